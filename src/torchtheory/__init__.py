@@ -1,0 +1,59 @@
+"""torchtheory: the executable mathematics of deep learning, on PyTorch.
+
+>>> import torchtheory as tt
+>>> tt.labs()["perceptron-novikoff"].room
+'nets'
+
+- ``tt.audit(model, train, test)``: everything theory can say about your network.
+- ``tt.run_lab(name)``: a theorem, construction or figure as an experiment with a verdict.
+- ``tt.nets``, ``tt.generalization``, ...: the library, one package for each room.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_ROOMS = ("audit", "core", "data", "nets", "optimization", "report", "robustness")
+_NAMES = {
+    "Claim": "core.claim",
+    "Problem": "core.problem",
+    "Verdict": "core.claim",
+    "finding": "core.finding",
+    "lab": "core.lab",
+    "labs": "core.lab",
+    "run_lab": "core.run",
+}
+
+__all__ = [*sorted(_NAMES), *_ROOMS]
+
+if TYPE_CHECKING:
+    from torchtheory import audit as audit
+    from torchtheory import core as core
+    from torchtheory import data as data
+    from torchtheory import nets as nets
+    from torchtheory import optimization as optimization
+    from torchtheory import report as report
+    from torchtheory import robustness as robustness
+    from torchtheory.core.claim import Claim as Claim
+    from torchtheory.core.claim import Verdict as Verdict
+    from torchtheory.core.finding import finding as finding
+    from torchtheory.core.lab import lab as lab
+    from torchtheory.core.lab import labs as labs
+    from torchtheory.core.problem import Problem as Problem
+    from torchtheory.core.run import run_lab as run_lab
+
+
+def __getattr__(name: str) -> Any:
+    # Rooms load when they are first used, so that importing the package costs nearly nothing.
+    if name in _ROOMS:
+        return importlib.import_module(f"torchtheory.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"torchtheory.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'torchtheory' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

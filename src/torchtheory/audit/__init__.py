@@ -1,0 +1,24 @@
+"""The audit room: what theory says about a user's own network.
+
+The module itself can be called: ``tt.audit(model, train, test)``.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from torchtheory.core.audit import Audit, audit
+from torchtheory.core.finding import FindingRecord, finding, findings
+
+__all__ = ["Audit", "FindingRecord", "audit", "finding", "findings"]
+
+
+class _CallableModule(types.ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Audit:
+        return audit(*args, **kwargs)
+
+
+_CallableModule.__call__.__doc__ = audit.__doc__
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,112 @@
+"""Findings about the network itself: its layers and its symmetries."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from torchtheory.audit.hypotheses import chain, deterministic, has_parameters
+from torchtheory.core.finding import FindingRecord, finding
+from torchtheory.core.model import Parameters, global_randomness_kept
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.nets.symmetries import hidden_layers, log10_equivalent_parameters, permute_units
+
+
+@finding("layers", section="Capacity", title="Layers and parameters", cost="parameters")
+def layers(problem: Problem, record: FindingRecord) -> None:
+    """One row for every module that owns parameters."""
+    rows = []
+    for name, module in problem.model.named_modules():
+        own = list(module.named_parameters(recurse=False))
+        if own:
+            shapes = ", ".join(f"{k} {'×'.join(map(str, p.shape)) or '1'}" for k, p in own)
+            frozen = sum(p.numel() for _, p in own if not p.requires_grad)
+            count = sum(p.numel() for _, p in own)
+            rows.append((name or "(model)", _kind(module), count, frozen, shapes))
+    record.table(
+        "layers",
+        ("layer", "kind", "parameters", "of these frozen", "shapes"),
+        rows,
+        caption="Modules that own parameters; a shared parameter is listed at each owner.",
+    )
+    n = len(problem.train)
+    total = problem.function.count
+    record.headline(
+        f"The network has {total:,} parameters, {total / n:.3g} for each of the {n:,} training "
+        f"samples."
+    )
+
+
+@finding(
+    "permutation-symmetry",
+    section="Symmetries and invariances",
+    title="Permuting hidden units leaves the function unchanged",
+    cost="forward",
+    covers=["N-23"],
+    needs=[has_parameters, deterministic, chain],
+)
+def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
+    """Permute the units of each hidden layer at random and compare outputs."""
+    hidden = hidden_layers(problem.model)
+    exponent = log10_equivalent_parameters(hidden)
+    permuted = broken = problem.parameters
+    for layer in hidden:
+        order = _derangement(layer.units, record.generator)
+        permuted = permute_units(permuted, layer, order)
+        # the same permutation without its inverse on the way out: no symmetry
+        half = permute_units(broken, layer, order)
+        half[f"{layer.outgoing}.weight"] = broken[f"{layer.outgoing}.weight"]
+        broken = half
+    x = problem.train.x[: problem.chunk]
+    outputs = _outputs(problem, problem.parameters, x)
+    scale = float(outputs.abs().max().clamp_min(torch.finfo(outputs.dtype).tiny))
+
+    def deviation(parameters: Parameters) -> float:
+        return float((_outputs(problem, parameters, x) - outputs).abs().max()) / scale
+
+    # a sum of m terms in another order: rounding grows at most like m times the unit round-off
+    widest = max(layer.units for layer in hidden)
+    rounding = 10 * len(hidden) * widest * torch.finfo(outputs.dtype).eps
+    control = Control("incoming weights permuted, outgoing ones not", deviation(broken))
+    if deviation(broken) <= rounding:
+        record.note("No control: the outputs do not depend on which hidden unit is which.")
+    record.claim(
+        "N-23",
+        r"F[P W_\ell, P b_\ell, W_{\ell+1} P^\top](x) = F[W_\ell, b_\ell, W_{\ell+1}](x)",
+        promised=0.0,
+        relation="==",
+        measured=deviation(permuted),
+        tolerance=rounding,
+        reason="largest difference of outputs relative to the largest output; the tolerance is "
+        "ten times the rounding error of reordered sums",
+        control=control if deviation(broken) > rounding else None,
+    )
+    units = ", ".join(str(layer.units) for layer in hidden)
+    record.table(
+        "orbit",
+        ("hidden layers", "units", "parameter vectors with this function, at least"),
+        [(len(hidden), units, f"10^{exponent:.0f}")],
+        caption="The product of the factorials of the hidden widths.",
+    )
+    record.headline(
+        f"At least 10^{exponent:.0f} other parameter vectors compute exactly this function "
+        "(permuted hidden units)."
+    )
+
+
+def _derangement(units: int, generator: torch.Generator) -> torch.Tensor:
+    """A random cyclic permutation: no unit stays where it was (unless there is only one)."""
+    cycle = torch.randperm(units, generator=generator)
+    order = torch.empty_like(cycle)
+    order[cycle] = cycle.roll(1)
+    return order
+
+
+def _outputs(problem: Problem, parameters: Parameters, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad(), global_randomness_kept():
+        return problem.function(parameters, x)
+
+
+def _kind(module: nn.Module) -> str:
+    return type(module).__name__

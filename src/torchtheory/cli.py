@@ -1,0 +1,461 @@
+"""The command line: parses, calls, prints. Results go to stdout, progress and errors to stderr.
+
+Exit codes: 0 done, 1 some claim is violated (or a lab failed), 2 bad input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from torchtheory import __version__
+from torchtheory.core.errors import InvalidInput, TorchTheoryError
+
+app = typer.Typer(
+    name="torchtheory",
+    help="The executable mathematics of deep learning, on PyTorch.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+lab_app = typer.Typer(no_args_is_help=True, help="Theorems, constructions and figures as labs.")
+app.add_typer(lab_app, name="lab")
+
+DEFAULT_RUNS = Path("torchtheory-runs")
+DEFAULT_AUDIT = Path("torchtheory-audit")
+
+
+class PresetChoice(StrEnum):
+    quick = "quick"
+    full = "full"
+
+
+class TaskChoice(StrEnum):
+    regression = "regression"
+    binary = "binary"
+    multiclass = "multiclass"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Seed = Annotated[int, typer.Option(min=0, help="Everything random follows from it.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"torchtheory {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def audit(
+    model: Annotated[
+        str | None, typer.Option(help="Your model, as package.module:factory.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Its weights: .safetensors, or a .pt/.pth state dict.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help=".npz file with x_train, y_train, x_test, y_test.")
+    ] = None,
+    task: Annotated[TaskChoice | None, typer.Option(help="Inferred unless given.")] = None,
+    confidence: Annotated[float, typer.Option(help="Of every statistical statement.")] = 0.95,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Make only this finding (may be repeated).")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most samples used of either set.")] = 20_000,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Directory for the report.")] = DEFAULT_AUDIT,
+    as_json: Json = False,
+) -> None:
+    """What theory says about your network.
+
+    Without --model, a small network is trained on scikit-learn's digits and audited.
+
+    Examples:
+
+      torchtheory audit
+
+      torchtheory audit --model mypackage.nets:make --weights best.safetensors --data data.npz
+
+      torchtheory audit --only curvature --only risk --json
+    """
+    from torchtheory.audit.example import digits_example
+    from torchtheory.core.audit import audit as run_audit
+    from torchtheory.core.loading import load_model, load_weights
+    from torchtheory.data.files import load_npz
+
+    train: Any
+    test: Any
+    if model is None:
+        if weights is not None or data is not None:
+            raise InvalidInput("--weights and --data go with --model package.module:factory")
+        network, train, test = digits_example(seed)
+        title = "MLP 64-64-64-10 on scikit-learn's digits"
+    else:
+        if data is None:
+            raise InvalidInput("--model needs --data file.npz, the data to audit it on")
+        train, test = load_npz(data)
+        network = load_model(model)
+        if weights is not None:
+            load_weights(network, weights)
+        title = model
+    result = run_audit(
+        network,
+        train,
+        test,
+        task=task.value if task else None,
+        confidence=confidence,
+        seed=seed,
+        only=only or None,
+        limit=limit,
+        title=title,
+    )
+    page = result.save(out)
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        from torchtheory.report import print_audit
+
+        print_audit(result, _console())
+        _console().print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(1 if result.violated else 0)
+
+
+@lab_app.command("list")
+def lab_list(
+    room: Annotated[str | None, typer.Option(help="Only labs of this room.")] = None,
+    covers: Annotated[str | None, typer.Option(help="Only labs that cover this id.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the labs.
+
+    Examples:
+
+      torchtheory lab list --room nets
+
+      torchtheory lab list --covers N-08
+    """
+    from rich.table import Table
+
+    from torchtheory.core import catalogue
+    from torchtheory.core.lab import labs
+
+    if room is not None:
+        _check_room(room)
+    wanted = catalogue.entry(covers).id if covers is not None else None
+    chosen = [
+        found
+        for found in labs().values()
+        if (room is None or found.room == room) and (wanted is None or wanted in found.covers)
+    ]
+    if as_json:
+        rows = [
+            {"name": f.name, "room": f.room, "title": f.title, "covers": list(f.covers)}
+            for f in chosen
+        ]
+        _print_json({"labs": rows})
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("lab", "room", "title", "covers"):
+        table.add_column(column, no_wrap=column in ("lab", "room"))
+    for f in chosen:
+        table.add_row(f.name, f.room, f.title, ", ".join(f.covers))
+    _console().print(table)
+
+
+@lab_app.command("show")
+def lab_show(name: Annotated[str, typer.Argument(help="The lab.")], as_json: Json = False) -> None:
+    """What a lab claims, does and takes.
+
+    Example:
+
+      torchtheory lab show hopfield-capacity
+    """
+    from rich.table import Table
+
+    from torchtheory.core import catalogue
+    from torchtheory.core.lab import find_lab, type_name
+
+    lab = find_lab(name)
+    if as_json:
+        parameters = [
+            {"name": p.name, "type": type_name(p.type), "quick": p.quick, "full": p.full}
+            for p in lab.parameters.values()
+        ]
+        _print_json(
+            {
+                "name": lab.name,
+                "room": lab.room,
+                "title": lab.title,
+                "covers": list(lab.covers),
+                "errata": list(lab.errata),
+                "description": lab.description,
+                "parameters": parameters,
+            }
+        )
+        return
+    console = _console()
+    console.print(f"{lab.name} ({lab.room})", style="bold", markup=False, highlight=False)
+    console.print(lab.title, markup=False, highlight=False)
+    console.print()
+    console.print(lab.description, markup=False, highlight=False)
+    console.print()
+    for i in lab.covers:
+        entry = catalogue.entry(i)
+        console.print(f"  {i}  {entry.name}: {entry.citation}", markup=False, highlight=False)
+    if lab.parameters:
+        table = Table("parameter", "is", "quick", "full", box=None, header_style="bold")
+        for p in lab.parameters.values():
+            table.add_row(p.name, type_name(p.type), _shown(p.quick), _shown(p.full))
+        console.print()
+        console.print(table)
+
+
+@lab_app.command("run")
+def lab_run(
+    names: Annotated[list[str] | None, typer.Argument(help="The labs to run.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Run every lab.")] = False,
+    preset: Annotated[
+        PresetChoice, typer.Option(help="quick: seconds; full: the source's sizes, minutes.")
+    ] = PresetChoice.quick,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Set a parameter: --set margin=0.05")
+    ] = None,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Directory the runs are kept in.")] = DEFAULT_RUNS,
+    jobs: Annotated[int, typer.Option(min=1, help="Labs run side by side.")] = 1,
+    force: Annotated[bool, typer.Option(help="Run again what is finished already.")] = False,
+    verbose: Annotated[bool, typer.Option(help="Show controls and reasons.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run labs; each gives claims with verdicts, tables, figures and an HTML page.
+
+    A finished lab is not run again unless --force: a killed --all goes on where it was.
+
+    Examples:
+
+      torchtheory lab run perceptron-novikoff --set samples=500
+
+      torchtheory lab run --all --preset quick --jobs 2 --json
+    """
+    from torchtheory.core.lab import find_lab, labs
+    from torchtheory.core.many import Failure, run_many
+    from torchtheory.core.run import Run, RunStore
+    from torchtheory.report import print_run, print_runs
+
+    if bool(names) == every:
+        raise InvalidInput("name the labs to run, or say --all (torchtheory lab list shows them)")
+    chosen = list(labs().values()) if every else [find_lab(n) for n in dict.fromkeys(names or [])]
+    store = RunStore(out)
+    outcomes = list(
+        run_many(
+            chosen,
+            store,
+            preset=preset.value,
+            seed=seed,
+            settings=_settings(settings or []),
+            jobs=jobs,
+            force=force,
+        )
+    )
+    order = {lab.name: k for k, lab in enumerate(chosen)}
+    outcomes.sort(key=lambda o: order[o.lab.name])
+    runs = [o for o in outcomes if isinstance(o, Run)]
+    failures = [o for o in outcomes if isinstance(o, Failure)]
+    store.write_index()
+    if as_json:
+        _print_json({"runs": [r.to_json() for r in runs]})
+    else:
+        console = _console()
+        if len(chosen) == 1 or verbose:
+            for run in runs:
+                print_run(run, console, verbose=verbose)
+        if len(chosen) > 1:
+            print_runs(runs, console)
+        page = out / "index.html"
+        console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+    for failure in failures:
+        print(f"torchtheory: lab {failure.lab.name}: {failure.sentence}", file=sys.stderr)
+    if any(f.bad_input for f in failures):
+        raise typer.Exit(2)
+    raise typer.Exit(0 if not failures and all(r.passed for r in runs) else 1)
+
+
+@app.command()
+def index(
+    query: Annotated[str, typer.Argument(help="Words in name, source or id.")] = "",
+    source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
+    room: Annotated[str | None, typer.Option(help="Only this room.")] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only what no lab covers yet.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """The catalogue of results, and which labs exercise them.
+
+    Examples:
+
+      torchtheory index ntk
+
+      torchtheory index --source notes --missing
+    """
+    from torchtheory.core.coverage import coverage
+    from torchtheory.report import print_coverage
+
+    if room is not None:
+        _check_room(room)
+    found = coverage(query, source=source, room=room, missing_only=missing)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        everything = not (query or source or room or missing)
+        print_coverage(found, _console(), summary_only=everything)
+
+
+@app.command()
+def errata(
+    query: Annotated[str, typer.Argument(help="Words in the text, the id or the source.")] = "",
+    out: Annotated[
+        Path, typer.Option(help="Directory of finished runs; missing ones are added to it.")
+    ] = DEFAULT_RUNS,
+    as_json: Json = False,
+) -> None:
+    """Errors of the sources: what is printed, what is right, and a counterexample's numbers.
+
+    The numbers come from the labs' quick runs; those that are not finished yet are run first.
+
+    Examples:
+
+      torchtheory errata
+
+      torchtheory errata Novikoff --json
+    """
+    from torchtheory.core.coverage import find_errata
+    from torchtheory.core.run import RunStore
+    from torchtheory.report import print_errata
+
+    found = find_errata(query, RunStore(out))
+    if as_json:
+        _print_json({"errata": [e.to_json() for e in found]})
+    else:
+        print_errata(found, _console())
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Versions, threads, device and data sets of this installation.
+
+    Example:
+
+      torchtheory doctor
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    import torch
+
+    from torchtheory.core.lab import labs
+    from torchtheory.data.image_sets import data_directory, locate_image_set
+
+    def version_of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    packages = ("torch", "numpy", "scipy", "scikit-learn", "networkx", "matplotlib", "safetensors")
+    places = {name: locate_image_set(name) for name in ("mnist", "fashion-mnist")}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    report: dict[str, dict[str, Any]] = {
+        "versions": {
+            "torchtheory": __version__,
+            "python": platform.python_version(),
+            **{p: version_of(p) for p in packages},
+        },
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+            "torch threads": torch.get_num_threads(),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
+            "device": device,
+            "default dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        },
+        "data": {
+            "directory": str(data_directory()),
+            "digits": "ships with scikit-learn",
+            **{n: str(p) if p else "not found" for n, p in places.items()},
+        },
+        "labs": {"registered": len(labs())},
+    }
+    if as_json:
+        _print_json(report)
+        return
+    console = _console()
+    for heading, facts in report.items():
+        console.print(heading, style="bold")
+        for name, value in facts.items():
+            console.print(f"  {name:16} {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: a foreseeable mistake becomes one line on stderr and exit code 2."""
+    try:
+        app(args=list(arguments) if arguments is not None else None)
+    except TorchTheoryError as error:
+        print(f"torchtheory: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise InvalidInput(f"--set takes name=value, not {pair!r}")
+        found[name.strip().replace("-", "_")] = value
+    return found
+
+
+def _check_room(room: str) -> None:
+    from torchtheory.core.catalogue import ROOMS
+    from torchtheory.core.errors import UnknownName
+
+    if room not in ROOMS:
+        raise UnknownName("room", room, ROOMS)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(str(v) for v in value)
+    return str(value)
+
+
+def _print_json(data: object) -> None:
+    print(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+r"""A claim: a mathematical statement met by a measurement.
+
+Labs and audits both produce claims, and whatever renders or stores results knows only claims,
+tables and figures. The verdict is *computed* from what was promised and what was measured:
+
+| relation | holds when (``t = tolerance * max(1, |promised|)``) |
+|---|---|
+| ``<=`` / ``>=`` | ``measured <= promised + t`` / ``measured >= promised - t`` |
+| ``<`` / ``>``   | strictly; no tolerance |
+| ``==``          | ``|measured - promised| <= t`` |
+| ``~``           | the measurement's confidence interval, widened by ``t``, contains the promise |
+| ``slope``       | the same, where measured is a fitted rate |
+
+An inequality that carries a confidence interval is *violated* only when the whole interval
+contradicts it, i.e. when the data refute it at the stated confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Literal, SupportsFloat, cast
+
+import numpy as np
+import torch
+
+from torchtheory.core import catalogue
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.intervals import Interval
+
+Relation = Literal["<=", "<", ">=", ">", "==", "~", "slope"]
+RELATIONS: tuple[Relation, ...] = ("<=", "<", ">=", ">", "==", "~", "slope")
+Number = float | int | bool
+Values = Number | Sequence[Number] | np.ndarray[Any, Any] | torch.Tensor
+
+
+class Verdict(StrEnum):
+    """What a claim came to."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    VACUOUS = "vacuous"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    r"""One statement, what it promises, and what was measured.
+
+    Build claims with :func:`claim`, which checks its arguments and reduces arrays to their worst
+    case. The fields are plain data.
+
+    Attributes:
+        ids: catalogue ids the claim belongs to (may be empty for a user's own finding).
+        statement: the statement, LaTeX.
+        promised, relation, measured, tolerance: the comparison; see the module's table.
+        reason: a sentence on why it does not apply, what vacuous means here, or where it was met.
+        trivial: the value that is true without any theorem (a risk is at most 1); a promise no
+            better than that is vacuous.
+        interval: confidence interval of the measurement, where it is statistical.
+        cases: how many comparisons the claim stands for; the worst of them is shown.
+        control: the same check where a hypothesis is broken. It must come out violated.
+    """
+
+    ids: tuple[str, ...]
+    statement: str
+    promised: float | None
+    relation: Relation | None
+    measured: float | None
+    tolerance: float = 0.0
+    reason: str = ""
+    trivial: float | None = None
+    interval: Interval | None = None
+    cases: int = 1
+    control: Claim | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Holds, violated, vacuous or not applicable; computed, never given."""
+        if self.relation is None or self.promised is None or self.measured is None:
+            return Verdict.NOT_APPLICABLE
+        if self.trivial is not None and not _better_than_trivial(
+            self.relation, self.promised, self.trivial
+        ):
+            return Verdict.VACUOUS
+        low, high = self.measured, self.measured
+        if self.interval is not None:
+            low, high = self.interval.low, self.interval.high
+        ok = _holds(self.relation, self.promised, low, high, self.tolerance)
+        return Verdict.HOLDS if ok else Verdict.VIOLATED
+
+    @property
+    def id(self) -> str:
+        return ", ".join(self.ids)
+
+    @property
+    def source(self) -> str:
+        """Where the statement stands, from the catalogue."""
+        return "; ".join(dict.fromkeys(catalogue.entry(i).citation for i in self.ids))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; non-finite numbers become the strings ``"inf"``, ``"-inf"``, ``"nan"``."""
+        return {
+            "id": self.id,
+            "statement": self.statement,
+            "source": self.source,
+            "promised": json_number(self.promised),
+            "relation": self.relation,
+            "measured": json_number(self.measured),
+            "tolerance": self.tolerance,
+            "verdict": str(self.verdict),
+            "reason": self.reason,
+            "trivial": json_number(self.trivial),
+            "interval": None if self.interval is None else self.interval.to_json(),
+            "cases": self.cases,
+            "control": None if self.control is None else self.control.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Claim:
+        """Inverse of :meth:`to_json`; the verdict is computed again."""
+        return cls(
+            ids=split_ids(data["id"]),
+            statement=data["statement"],
+            promised=parse_number(data["promised"]),
+            relation=data["relation"],
+            measured=parse_number(data["measured"]),
+            tolerance=data["tolerance"],
+            reason=data["reason"],
+            trivial=parse_number(data["trivial"]),
+            interval=None if data["interval"] is None else Interval.from_json(data["interval"]),
+            cases=data["cases"],
+            control=None if data["control"] is None else cls.from_json(data["control"]),
+        )
+
+
+def claim(
+    id: str | Sequence[str],
+    statement: str,
+    *,
+    promised: Values,
+    relation: Relation,
+    measured: Values,
+    tolerance: float = 0.0,
+    reason: str = "",
+    trivial: float | None = None,
+    interval: Interval | None = None,
+    control: Claim | None = None,
+) -> Claim:
+    r"""Make a claim, refusing the ill-formed ones.
+
+    ``promised`` and ``measured`` may be arrays of one shape (or one an array and the other a
+    number): the claim is then about every entry, and the entry with the least slack is kept.
+
+    >>> c = claim("N-08", r"t \le R^2/\gamma^2", promised=9.0, relation="<=", measured=[4, 9, 7])
+    >>> c.measured, c.cases, str(c.verdict)
+    (9.0, 3, 'holds')
+    >>> str(claim("M-29", r"R \le 1", promised=1.3, relation="<=", measured=0.2, trivial=1).verdict)
+    'vacuous'
+    """
+    if relation not in RELATIONS:
+        raise InvalidInput(f"relation must be one of {', '.join(RELATIONS)}, not {relation!r}")
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise InvalidInput(f"tolerance must be a finite number >= 0, not {tolerance!r}")
+    if relation in ("<", ">") and tolerance:
+        raise InvalidInput("a strict relation has no tolerance; use <= or >=")
+    if relation in ("~", "slope") and interval is None:
+        raise InvalidInput(
+            f"relation {relation!r} needs the confidence interval of the measurement"
+        )
+    if trivial is not None and relation not in ("<=", "<", ">=", ">"):
+        raise InvalidInput("only an inequality can be vacuous: trivial= does not go with ==")
+    p, m = np.broadcast_arrays(_as_array(promised), _as_array(measured))
+    if p.size == 0:
+        raise InvalidInput("a claim needs at least one measurement: the arrays are empty")
+    if interval is not None and p.size > 1:
+        raise InvalidInput("a claim with a confidence interval is about one number, not an array")
+    worst = int(np.argmin(_slack(relation, p.ravel(), m.ravel())))
+    made = Claim(
+        ids=split_ids(id),
+        statement=statement,
+        promised=float(p.ravel()[worst]),
+        relation=relation,
+        measured=float(m.ravel()[worst]),
+        tolerance=float(tolerance),
+        reason=reason,
+        trivial=trivial,
+        interval=interval,
+        cases=int(p.size),
+    )
+    return with_control(made, control) if control is not None else made
+
+
+def not_applicable(id: str | Sequence[str], statement: str, reason: str) -> Claim:
+    """A claim whose hypotheses the problem does not meet; ``reason`` says which."""
+    if not reason:
+        raise InvalidInput("say which hypothesis fails: reason must not be empty")
+    return Claim(split_ids(id), statement, None, None, None, reason=reason)
+
+
+def with_control(made: Claim, control: Claim) -> Claim:
+    """Attach the negative control of a claim."""
+    return replace(made, control=control)
+
+
+def split_ids(id: str | Sequence[str]) -> tuple[str, ...]:
+    """Ids as a tuple, each known to the catalogue.
+
+    >>> split_ids("N-06, N-07")
+    ('N-06', 'N-07')
+    """
+    ids = [i.strip() for i in id.split(",")] if isinstance(id, str) else list(id)
+    return tuple(catalogue.entry(i).id for i in ids if i)
+
+
+def json_number(value: float | None) -> float | str | None:
+    """A number as strict JSON can carry it."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def parse_number(value: float | str | None) -> float | None:
+    """Inverse of :func:`json_number`."""
+    return None if value is None else float(value)
+
+
+def _as_array(values: Values) -> np.ndarray[Any, Any]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().double().numpy()
+    elif isinstance(values, Sequence):
+        values = [float(cast(SupportsFloat, v)) for v in values]
+    return np.asarray(values, dtype=np.float64)
+
+
+def _better_than_trivial(relation: Relation, promised: float, trivial: float) -> bool:
+    return promised < trivial if relation in ("<=", "<") else promised > trivial
+
+
+def _slack(
+    relation: Relation, promised: np.ndarray[Any, Any], measured: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """How far each comparison is from failing, in units of its tolerance; NaN counts as failed."""
+    with np.errstate(invalid="ignore"):
+        difference = np.where(promised == measured, 0.0, promised - measured)
+        scale = np.maximum(1.0, np.abs(promised))
+        if relation in ("<=", "<"):
+            slack = difference / scale
+        elif relation in (">=", ">"):
+            slack = -difference / scale
+        else:
+            slack = -np.abs(difference) / scale
+    return np.where(np.isnan(slack), -np.inf, slack)
+
+
+def _holds(relation: Relation, promised: float, low: float, high: float, tolerance: float) -> bool:
+    margin = tolerance * max(1.0, abs(promised)) if tolerance else 0.0
+    match relation:
+        case "<=":
+            return low <= promised + margin
+        case "<":
+            return low < promised
+        case ">=":
+            return high >= promised - margin
+        case ">":
+            return high > promised
+        case "==" | "~" | "slope":
+            # equal infinities agree although their difference is not a number
+            inside = low - margin <= promised <= high + margin
+            return inside or low == promised == high

@@ -1,0 +1,69 @@
+"""The errors a user can meet, each one sentence: what was given, what is needed, what to do.
+
+Every class derives from `TorchTheoryError` and from the built-in error a caller would expect,
+so `except ValueError` works as well. The command line prints the sentence and exits with 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TorchTheoryError(Exception):
+    """Base class of everything torchtheory raises on purpose."""
+
+
+class InvalidInput(TorchTheoryError, ValueError):
+    """A value is outside what a function is defined for."""
+
+
+class InvalidType(TorchTheoryError, TypeError):
+    """An object is of a kind the function cannot use."""
+
+
+class ShapeMismatch(InvalidInput):
+    """Two arrays do not fit together, or an array has the wrong number of dimensions."""
+
+
+class EmptyData(InvalidInput):
+    """There is no sample to work on."""
+
+
+class NonFinite(InvalidInput):
+    """NaN or infinity where a number is needed."""
+
+
+class LabelOutOfRange(InvalidInput):
+    """A class label is not among the classes."""
+
+
+class UnsupportedModel(TorchTheoryError, TypeError):
+    """The network has a layer or a behaviour the method does not cover."""
+
+
+class FileProblem(TorchTheoryError, ValueError):
+    """A file is missing, unreadable or refused for safety."""
+
+
+class NotConverged(TorchTheoryError, RuntimeError):
+    """An iteration ended before it reached its tolerance."""
+
+
+class UnknownName(InvalidInput):
+    """A name that nothing is registered under.
+
+    >>> str(UnknownName("lab", "perceptrn", ["perceptron", "hopfield"]))
+    "no lab is named 'perceptrn'; did you mean 'perceptron'?"
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        if close:
+            hint = "did you mean " + " or ".join(repr(c) for c in close) + "?"
+        elif len(known) <= 12:
+            hint = "known: " + ", ".join(known) if known else "there are none"
+        else:
+            hint = f"there are {len(known)}, none close to it"
+        super().__init__(f"no {kind} is named {name!r}; {hint}")

@@ -1,0 +1,160 @@
+r"""Confidence intervals: what turns a simulation into a claim that can fail."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+
+Samples = Sequence[float] | np.ndarray[Any, Any] | torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval, with what it rests on.
+
+    Attributes:
+        estimate: the point estimate.
+        low, high: the ends.
+        confidence: probability that such an interval covers the truth.
+        trials: number of independent observations.
+        test: the method, in words.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+    trials: int
+    test: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Interval:
+        return cls(**data)
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+    r"""Exact two-sided interval for a proportion.
+
+    With :math:`k` successes in :math:`n` trials and :math:`\alpha = 1 -` confidence, the ends are
+    the :math:`\alpha/2` quantile of :math:`\mathrm{Beta}(k, n-k+1)` and the :math:`1-\alpha/2`
+    quantile of :math:`\mathrm{Beta}(k+1, n-k)`.
+
+    >>> i = clopper_pearson(0, 10)
+    >>> i.low, round(i.high, 6)          # 1 - 0.025 ** (1 / 10)
+    (0.0, 0.308497)
+    """
+    _check_confidence(confidence)
+    if trials < 1:
+        raise EmptyData("a proportion needs at least one trial")
+    if not 0 <= successes <= trials:
+        raise InvalidInput(f"successes must lie in 0..{trials}, not {successes}")
+    tail = (1 - confidence) / 2
+    low = 0.0 if successes == 0 else stats.beta.ppf(tail, successes, trials - successes + 1)
+    high = 1.0 if successes == trials else stats.beta.isf(tail, successes + 1, trials - successes)
+    return Interval(
+        successes / trials, float(low), float(high), confidence, trials, "Clopper-Pearson"
+    )
+
+
+def hoeffding_radius(n: int, delta: float, low: float = 0.0, high: float = 1.0) -> float:
+    r"""Half-width of the two-sided Hoeffding interval.
+
+    For :math:`n` independent values in :math:`[a, b]`, with probability at least
+    :math:`1-\delta`, :math:`|\bar X - \mathbb E X| \le (b-a)\sqrt{\log(2/\delta) / (2n)}`
+    (Foundations of Deep Learning, Eq. 8.1).
+
+    >>> round(hoeffding_radius(1000, 0.05), 6)
+    0.042947
+    """
+    if n < 1:
+        raise EmptyData("Hoeffding's inequality needs at least one observation")
+    if not 0 < delta < 1:
+        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+    if not low < high:
+        raise InvalidInput(f"the range [{low}, {high}] is empty")
+    return (high - low) * math.sqrt(math.log(2 / delta) / (2 * n))
+
+
+def hoeffding_sample_size(radius: float, delta: float, low: float = 0.0, high: float = 1.0) -> int:
+    r"""Smallest :math:`n` whose :func:`hoeffding_radius` is at most ``radius``.
+
+    >>> hoeffding_sample_size(0.05, 0.05)
+    738
+    """
+    if radius <= 0:
+        raise InvalidInput(f"radius must be positive, not {radius}")
+    if not 0 < delta < 1:
+        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+    if not low < high:
+        raise InvalidInput(f"the range [{low}, {high}] is empty")
+    return math.ceil((high - low) ** 2 * math.log(2 / delta) / (2 * radius**2))
+
+
+def mean_interval(values: Samples, confidence: float = 0.99) -> Interval:
+    r"""Student's t interval for a mean, :math:`\bar x \pm t_{n-1} s/\sqrt n`.
+
+    >>> i = mean_interval([1.0, 2.0, 3.0], confidence=0.95)
+    >>> round(i.estimate, 3), round(i.low, 3), round(i.high, 3)
+    (2.0, -0.484, 4.484)
+    """
+    _check_confidence(confidence)
+    x = _finite(values)
+    if x.size < 2:
+        raise EmptyData("an interval for a mean needs at least two observations")
+    radius = stats.t.isf((1 - confidence) / 2, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size)
+    mean = float(x.mean())
+    return Interval(
+        mean, mean - float(radius), mean + float(radius), confidence, x.size, "Student t"
+    )
+
+
+def fit_slope(x: Samples, y: Samples, confidence: float = 0.99, *, log: bool = True) -> Interval:
+    r"""Exponent :math:`\beta` of :math:`y \approx c\,x^\beta` by least squares on the logarithms.
+
+    The interval is Student's for the slope of a straight line with independent errors. With
+    ``log=False`` the line is fitted to the values themselves.
+
+    >>> x = [1.0, 2.0, 4.0, 8.0]
+    >>> round(fit_slope(x, [3 * v ** -0.5 for v in x]).estimate, 9)
+    -0.5
+    """
+    _check_confidence(confidence)
+    a, b = _finite(x), _finite(y)
+    if a.shape != b.shape:
+        raise ShapeMismatch(f"x has {a.size} values and y has {b.size}; they must pair up")
+    if np.unique(a).size < 3:
+        raise EmptyData("a rate with a confidence interval needs at least three different x")
+    if log:
+        if (a <= 0).any() or (b <= 0).any():
+            raise InvalidInput("a power law needs positive x and y; use log=False for a line")
+        a, b = np.log(a), np.log(b)
+    fit = stats.linregress(a, b)
+    radius = float(stats.t.isf((1 - confidence) / 2, a.size - 2) * fit.stderr)
+    slope = float(fit.slope)
+    name = "least squares on logarithms" if log else "least squares"
+    return Interval(slope, slope - radius, slope + radius, confidence, a.size, name)
+
+
+def _finite(values: Samples) -> np.ndarray[Any, Any]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    x = np.asarray(values, dtype=np.float64).ravel()
+    if not np.isfinite(x).all():
+        raise NonFinite("the observations contain NaN or infinity")
+    return x
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")

@@ -1,0 +1,138 @@
+r"""The functional view of a model: parameters in, outputs out, and the module left as it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from torchtheory.core.errors import InvalidType, NonFinite, UnsupportedModel
+
+Parameters = dict[str, Tensor]
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put every sub-module in evaluation mode, and back to what each was afterwards.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    >>> with evaluation_mode(net):
+    ...     net.training, net[1].training
+    (False, False)
+    >>> net.training
+    True
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    # the attribute, not .eval(): a model may override train() with effects of its own
+    for module, _ in modes:
+        module.training = False
+    # the fused attention kernel has no derivatives that torch.func could take
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def global_randomness_kept() -> Iterator[None]:
+    """Whatever runs inside may draw random numbers; the caller's generators do not notice."""
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+
+
+class PureFunction:
+    r"""A module as a function :math:`f(\theta, x)` of its parameters and its input.
+
+    The parameters are detached views of the module's own (no copy); buffers are copied once, so
+    that a forward pass which writes to them writes to the copy. The module is run in evaluation
+    mode and keeps its mode, buffers, gradients, hooks and ``requires_grad``.
+
+    >>> net = nn.Linear(3, 1)
+    >>> f = PureFunction(net)
+    >>> x = torch.ones(2, 3)
+    >>> bool((f(f.parameters, x) == net(x)).all())
+    True
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+                raise UnsupportedModel(
+                    f"{name} is a lazy tensor without values; run the model once on a batch first"
+                )
+        self.model = model
+        self.parameters: Parameters = {k: p.detach() for k, p in model.named_parameters()}
+        self.buffers = {k: b.detach().clone() for k, b in model.named_buffers()}
+
+    def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
+        with evaluation_mode(self.model):
+            outputs = torch.func.functional_call(self.model, ({**self.buffers, **parameters}), (x,))
+        if not isinstance(outputs, Tensor):
+            raise UnsupportedModel(
+                f"the model returns {type(outputs).__name__}; wrap it so that it returns one tensor"
+            )
+        return outputs
+
+    def in_precision(self, dtype: torch.dtype) -> PureFunction:
+        """The same function with floating parameters and buffers in another precision."""
+        other = PureFunction(self.model)
+        other.parameters = {k: _cast(p, dtype) for k, p in self.parameters.items()}
+        other.buffers = {k: _cast(b, dtype) for k, b in self.buffers.items()}
+        return other
+
+    @property
+    def count(self) -> int:
+        """Number of parameters (a shared one counts once)."""
+        return sum(p.numel() for p in self.parameters.values())
+
+    def refuse_non_finite_parameters(self) -> None:
+        """Raise if a parameter or buffer holds NaN or infinity, naming it."""
+        for name, tensor in [*self.parameters.items(), *self.buffers.items()]:
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise NonFinite(f"{name} of the model contains NaN or infinity")
+
+    def reference(self) -> Tensor:
+        """A tensor with the model's dtype and device: its first floating parameter or buffer."""
+        for tensor in [*self.parameters.values(), *self.buffers.values()]:
+            if tensor.is_floating_point():
+                return tensor
+        return torch.empty(0)
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def flatten(parameters: Parameters) -> Tensor:
+    """All parameters as one vector, in the order of the dictionary.
+
+    >>> flatten({"a": torch.ones(2, 2), "b": torch.zeros(1)})
+    tensor([1., 1., 1., 1., 0.])
+    """
+    return torch.cat([p.reshape(-1) for p in parameters.values()])
+
+
+def unflatten(vector: Tensor, like: Parameters) -> Parameters:
+    """A vector cut into the shapes of ``like``; the inverse of :func:`flatten`.
+
+    >>> unflatten(torch.arange(3.0), {"a": torch.ones(2), "b": torch.zeros(1)})
+    {'a': tensor([0., 1.]), 'b': tensor([2.])}
+    """
+    pieces = torch.split(vector, [p.numel() for p in like.values()])
+    return {k: v.view_as(p) for v, (k, p) in zip(pieces, like.items(), strict=True)}

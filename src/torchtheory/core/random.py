@@ -1,0 +1,73 @@
+"""Randomness that comes in by hand: a `torch.Generator`, or the seed of one.
+
+Nothing in torchtheory reads or moves the global random state, so the same seed gives the same
+numbers whatever ran before.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, InvalidType
+
+RandomSource = torch.Generator | int | None
+"""What a `generator` argument accepts; `None` stands for seed 0."""
+
+
+def as_generator(random: RandomSource, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator from a generator (returned as it is), from a seed, or from `None` (seed 0).
+
+    Args:
+        random: A `torch.Generator`, an integer seed, or `None`.
+        device: Where a new generator lives. A generator that is passed in keeps its own device;
+            `gaussian` and `rademacher` draw there and move the numbers.
+
+    >>> a, b = as_generator(7), as_generator(7)
+    >>> bool(torch.rand(1, generator=a) == torch.rand(1, generator=b))
+    True
+    >>> as_generator(a) is a
+    True
+    """
+    if isinstance(random, torch.Generator):
+        return random
+    if random is None:
+        random = 0
+    if isinstance(random, bool) or not isinstance(random, int):
+        raise InvalidType(
+            f"randomness is given as a torch.Generator or an integer seed, "
+            f"not as {type(random).__name__}"
+        )
+    if not 0 <= random < 2**63:
+        raise InvalidInput(f"a seed is an integer from 0 to 2^63 - 1, not {random}")
+    return torch.Generator(device).manual_seed(random)
+
+
+def gaussian(
+    *shape: int,
+    generator: torch.Generator,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """A tensor of independent standard normal entries.
+
+    >>> gaussian(2, 3, generator=as_generator(0), dtype=torch.float64).shape
+    torch.Size([2, 3])
+    """
+    draws = torch.randn(shape, generator=generator, device=generator.device, dtype=dtype)
+    return draws.to(device)
+
+
+def rademacher(
+    *shape: int,
+    generator: torch.Generator,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """A tensor of independent fair signs, $\\pm 1$.
+
+    >>> rademacher(5, generator=as_generator(0), dtype=torch.float64).abs().tolist()
+    [1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+    bits = torch.randint(0, 2, shape, generator=generator, device=generator.device)
+    return (2 * bits - 1).to(device=device, dtype=dtype)

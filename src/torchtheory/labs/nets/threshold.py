@@ -1,0 +1,211 @@
+"""Which Boolean functions does one McCulloch-Pitts neuron compute?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.dichotomies import dichotomies
+from torchtheory.nets.threshold_neuron import (
+    Gate,
+    boolean_inputs,
+    count_neuron_functions,
+    logic_gate,
+    neuron_functions,
+    truth_table,
+)
+
+GATES: dict[Gate, Callable[[Tensor], Tensor]] = {
+    "and": lambda bits: bits.all(1),
+    "or": lambda bits: bits.any(1),
+    "nand": lambda bits: ~bits.all(1),
+    "nor": lambda bits: ~bits.any(1),
+}
+
+
+@lab(
+    "threshold-neuron",
+    room="nets",
+    covers=["N-02"],
+    title="One McCulloch-Pitts neuron computes n·2ⁿ + 2 Boolean functions, and never XOR",
+    full={"inputs": 8, "cube": 4},
+)
+def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
+    """A neuron with synapses ±1 fires when enough of its inputs are as it likes them.
+
+    All synapse vectors and thresholds are run through all bit patterns, and the distinct truth
+    tables are counted for up to `inputs` inputs. They are exactly the functions "at least j of n
+    literals are true", n·2ⁿ + 2 of them. For up to `cube` inputs they are compared with the
+    functions a hyperplane with real weights computes, which are listed by cutting the corners of
+    the cube in all possible ways. XOR is in neither list; the projection on one bit is in the
+    second only, because a synapse is never 0.
+    """
+    sizes = range(1, inputs + 1)
+    functions = {n: neuron_functions(n) for n in sizes}
+
+    wrong = [
+        int((truth_table(logic_gate(name, n)).bool() != compute(boolean_inputs(n).bool())).sum())
+        for n in sizes
+        for name, compute in GATES.items()
+    ]
+    wrong.append(int((truth_table(logic_gate("not", 1)) != torch.tensor([1, 0])).sum()))
+    run.claim(
+        "N-02",
+        r"\text{AND, OR, NAND, NOR, NOT are one neuron each: wrong rows of the truth table}",
+        promised=0,
+        relation="==",
+        measured=wrong,
+    )
+
+    literals = [distance(at_least_of_literals(n), functions[n]).max() for n in sizes]
+    parity = [distance(parities(n), functions[n]).min() for n in sizes if n >= 2]
+    run.claim(
+        "N-02",
+        r"\text{``at least } j \text{ of } n \text{ literals'' is one neuron: rows the best neuron"
+        r" has wrong}",
+        promised=0,
+        relation="==",
+        measured=torch.stack(literals),
+        control=Control("XOR and XNOR are not of that form", torch.stack(parity)),
+    )
+
+    with_zeros = [len(functions_with_weights(n, (-1, 0, 1))) for n in sizes if 2 <= n <= 4]
+    run.claim(
+        "N-02",
+        r"\#\{f[\sigma,\theta]\} = n2^n+2",
+        promised=[count_neuron_functions(n) for n in sizes],
+        relation="==",
+        measured=[len(functions[n]) for n in sizes],
+        control=Control(
+            "synapses may be 0 as well",
+            with_zeros,
+            [count_neuron_functions(n) for n in sizes if 2 <= n <= 4],
+        ),
+    )
+
+    separable = {n: hyperplane_functions(n) for n in range(1, min(cube, inputs) + 1)}
+    known = {1: 4, 2: 14, 3: 104, 4: 1882}
+    run.claim(
+        "N-02",
+        r"\#\{\mathbb 1\{w^\top x\ge\theta\}: w\in\mathbb R^n\} = 4, 14, 104, 1882",
+        promised=[known[n] for n in separable],
+        relation="==",
+        measured=[len(found) for found in separable.values()],
+        reason="counted by cutting the corners of the cube; the numbers are the known ones",
+    )
+    run.claim(
+        "N-02",
+        r"n\ge2:\ \text{fewer functions with synapses } \pm1 \text{ than with real weights}",
+        promised=[len(separable[n]) for n in separable if n >= 2],
+        relation="<",
+        measured=[len(functions[n]) for n in separable if n >= 2],
+        control=Control("n = 1", len(functions[1]), len(separable[1])),
+    )
+    run.claim(
+        "N-02",
+        r"n\ge2:\ x\mapsto x_1 \text{ is not one neuron: rows the best neuron has wrong}",
+        promised=1,
+        relation=">=",
+        measured=[int(distance(projection(n), functions[n]).min()) for n in sizes if n >= 2],
+        control=Control("n = 1", int(distance(projection(1), functions[1]).min())),
+    )
+
+    run.table(
+        "counts",
+        ["inputs", "(σ, θ) tried", "functions of one neuron", "n·2ⁿ + 2", "of a hyperplane", "all"],
+        [
+            (
+                n,
+                2**n * (n + 2),
+                len(functions[n]),
+                count_neuron_functions(n),
+                len(separable[n]) if n in separable else "",
+                2 ** (2**n) if n <= 4 else f"2^{2**n}",
+            )
+            for n in sizes
+        ],
+        caption="Boolean functions of n bits, and how many of them one unit computes",
+    )
+    run.figure(
+        "sixteen-functions",
+        lambda axes: plot_sixteen(axes, functions[2], separable[2]),
+        caption="All functions of two bits. Filled corners fire. Ten are one threshold neuron, "
+        "four more need a weight 0, and XOR and XNOR need a second layer.",
+        grid=(2, 8),
+        size=(10, 3.2),
+    )
+
+
+def distance(tables: Tensor, functions: Tensor) -> Tensor:
+    """Rows in which the nearest of the functions differs from each table."""
+    return torch.cdist(tables.double(), functions.double(), p=1).min(1).values
+
+
+def at_least_of_literals(n: int) -> Tensor:
+    """Truth tables of "at least j of n literals", built without a neuron."""
+    bits = boolean_inputs(n).bool()
+    agreeing = (bits.unsqueeze(0) == bits.unsqueeze(1)).sum(2)
+    return torch.cat([agreeing >= j for j in range(n + 2)])
+
+
+def parities(n: int) -> Tensor:
+    """Truth tables of XOR and XNOR of all bits."""
+    odd = boolean_inputs(n).sum(1) % 2 == 1
+    return torch.stack([odd, ~odd])
+
+
+def projection(n: int) -> Tensor:
+    """Truth table of the first bit."""
+    return boolean_inputs(n)[:, 0].bool().unsqueeze(0)
+
+
+def functions_with_weights(n: int, values: tuple[int, ...]) -> Tensor:
+    """All threshold functions with weights from a list."""
+    weights = torch.tensor(list(itertools.product(values, repeat=n)))
+    heights = weights @ boolean_inputs(n).T
+    thresholds = torch.arange(-n, n + 2)
+    fires = heights.unsqueeze(1) >= thresholds.reshape(1, -1, 1)
+    return torch.unique(fires.reshape(-1, 2**n), dim=0)
+
+
+def hyperplane_functions(n: int) -> Tensor:
+    """All truth tables a hyperplane with real weights makes of the corners of the cube."""
+    return dichotomies(boolean_inputs(n).double(), bias=True).labels > 0
+
+
+def plot_sixteen(axes: Any, neuron: Tensor, hyperplane: Tensor) -> None:
+    corners = boolean_inputs(2)
+    tables = [table.bool() for table in boolean_inputs(4)]
+    groups = [
+        (0, "one neuron", COLOURS[0]),
+        (1, "real weights", COLOURS[2]),
+        (2, "two layers", COLOURS[1]),
+    ]
+
+    def group(table: Tensor) -> int:
+        if (neuron == table).all(1).any():
+            return 0
+        return 1 if (hyperplane == table).all(1).any() else 2
+
+    for axis, table in zip(axes.ravel(), sorted(tables, key=group), strict=True):
+        _, name, colour = groups[group(table)]
+        axis.scatter(
+            corners[:, 0],
+            corners[:, 1],
+            s=110,
+            c=[colour if fires else "white" for fires in table],
+            edgecolors=colour,
+            linewidths=1.5,
+        )
+        axis.set(xlim=(-0.4, 1.4), ylim=(-0.4, 1.4), xticks=[0, 1], yticks=[0, 1], aspect="equal")
+        axis.grid(False)
+        axis.set_title(name, color=colour, fontsize=8)
+        axis.tick_params(labelsize=7)

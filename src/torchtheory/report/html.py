@@ -1,0 +1,239 @@
+"""Results as HTML: self-contained pages and notebook cells, without JavaScript or network.
+
+Figures stand in the page as ``<img>`` with a data address. That costs a third more bytes than the
+bare SVG, and buys isolation: matplotlib numbers its clip paths and glyphs alike in each drawing, an
+image keeps those ids to itself, ignores the page's style, and runs nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from torchtheory import __version__
+from torchtheory.core import catalogue
+from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.figure import Figure
+from torchtheory.core.record import Cell, Table
+from torchtheory.core.run import Run
+from torchtheory.report import wording
+from torchtheory.report.findings import AuditResult, by_section
+from torchtheory.report.mathml import formula, paragraphs, prose
+from torchtheory.report.numbers import duration, number_html
+from torchtheory.report.plain_math import plain_prose
+
+# What a page shows of a long table; the whole of it is in claims.json.
+_ROWS_OF_A_PAGE = 200
+_ROWS_OF_A_CELL = 40
+
+
+def run_page(run: Run) -> str:
+    """A complete page on one lab run."""
+    return _page("run.html", run.lab.title, run=run, rows=_ROWS_OF_A_PAGE)
+
+
+def run_fragment(run: Run) -> str:
+    """The same as a piece of HTML for a notebook, with styles that touch nothing else."""
+    return _fragment("run.html", run=run)
+
+
+def index_page(
+    runs: Sequence[Run],
+    *,
+    links: Sequence[str] | None = None,
+    title: str = "The executable book",
+    thumbnails: bool = True,
+) -> str:
+    """A page over many runs, by room.
+
+    Args:
+        runs: the runs, in any order.
+        links: address of each run's report relative to this page; ``LAB/PRESET-SEED/report.html``
+            unless told.
+        title: heading of the page.
+        thumbnails: show each run's first figure, which the browser loads from ``figures/`` beside
+            the report when it comes into view.
+    """
+    if links is None:
+        links = [f"{r.lab.name}/{r.preset}-{r.seed}/report.html" for r in runs]
+    if len(links) != len(runs):
+        raise ShapeMismatch(f"there are {len(runs)} runs and {len(links)} links; give one each")
+    for link in links:
+        if urlsplit(link).scheme or link.startswith(("/", "\\")):
+            raise InvalidInput(f"a link must be relative to the index page, and {link!r} is not")
+    rows = [_Row.of(run, link, thumbnails) for run, link in zip(runs, links, strict=True)]
+    rooms: dict[str, list[_Row]] = {}
+    for row in sorted(rows, key=lambda r: (wording.room_order(r.run.lab.room), r.run.lab.name)):
+        rooms.setdefault(row.run.lab.room, []).append(row)
+    claims = [c for run in runs for c in run.claims]
+    return _page(
+        "index.html",
+        title,
+        title=title,
+        rooms=rooms,
+        total=len(rows),
+        passed=sum(r.passed for r in rows),
+        claims=claims,
+        checks=wording.controls(claims),
+        errata=sum(len(run.errata) for run in runs),
+        seconds=sum(run.seconds for run in runs),
+        thumbnails=any(r.thumbnail for r in rows),
+    )
+
+
+def audit_page(audit: AuditResult) -> str:
+    """A complete page on an audit."""
+    return _page("audit.html", audit.title, **_audit(audit), rows=_ROWS_OF_A_PAGE)
+
+
+def audit_fragment(audit: AuditResult) -> str:
+    """The same as a piece of HTML for a notebook."""
+    return _fragment("audit.html", **_audit(audit))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A run on the index page."""
+
+    run: Run
+    link: str
+    thumbnail: str | None
+    passed: bool
+    problems: int
+    controls: int
+
+    @classmethod
+    def of(cls, run: Run, link: str, thumbnails: bool) -> _Row:
+        thumbnail = None
+        if thumbnails and run.figures:
+            directory = link.rpartition("/")[0]
+            thumbnail = f"{directory}/figures/{run.figures[0].name}.png".lstrip("/")
+        problems = run.problems
+        return cls(
+            run, link, thumbnail, not problems, len(problems), len(wording.controls(run.claims))
+        )
+
+
+def _audit(audit: AuditResult) -> dict[str, Any]:
+    sections = by_section(audit.findings)
+    counts = {
+        heading: Counter(c.verdict for f in found for c in f.claims)
+        for heading, found in sections.items()
+    }
+    claims = [c for f in audit.findings for c in f.claims]
+    return {"audit": audit, "sections": sections, "counts": counts, "claims": claims}
+
+
+def _page(template: str, name: str, **context: Any) -> str:
+    return _environment().get_template("page.html").render(
+        body=_render(template, level=1, **context), title=plain_prose(name), version=__version__
+    )
+
+
+def _fragment(template: str, **context: Any) -> str:
+    body = _render(template, level=3, rows=_ROWS_OF_A_CELL, **context)
+    return _environment().get_template("fragment.html").render(body=body)
+
+
+def _render(template: str, **context: Any) -> Markup:
+    # Every template escapes what it is given, so its result is markup.
+    return Markup(_environment().get_template(template).render(**context))
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("torchtheory.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        formula=formula,
+        prose=prose,
+        paragraphs=paragraphs,
+        number=number_html,
+        duration=duration,
+        shown=wording.shown,
+        image=_image,
+        alternative=_alternative,
+        counted=wording.counted,
+    )
+    made.globals.update(
+        wording=wording,
+        Verdict=Verdict,
+        mark=lambda verdict: wording.MARKS[verdict],
+        slug=_slug,
+        cell=_cell,
+        numeric_columns=_numeric_columns,
+        citation=_citation,
+        in_short=_in_short,
+    )
+    return made
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "section"
+
+
+def _citation(id: str) -> str:
+    try:
+        return catalogue.entry(id).citation
+    except UnknownName:
+        return ""
+
+
+def _cell(value: Cell) -> Markup:
+    if isinstance(value, bool):
+        return Markup("yes") if value else Markup("no")
+    return prose(value) if isinstance(value, str) else number_html(value)
+
+
+def _numeric_columns(table: Table) -> list[bool]:
+    """Which columns hold nothing but numbers."""
+    numeric = []
+    for column in range(len(table.columns)):
+        cells = [row[column] for row in table.rows if row[column] is not None]
+        numeric.append(
+            bool(cells)
+            and all(isinstance(c, int | float) and not isinstance(c, bool) for c in cells)
+        )
+    return numeric
+
+
+def _alternative(figure: Figure) -> str:
+    return plain_prose(figure.caption) or figure.name
+
+
+def _image(figure: Figure) -> dict[str, Any]:
+    """Address, size in pixels and shape of a figure."""
+    if figure.svg is not None:
+        kind, data = "svg+xml", figure.svg.encode()
+        box = re.search(r'viewBox="\s*[-\d.]+ [-\d.]+ ([\d.]+) ([\d.]+)', figure.svg)
+        # matplotlib's SVG counts in points
+        size = (float(box[1]) * 4 / 3, float(box[2]) * 4 / 3) if box else None
+    else:
+        kind, data, size = "png", figure.png, None
+        if figure.png[12:16] == b"IHDR":
+            # 160 pixels an inch
+            size = tuple(int.from_bytes(figure.png[i : i + 4]) * 0.6 for i in (16, 20))
+    address = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    if size is None or 0 in size:
+        return {"address": address, "width": None, "height": None, "wide": True}
+    width, height = round(size[0]), round(size[1])
+    return {"address": address, "width": width, "height": height, "wide": width > 640}
+
+
+def _in_short(claims: Sequence[Claim]) -> str:
+    return wording.tally(claims) or "no claims"

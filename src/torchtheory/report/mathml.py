@@ -1,0 +1,187 @@
+r"""Formulas and prose as HTML: LaTeX becomes MathML, everything else is escaped.
+
+latex2mathml passes some of its input through as markup (``\text{<b>}``, ``\href``, ``\style``), so
+its tree, not its string, is used here: the elements and attributes of MathML Core that a formula
+needs are written out, each value checked, each text escaped, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from xml.etree.ElementTree import Element
+
+from latex2mathml.converter import convert_to_element
+from markupsafe import Markup, escape
+
+from torchtheory.report.plain_math import formula_spans
+
+_ELEMENTS = frozenset(
+    ["mi", "mn", "mo", "ms", "mtext", "mspace", "mrow", "mfrac", "msqrt", "mroot", "msub", "msup", "msubsup", "munder", "mover", "munderover", "mmultiscripts", "mprescripts", "mtable", "mtr", "mtd", "mstyle", "mpadded", "mphantom"]
+)
+_ATTRIBUTES = frozenset(
+    ["stretchy", "fence", "form", "separator", "lspace", "rspace", "width", "height", "depth", "accent", "accentunder", "linethickness", "displaystyle", "scriptlevel", "minsize", "maxsize", "movablelimits", "largeop", "symmetric", "columnspan", "rowspan"]
+)
+_VALUE = re.compile(r"[\w.+ %-]{0,32}")
+_REFERENCE = re.compile(r"&#x([0-9A-Fa-f]{1,6});")
+_MACRO = re.compile(r"\\(re)?newcommand|\\def\b|\\let\b|\\Declare")
+_LONGEST = 4000
+
+# A formula may be broken before these, and after a comma, outside brackets.
+_BREAK_BEFORE = frozenset("=<>≤≥≪≫≠≈≃≅≡∼∝≲≳∈∉⊂⊆⊃⊇→⟶⟹⇒⇔⟺↦⟼≔⪯⪰")
+_BREAK_WHEN_LONG = frozenset("+−-±·×∪∩⊕⊗")
+_LONG_PIECE = 6
+_OPENING, _CLOSING = frozenset("([{⟨⌊⌈"), frozenset(")]}⟩⌋⌉")
+
+# First letters of the styled alphabets of Unicode: capitals, small letters, digits.
+_ALPHABETS = {
+    "bold": (0x1D400, 0x1D41A, 0x1D7CE),
+    "bold-italic": (0x1D468, 0x1D482, 0x1D7CE),
+    "sans-serif": (0x1D5A0, 0x1D5BA, 0x1D7E2),
+    "monospace": (0x1D670, 0x1D68A, 0x1D7F6),
+}
+_GREEK = {"bold": (0x1D6A8, 0x1D6C2), "bold-italic": (0x1D71C, 0x1D736)}
+
+
+@lru_cache(maxsize=4096)
+def formula(latex: str, *, display: bool = False) -> Markup:
+    r"""A LaTeX formula (without dollars) as MathML that may break across lines.
+
+    What cannot be parsed is shown as it was written.
+
+    >>> formula(r"a \le b")
+    Markup('<math><mi>a</mi></math><wbr><math><mo form="infix">≤</mo><mi>b</mi></math>')
+    >>> formula(r"\frac{a}{")
+    Markup('<code class="tex">\\frac{a}{</code>')
+    """
+    try:
+        if _MACRO.search(latex) or len(latex) > _LONGEST:
+            raise ValueError("macros and whole pages are shown, not set")
+        pieces = _pieces(convert_to_element(latex))
+    except Exception:  # latex2mathml raises whatever its parser stumbles over
+        return Markup('<code class="tex">{}</code>').format(latex)
+    opening = '<math displaystyle="true">' if display else "<math>"
+    made = [p if p.startswith("<span") else f"{opening}{p}</math>" for p in pieces]
+    return Markup("<wbr>".join(made))
+
+
+def prose(text: str) -> Markup:
+    """Plain text with ``$formulas$`` and ```code```, escaped.
+
+    >>> prose("a <b> and `x`")
+    Markup('a &lt;b&gt; and <code>x</code>')
+    """
+    pieces = []
+    for is_formula, piece in formula_spans(text):
+        pieces.append(formula(piece) if is_formula else _words(piece))
+    return Markup("").join(pieces)
+
+
+def paragraphs(text: str) -> Markup:
+    """A docstring: paragraphs at blank lines, lists where lines begin with a hyphen or a star."""
+    blocks = []
+    for block in re.split(r"\n\s*\n", text.strip()):
+        items = re.split(r"(?m)^\s*[-*] ", block)
+        if items[0].strip():
+            blocks.append(Markup("<p>{}</p>").format(prose(_one_line(items[0]))))
+        if len(items) > 1:
+            rows = Markup("").join(
+                Markup("<li>{}</li>").format(prose(_one_line(item))) for item in items[1:]
+            )
+            blocks.append(Markup("<ul>{}</ul>").format(rows))
+    return Markup("\n").join(blocks)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _words(text: str) -> Markup:
+    parts = re.split(r"``(.+?)``|`([^`\n]+)`", text)
+    pieces = []
+    for i in range(0, len(parts), 3):
+        pieces.append(escape(parts[i]))
+        if i + 1 < len(parts):
+            pieces.append(Markup("<code>{}</code>").format(parts[i + 1] or parts[i + 2]))
+    return Markup("").join(pieces)
+
+
+def _pieces(root: Element) -> list[str]:
+    """The top level of a formula, cut where a line may end.
+
+    Browsers do not break inside one formula, so each piece is a formula of its own, and words
+    stand between them as words.
+    """
+    children = list(root)
+    while len(children) == 1 and children[0].tag == "mrow":
+        children = list(children[0])
+    if not children:
+        raise ValueError("an empty formula")
+    pieces: list[str] = []
+    current: list[str] = []
+    depth = 0
+
+    def close() -> None:
+        if current:
+            pieces.append("".join(current))
+            current.clear()
+
+    for child in children:
+        text = _text(child)
+        operator = child.tag == "mo"
+        if child.tag == "mtext" and " " in text.replace("\xa0", " ").strip():
+            close()
+            words = text.replace("\xa0", " ")
+            pieces.append(f'<span class="words">{escape(words)}</span>')
+            continue
+        if operator and depth == 0 and current:
+            long = len(current) >= _LONG_PIECE and text in _BREAK_WHEN_LONG
+            if text in _BREAK_BEFORE or long:
+                close()
+                child.set("form", "infix")
+        current.append(_write(child))
+        if operator and text in _OPENING:
+            depth += 1
+        elif operator and text in _CLOSING:
+            depth = max(depth - 1, 0)
+        elif ((operator or child.tag == "mi") and text == "," and depth == 0) or (child.tag == "mspace" and depth == 0):
+            close()
+    close()
+    return pieces
+
+
+def _write(node: Element) -> str:
+    tag = node.tag if node.tag in _ELEMENTS else "mrow"
+    text, variant = _text(node), node.get("mathvariant", "")
+    if tag == "mi" and re.fullmatch(r"\\[A-Za-z]+\*?", text):
+        text = text.strip("\\*")  # a command nobody defined: its name
+    attributes = "".join(
+        f' {name}="{value}"'
+        for name, value in node.attrib.items()
+        if name in _ATTRIBUTES and _VALUE.fullmatch(value)
+    )
+    if variant == "normal" and tag == "mi":
+        attributes += ' mathvariant="normal"'
+    elif variant in _ALPHABETS:
+        text = "".join(_styled(c, variant) for c in text)
+    if node.get("columnalign") in ("left", "right") and tag == "mtd":
+        attributes += f' style="text-align:{node.get("columnalign")}"'
+    inside = str(escape(text)) + "".join(_write(child) for child in node)
+    return f"<{tag}{attributes}>{inside}</{tag}>"
+
+
+def _text(node: Element) -> str:
+    """The text of a node, with the character references latex2mathml writes resolved."""
+    return _REFERENCE.sub(lambda found: chr(int(found[1], 16)), node.text or "")
+
+
+def _styled(character: str, variant: str) -> str:
+    capital, small, digit = _ALPHABETS[variant]
+    for first, start, size in (("A", capital, 26), ("a", small, 26), ("0", digit, 10)):
+        if 0 <= ord(character) - ord(first) < size:
+            return chr(start + ord(character) - ord(first))
+    if variant in _GREEK:
+        for first, start in zip("Αα", _GREEK[variant], strict=True):
+            if 0 <= ord(character) - ord(first) < 25:
+                return chr(start + ord(character) - ord(first))
+    return character

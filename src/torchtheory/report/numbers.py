@@ -1,0 +1,102 @@
+"""Numbers as people read them: four digits, whole numbers whole, powers of ten as powers of ten."""
+
+from __future__ import annotations
+
+import math
+
+from markupsafe import Markup
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def number_text(value: float | int | None, digits: int = 4) -> str:
+    """A number for a terminal.
+
+    >>> [number_text(v) for v in (9.0, 0.031249, 1234567, 3.2e-7, 6.02214e23, float("-inf"))]
+    ['9', '0.03125', '1,234,567', '3.2e-7', '6.022e23', '-∞']
+    """
+    mantissa, exponent = _parts(value, digits)
+    return mantissa if exponent is None else f"{mantissa}e{exponent}"
+
+
+def number_html(value: float | int | None, digits: int = 4) -> Markup:
+    """A number for a page, with a real minus sign and a raised exponent.
+
+    >>> number_html(-3.2e-7)
+    Markup('−3.2 × 10<sup>−7</sup>')
+    >>> number_html(1e-8)
+    Markup('10<sup>−8</sup>')
+    """
+    mantissa, exponent = _parts(value, digits)
+    mantissa = mantissa.replace("-", MINUS)
+    if exponent is None:
+        return Markup(mantissa)  # made of digits and signs only
+    power = f"10<sup>{str(exponent).replace('-', MINUS)}</sup>"
+    if mantissa in ("1", MINUS + "1"):
+        return Markup(mantissa[:-1] + power)
+    return Markup(f"{mantissa} × {power}")
+
+
+def enough_digits(one: float, other: float, digits: int = 4) -> int:
+    """The fewest digits, from ``digits`` up, that tell two different numbers apart.
+
+    >>> enough_digits(1.0, 1.00002), enough_digits(1.0, 1.0)
+    (6, 4)
+    """
+    if one == other or not (math.isfinite(one) and math.isfinite(other)):
+        return digits
+    for more in range(digits, 18):
+        if number_text(one, more) != number_text(other, more):
+            return more
+    return 17
+
+
+def duration(seconds: float) -> str:
+    """How long something took.
+
+    >>> duration(0.0123), duration(4.21), duration(75), duration(7380)
+    ('0.01 s', '4.2 s', '1 min 15 s', '2 h 3 min')
+    """
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def percent(share: float) -> str:
+    """A confidence as a percentage.
+
+    >>> percent(0.95), percent(0.999)
+    ('95 %', '99.9 %')
+    """
+    return f"{share * 100:.6g} %"
+
+
+def _parts(value: float | int | None, digits: int) -> tuple[str, int | None]:
+    """Mantissa and power of ten; the power is None where the number is written out."""
+    if value is None:
+        return "–", None
+    if isinstance(value, float) and not math.isfinite(value):
+        return ("NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"), None
+    if value == int(value) and abs(value) < 10**15:
+        whole = int(value)
+        return (f"{whole:,}" if abs(whole) >= 10_000 else str(whole)), None
+    if isinstance(value, int) and abs(value) >= 10**300:
+        power_of_ten = math.log10(abs(value))  # no float holds the number itself
+        mantissa = f"{math.copysign(10 ** (power_of_ten % 1), value):.{min(digits, 8) - 1}f}"
+        return _trim(mantissa), int(power_of_ten)
+    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+    exponent = int(power)
+    if -4 < exponent < max(5, digits):
+        return _trim(f"{value:,.{max(digits - 1 - exponent, 0)}f}"), None
+    return _trim(mantissa), exponent
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text

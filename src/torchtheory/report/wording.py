@@ -1,0 +1,201 @@
+"""What pages and terminals say about a claim, in the same words."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchtheory.core import catalogue
+from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.errors import UnknownName
+from torchtheory.core.run import Run
+from torchtheory.report.numbers import enough_digits, percent
+
+#: A sign beside each word, so that colour is never alone.
+MARKS = {
+    Verdict.HOLDS: "✓",
+    Verdict.VIOLATED: "✗",
+    Verdict.VACUOUS: "○",
+    Verdict.NOT_APPLICABLE: "–",
+}
+
+_RELATIONS = {"<=": "≤", "<": "<", ">=": "≥", ">": ">", "==": "=", "~": "≈", "slope": "≈"}
+_NEGATED = {"<=": "≰", "<": "≮", ">=": "≱", ">": "≯", "==": "≠", "~": "≉", "slope": "≉"}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``measured relation promised`` so that the line read aloud is true.
+
+    Attributes:
+        relation: its sign, struck through where the claim is violated.
+        digits: enough to tell the two numbers apart where their difference decides.
+        margin: how much slack the tolerance gives, or None.
+        off: by how much an equation is missed, or None.
+    """
+
+    relation: str
+    digits: int
+    margin: float | None
+    off: float | None
+
+
+def compare(claim: Claim) -> Comparison | None:
+    """How to write a claim's comparison; None where there is none."""
+    promised, measured, relation = claim.promised, claim.measured, claim.relation
+    if promised is None or measured is None or relation is None:
+        return None
+    violated = claim.verdict is Verdict.VIOLATED
+    decides = violated or relation in ("<", ">")
+    margin = off = None
+    if claim.tolerance:
+        margin = claim.tolerance * max(1.0, abs(promised))
+        if not math.isfinite(margin):
+            margin = claim.tolerance
+    if relation == "==" and measured != promised and math.isfinite(measured - promised):
+        off = abs(measured - promised)
+    return Comparison(
+        relation=(_NEGATED if violated else _RELATIONS)[relation],
+        digits=enough_digits(measured, promised) if decides else 4,
+        margin=margin,
+        off=off,
+    )
+
+
+def control_words(control: Claim) -> str:
+    """What a control came to; only *violated* is right.
+
+    A control is there to show that the check can fail.
+    """
+    if control.verdict is Verdict.VIOLATED:
+        return "violated, as it must be"
+    return f"{control.verdict}, but it must be violated"
+
+
+def erratum_words(claim: Claim) -> str:
+    """What the printed statement of an erratum came to."""
+    if claim.verdict is Verdict.VIOLATED:
+        return "refuted"
+    return f"{claim.verdict}, so not refuted"
+
+
+def source(claim: Claim) -> str:
+    """Where a statement stands; empty for ids no catalogue knows."""
+    try:
+        return "; ".join(few(claim.source.split("; ")))
+    except UnknownName:
+        return ""
+
+
+def few(items: Sequence[str], most: int = 4) -> list[str]:
+    """The first of a long list, and how many follow.
+
+    >>> few(["a", "b", "c", "d", "e"], most=3)
+    ['a', 'b', 'and 3 more']
+    """
+    if len(items) <= most:
+        return list(items)
+    return [*items[: most - 1], f"and {len(items) - most + 1} more"]
+
+
+def interval_basis(claim: Claim) -> str:
+    """What a confidence interval rests on.
+
+    >>> from torchtheory.core.intervals import Interval
+    >>> i = Interval(0.5, 0.4, 0.6, 0.95, 1200, "Clopper-Pearson")
+    >>> interval_basis(Claim((), "", 1.0, "<=", 0.5, interval=i))
+    'Clopper-Pearson, 1,200 observations'
+    """
+    if claim.interval is None:
+        return ""
+    return f"{claim.interval.test}, {counted(claim.interval.trials, 'observation')}"
+
+
+def at_confidence(claim: Claim) -> str:
+    return "" if claim.interval is None else f"at {percent(claim.interval.confidence)}"
+
+
+def problems(run: Run) -> list[str]:
+    """Why a run fails, its formulas between dollars."""
+    found = []
+    for problem in run.problems:
+        for claim in run.claims:
+            bare = f"{claim.id}: {claim.statement} is violated"
+            if problem == bare and "$" not in claim.statement:
+                problem = f"{claim.id}: ${claim.statement}$ is violated"
+                break
+        found.append(problem)
+    return found
+
+
+def room_order(room: str) -> tuple[int, str]:
+    """Rooms in the catalogue's order, then any other."""
+    known = room in catalogue.ROOMS
+    return (catalogue.ROOMS.index(room) if known else len(catalogue.ROOMS)), room
+
+
+def controls(claims: Iterable[Claim]) -> list[Claim]:
+    return [c.control for c in claims if c.control is not None]
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun.
+
+    >>> counted(1, "claim"), counted(1200, "claim"), counted(0, "erratum", "errata")
+    ('1 claim', '1,200 claims', 'no errata')
+    """
+    word = noun if number == 1 else plural or noun + "s"
+    return f"{number:,} {word}" if number else f"no {word}"
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """Verdicts counted in words.
+
+    >>> tally([Claim((), "", 1.0, "<=", 0.5), Claim((), "", None, None, None)])
+    '1 holds, 1 not applicable'
+    """
+    counts = Counter(c.verdict for c in claims)
+    words = {v: str(v) for v in Verdict} | {
+        Verdict.HOLDS: "holds" if counts[Verdict.HOLDS] == 1 else "hold"
+    }
+    return ", ".join(f"{counts[v]:,} {words[v]}" for v in Verdict if counts[v])
+
+
+def summary(run: Run) -> str:
+    """One line on a run's claims, controls and errata."""
+    parts = [counted(len(run.claims), "claim")]
+    if run.claims:
+        parts[0] += f": {tally(run.claims)}"
+    checks = controls(run.claims)
+    failed = sum(c.verdict is Verdict.VIOLATED for c in checks)
+    if checks:
+        state = "violated as it must be" if len(checks) == 1 else "all violated as they must be"
+        if failed < len(checks):
+            state = f"only {failed} violated"
+        parts.append(f"{counted(len(checks), 'control')}, {state}")
+    if run.errata:
+        refuted = sum(e.claim.verdict is Verdict.VIOLATED for e in run.errata)
+        state = "refuted" if refuted == len(run.errata) else f"{refuted} refuted"
+        parts.append(f"{counted(len(run.errata), 'erratum', 'errata')} {state}")
+    return " · ".join(parts)
+
+
+def shown(value: Any) -> str:
+    """A parameter's value as a person would type it.
+
+    >>> shown((16, 32)), shown(True), shown(None), shown("relu")
+    ('16, 32', 'yes', 'none', 'relu')
+    """
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case None:
+            return "none"
+        case float():
+            return f"{value:g}" if value == float(f"{value:g}") else repr(value)
+        case list() | tuple():
+            return ", ".join(shown(v) for v in value)
+    return str(value)

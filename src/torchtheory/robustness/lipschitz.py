@@ -1,0 +1,205 @@
+r"""Lipschitz constants: of each layer, of the chain, and what is met at given points.
+
+For a chain :math:`f = f_L \circ \dots \circ f_1` the product
+:math:`\prod_\ell \mathrm{Lip}(f_\ell)` bounds :math:`\mathrm{Lip}(f) = \sup_x \|J_f(x)\|_2`.
+All constants here are with respect to Euclidean norms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.linear_operators import LinearOperator
+from torchtheory.core.model import evaluation_mode
+from torchtheory.core.problem import Problem
+from torchtheory.core.singular_values import operator_norm_upper_bound
+from torchtheory.nets.chain import as_chain
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_LINEAR_POOLS = (
+    nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
+)  # fmt: skip
+_MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+
+#: Suprema of the derivative of functions that act on each entry alone.
+_POINTWISE: dict[type[nn.Module], float] = {
+    nn.ReLU: 1.0,
+    nn.ReLU6: 1.0,
+    nn.Hardtanh: 1.0,
+    nn.Tanh: 1.0,
+    nn.Sigmoid: 0.25,
+    nn.LogSigmoid: 1.0,
+    nn.Softplus: 1.0,
+    nn.Softsign: 1.0,
+    nn.Identity: 1.0,
+    nn.Flatten: 1.0,
+    nn.Unflatten: 1.0,
+    nn.Dropout: 1.0,
+    nn.Dropout1d: 1.0,
+    nn.Dropout2d: 1.0,
+    nn.AlphaDropout: 1.0,
+    nn.Hardsigmoid: 1 / 6,
+    nn.SiLU: 1.09984,  # at x = 2.39936
+    nn.Mish: 1.08850,  # at x = 1.49063
+    nn.SELU: 1.0507009873554805 * 1.6732632423543772,  # the slope just below 0
+    nn.Softmax: 0.5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """Norms of one layer of a chain.
+
+    Attributes:
+        name, kind: of the layer.
+        lipschitz: its Lipschitz constant, or an upper bound of it. For a dense layer this is
+            exactly the spectral norm; for a convolution it is above it with probability 0.999.
+        frobenius: Frobenius norm of its linear map; None for a layer without weights.
+    """
+
+    name: str
+    kind: str
+    lipschitz: float
+    frobenius: float | None
+
+    @property
+    def stable_rank(self) -> float | None:
+        r""":math:`\|W\|_F^2 / \|W\|_2^2`, between 1 and the rank."""
+        if self.frobenius is None or self.lipschitz == 0:
+            return None
+        return (self.frobenius / self.lipschitz) ** 2
+
+
+def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]:
+    """Norms of every layer of a chain, in order, in evaluation mode.
+
+    Args:
+        model: an ``nn.Sequential``, or a module that ``torch.fx`` traces as a chain.
+        input_shape: shape of one input, without the batch dimension.
+
+    Raises:
+        UnsupportedModel: if a layer has no rule here; the message names it.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Sigmoid())
+    >>> _ = net[0].weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    >>> [(n.lipschitz, n.frobenius) for n in layer_norms(net, (2,))]
+    [(4.0, 5.0), (0.25, None)]
+    """
+    found = []
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    x = torch.zeros(1, *input_shape, dtype=like.dtype, device=like.device)
+    with torch.no_grad(), evaluation_mode(model):
+        for link in as_chain(model):
+            lipschitz, frobenius = _norms(link.module, x, link.name)
+            found.append(LayerNorm(link.name, type(link.module).__name__, lipschitz, frobenius))
+            link.module.training = False
+            x = link.module(x)
+    return found
+
+
+def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
+    r"""Spectral norms :math:`\|J_f(x)\|_2` at points ``[n, ...]``, as ``[n]``.
+
+    Costs one backward pass per output and point; memory is kept below about 2²⁴ Jacobian entries.
+    """
+
+    def single(x: Tensor) -> Tensor:
+        return problem.function(problem.parameters, x[None])[0].reshape(-1)
+
+    outputs = single(points[0]).numel()
+    entries = outputs * points[0].numel()
+    chunk = max(1, 2**24 // entries)
+    jacobian = torch.func.vmap(torch.func.jacrev(single), chunk_size=chunk)
+    norms = []
+    for part in torch.split(points, chunk):
+        rows = jacobian(part).reshape(len(part), outputs, -1)
+        norms.append(torch.linalg.matrix_norm(rows, 2))
+    return torch.cat(norms)
+
+
+def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None]:
+    if isinstance(module, nn.Linear):
+        weight = module.weight.double()
+        return float(torch.linalg.matrix_norm(weight, 2)), float(weight.norm())
+    if isinstance(module, _CONVOLUTIONS):
+        return _convolution_norms(module, x)
+    if isinstance(module, _NORMALISATIONS):
+        return _normalisation_norms(module, x, name)
+    if isinstance(module, _LINEAR_POOLS):
+        return _action_norm(module, x), None
+    if isinstance(module, _MAX_POOLS):
+        return _max_pool_constant(module, x), None
+    if isinstance(module, nn.LeakyReLU):
+        return max(1.0, abs(module.negative_slope)), None
+    if isinstance(module, nn.ELU | nn.CELU):
+        return max(1.0, module.alpha if isinstance(module, nn.ELU) else 1.0), None
+    if isinstance(module, nn.GELU):
+        return 1.12991 if module.approximate == "none" else 1.13021, None
+    if isinstance(module, nn.PReLU):
+        return max(1.0, float(module.weight.abs().max())), None
+    if type(module) in _POINTWISE:
+        return _POINTWISE[type(module)], None
+    raise UnsupportedModel(
+        f"layer {name or type(module).__name__} is a {type(module).__name__}, "
+        "whose Lipschitz constant no rule here gives"
+    )
+
+
+def _action_norm(action: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    operator = LinearOperator.from_function(
+        action, x.shape[1:], batched=True, dtype=torch.float64, device=x.device
+    )
+    return operator_norm_upper_bound(operator, steps=60)
+
+
+def _convolution_norms(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> tuple[float, float]:
+    weight = module.weight.double()
+
+    def action(v: Tensor) -> Tensor:
+        image: Tensor = module._conv_forward(v, weight, None)
+        return image
+
+    # Each filter tap stands once in the matrix for every output position whose tap does not fall
+    # on the padding; counting them by convolving ones with squared weights gives ||A||_F exactly.
+    ones = torch.ones_like(x, dtype=torch.float64)
+    if module.padding_mode == "zeros":
+        frobenius = float(module._conv_forward(ones, weight.square(), None).sum().sqrt())
+    else:
+        positions = math.prod(module(x).shape[2:])
+        frobenius = float(weight.norm()) * math.sqrt(positions)
+    return _action_norm(action, x), frobenius
+
+
+def _normalisation_norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float]:
+    assert isinstance(module, _NORMALISATIONS)
+    if module.running_var is None:
+        raise UnsupportedModel(
+            f"layer {name} normalises by the statistics of its batch even in evaluation mode, "
+            "so its output is not a function of one input"
+        )
+    scale = (module.running_var.double() + module.eps).rsqrt()
+    if module.weight is not None:
+        scale = scale * module.weight.double().abs()
+    return float(scale.max()), float(scale.norm()) * math.sqrt(math.prod(x.shape[2:]))
+
+
+def _max_pool_constant(module: nn.Module, x: Tensor) -> float:
+    """An input entry may win in as many windows as cover it."""
+    assert isinstance(module, _MAX_POOLS)
+    dimensions = x.ndim - 2
+
+    def each(value: int | Sequence[int]) -> tuple[int, ...]:
+        return (value,) * dimensions if isinstance(value, int) else tuple(value)
+
+    windows = (
+        math.ceil(k / s) for k, s in zip(each(module.kernel_size), each(module.stride), strict=True)
+    )
+    return math.sqrt(math.prod(windows))
