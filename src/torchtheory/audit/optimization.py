@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from torchtheory.audit.hypotheses import deterministic, has_parameters

@@ -118,7 +118,7 @@ def tridiagonalise(A: LinearOperator, starts: Tensor, k: int) -> tuple[Tensor, T
         scale = torch.maximum(scale, torch.maximum(alpha.abs(), beta))
         if j > 0:
             _check_symmetric(coefficients[:, j - 1], betas[:, j - 1], scale)
-        alive = (beta > breakdown_level(A) * scale) & (j + 1 < n + 5)
+        alive = (beta > breakdown_level(A) * scale) & (j + 1 < n)
         alphas[:, j] = alpha
         betas[:, j] = torch.where(alive, beta, 0)
         q = torch.where(alive[:, None], w / beta[:, None], 0)

@@ -24,7 +24,7 @@ from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.core.figure import Figure
-from torchtheory.core.record import Cell, Table
+from torchtheory.core.record import Cell
 from torchtheory.core.run import Run
 from torchtheory.report import wording
 from torchtheory.report.findings import AuditResult, by_section
@@ -176,7 +176,7 @@ def _environment() -> Environment:
         mark=lambda verdict: wording.MARKS[verdict],
         slug=_slug,
         cell=_cell,
-        numeric_columns=_numeric_columns,
+        numeric_columns=wording.numeric_columns,
         citation=_citation,
         in_short=_in_short,
     )
@@ -198,18 +198,6 @@ def _cell(value: Cell) -> Markup:
     if isinstance(value, bool):
         return Markup("yes") if value else Markup("no")
     return prose(value) if isinstance(value, str) else number_html(value)
-
-
-def _numeric_columns(table: Table) -> list[bool]:
-    """Which columns hold nothing but numbers."""
-    numeric = []
-    for column in range(len(table.columns)):
-        cells = [row[column] for row in table.rows if row[column] is not None]
-        numeric.append(
-            bool(cells)
-            and all(isinstance(c, int | float) and not isinstance(c, bool) for c in cells)
-        )
-    return numeric
 
 
 def _alternative(figure: Figure) -> str:

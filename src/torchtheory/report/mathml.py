@@ -57,7 +57,7 @@ def formula(latex: str, *, display: bool = False) -> Markup:
     try:
         if _MACRO.search(latex) or len(latex) > _LONGEST:
             raise ValueError("macros and whole pages are shown, not set")
-        pieces = _pieces(convert_to_element(latex))
+        pieces = _pieces(convert_to_element(latex, display="block" if display else "inline"))
     except Exception:  # latex2mathml raises whatever its parser stumbles over
         return Markup('<code class="tex">{}</code>').format(latex)
     opening = '<math displaystyle="true">' if display else "<math>"

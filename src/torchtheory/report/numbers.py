@@ -94,7 +94,8 @@ def _parts(value: float | int | None, digits: int) -> tuple[str, int | None]:
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
     exponent = int(power)
     if -4 < exponent < max(5, digits):
-        return _trim(f"{value:,.{max(digits - 1 - exponent, 0)}f}"), None
+        comma = "," if exponent >= 4 else ""
+        return _trim(f"{value:{comma}.{max(digits - 1 - exponent, 0)}f}"), None
     return _trim(mantissa), exponent
 
 

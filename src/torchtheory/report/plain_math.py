@@ -274,7 +274,7 @@ class _Reader:
         if token in _SPACES:
             return " "
         if token in _NOTHING:
-            return self._delimiter() if token in (r"\left", r"\right") else ""
+            return self._delimiter(token) if token in (r"\left", r"\right") else ""
         if token in _TEXT:
             return plain_prose(self.raw_argument())
         if token in _FONTS:
@@ -320,14 +320,15 @@ class _Reader:
         name = token[1:].rstrip("*")
         return f"{name}({self.argument()})" if self.peek() == "{" else name
 
-    def _delimiter(self) -> str:
-        """What follows \\left or \\right, without the spaces around it."""
+    def _delimiter(self, side: str) -> str:
+        """The bracket that follows, without the space on its inner side."""
         self.skip_space()
         if self.peek() is None:
             return ""
         token = self.take()
         text = "" if token == "." else self.piece(token, "").strip()
-        self.skip_space()
+        if side == r"\left":
+            self.skip_space()
         return text
 
     def _root(self) -> str:
@@ -365,7 +366,7 @@ class _Reader:
             self.raw_argument()
         opening, closing = _BRACKETS.get(name, ("", ""))
         rows = [_Reader(row).cells() for row in _split(inside, r"\\")]
-        between = ", " if opening in ("(", "[", "|", "‖") else " "
+        between = ", " if opening else " "
         text = "; ".join(between.join(c for c in row if c) for row in rows if any(row))
         return f"{opening}{text}{closing}"
 
@@ -426,7 +427,7 @@ def _script(mark: str, text: str, alphabet: dict[str, str]) -> str:
     if text in ("", "∘"):
         return "°" if text else ""
     text = re.sub(r" ([=≤≥<>→∈∼≠]) ", r"\1", text)
-    return mark + (text if re.fullmatch(r"[\w.]+|[^\w\s]", text) else f"({text})")
+    return mark + (text if re.fullmatch(r"[\w.]+|[^\w\s]|\([^()]*\)", text) else f"({text})")
 
 
 def _accent(text: str, mark: str, name: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -24,7 +26,7 @@ _STYLES = {
     Verdict.VACUOUS: "yellow",
     Verdict.NOT_APPLICABLE: "dim",
 }
-# From this width on, sources are named in full.
+# From this width on, words need not be broken.
 _WIDE = 110
 _ROWS = 20
 
@@ -43,8 +45,9 @@ def print_run(run: Run, console: Console, verbose: bool = False) -> None:
         settings += [f"{name}={wording.shown(v)}" for name, v in run.parameters.items()]
     console.print(Text(" · ".join([*settings, duration(run.seconds)]), style="dim"))
     if verbose and run.lab.description:
-        console.print()
-        console.print(Text(plain_prose(run.lab.description)))
+        for paragraph in _paragraphs(run.lab.description):
+            console.print()
+            console.print(Text(paragraph))
     console.print()
     _print_content(run, console, verbose)
     for problem in wording.problems(run):
@@ -55,9 +58,9 @@ def print_run(run: Run, console: Console, verbose: bool = False) -> None:
 
 def print_runs(runs: Sequence[Run], console: Console) -> None:
     """Print a table of many runs, the reasons of those that fail, and the counts."""
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    grid.add_column("", no_wrap=True)
-    grid.add_column("lab", ratio=1, overflow="fold")
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    grid.add_column("verdict", no_wrap=True)
+    grid.add_column("lab", overflow="fold")
     for name in ("claims", "controls", "errata", "time"):
         grid.add_column(name, justify="right", no_wrap=True)
     ordered = sorted(runs, key=lambda r: (wording.room_order(r.lab.room), r.lab.name))
@@ -82,6 +85,7 @@ def print_runs(runs: Sequence[Run], console: Console) -> None:
         )
     if runs:
         console.print(grid)
+        console.print()
     for run in failing:
         console.print(Text.assemble((run.lab.name, "bold"), f" ({run.preset}, seed {run.seed})"))
         for problem in wording.problems(run):
@@ -131,11 +135,13 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
 def _print_content(content: Content, console: Console, verbose: bool) -> None:
     if content.claims:
         console.print(_claims(content.claims, console.width, verbose))
+        console.print()
     for erratum in content.errata:
         console.print(erratum_block(erratum))
     if verbose:
         for table in content.tables:
             console.print(_data(table))
+            console.print()
         for figure in content.figures:
             console.print(_marked("▪", f"{figure.name}: {plain_prose(figure.caption)}", "dim"))
     for note in content.notes:
@@ -144,30 +150,26 @@ def _print_content(content: Content, console: Console, verbose: bool) -> None:
 
 def _claims(claims: Sequence[Claim], width: int, verbose: bool) -> Grid:
     wide = width >= _WIDE
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), expand=True)
-    grid.add_column("verdict", width=16 if wide else 12)
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), expand=True)
+    grid.add_column("verdict", width=16 if wide else 10)
     grid.add_column("statement", ratio=5, min_width=20, overflow="fold")
     grid.add_column("measured", justify="right", max_width=18, overflow="fold")
     grid.add_column("", width=1)
     grid.add_column("promised", max_width=12, overflow="fold")
-    if wide:
-        grid.add_column("source", ratio=2, min_width=12, overflow="fold")
-    else:
-        grid.add_column("id", max_width=6, overflow="fold")
+    grid.add_column("id", max_width=20 if wide else 6, overflow="fold")
     for claim in claims:
         details = [Text(plain(claim.statement))]
         if claim.reason and (verbose or claim.verdict is not Verdict.HOLDS):
             details.append(Text(plain_prose(claim.reason), style="dim"))
         if verbose and claim.interval is not None:
             details.append(Text(wording.interval_basis(claim), style="dim"))
-        source = " ".join(claim.ids) if wide else "\n".join(wording.few(claim.ids))
-        if wide and (where := wording.source(claim)):
-            source = f"{source}: {where}" if source else where
+        if verbose and (source := wording.source(claim)):
+            details.append(Text(source, style="dim italic"))
         grid.add_row(
             _word(str(claim.verdict), wording.MARKS[claim.verdict], _STYLES[claim.verdict]),
             Group(*details),
             *_comparison(claim),
-            Text(source, style="dim"),
+            Text((" " if wide else "\n").join(wording.few(claim.ids)), style="dim"),
         )
         control = claim.control
         if control is not None and (verbose or control.verdict is not Verdict.VIOLATED):
@@ -244,14 +246,16 @@ def _data(table: Table) -> Grid:
         caption = f"{caption} (the first {_ROWS} of {len(table.rows):,} rows)".strip()
     grid = Grid(
         box=box.SIMPLE_HEAD,
-        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
         title=Text(table.name, style="bold"),
         title_justify="left",
         caption=Text(caption, style="dim") if caption else None,
         caption_justify="left",
     )
-    for column in table.columns:
-        grid.add_column(Text(plain_prose(column)), overflow="fold")
+    for column, numeric in zip(table.columns, wording.numeric_columns(table), strict=True):
+        justify: Literal["left", "right"] = "right" if numeric else "left"
+        grid.add_column(Text(plain_prose(column)), overflow="fold", justify=justify)
     for row in table.rows[:_ROWS]:
         grid.add_row(*[_cell(value) for value in row])
     return grid
@@ -262,7 +266,17 @@ def _cell(value: Cell) -> Text:
         return Text("yes" if value else "no")
     if isinstance(value, str):
         return Text(plain_prose(value))
-    return Text(number_text(value), justify="right")
+    return Text(number_text(value))
+
+
+def _paragraphs(docstring: str) -> list[str]:
+    """Paragraphs whose lines are joined, lists whose items keep theirs."""
+    found = []
+    for block in re.split(r"\n\s*\n", docstring.strip()):
+        items = re.split(r"(?m)^\s*(?=[-*] )", block)
+        text = "\n".join(" ".join(item.split()) for item in items if item.strip())
+        found.append(plain_prose(text).replace("``", "`"))
+    return found
 
 
 def _heading(console: Console, title: str, place: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.errors import UnknownName
+from torchtheory.core.record import Table
 from torchtheory.core.run import Run
 from torchtheory.report.numbers import enough_digits, percent
 
@@ -135,6 +136,20 @@ def room_order(room: str) -> tuple[int, str]:
     """Rooms in the catalogue's order, then any other."""
     known = room in catalogue.ROOMS
     return (catalogue.ROOMS.index(room) if known else len(catalogue.ROOMS)), room
+
+
+def numeric_columns(table: Table) -> list[bool]:
+    """Which columns hold nothing but numbers.
+
+    >>> numeric_columns(Table("t", ("a", "b"), ((1, "x"), (None, 2.5))))
+    [True, False]
+    """
+    numeric = []
+    for column in range(len(table.columns)):
+        cells = [row[column] for row in table.rows if row[column] is not None]
+        numbers = [c for c in cells if isinstance(c, int | float) and not isinstance(c, bool)]
+        numeric.append(bool(cells) and len(numbers) == len(cells))
+    return numeric
 
 
 def controls(claims: Iterable[Claim]) -> list[Claim]:
