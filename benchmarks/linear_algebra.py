@@ -1,8 +1,9 @@
 """Matrix-free linear algebra beside its peers: products with the operator, time, and accuracy.
 
 Each row solves one problem with torchtheory and with a peer in the same process, and prints the
-ratio of the times (below 1: torchtheory is faster). scipy's ARPACK and CG run on the same products
-through a `scipy.sparse.linalg.LinearOperator`; curvlinops is measured where it is installed.
+ratio of the times (below 1: torchtheory is faster). scipy's ARPACK and CG get the same torch
+products through a `scipy.sparse.linalg.LinearOperator`, so that the methods are compared and not
+two BLAS libraries; curvlinops is measured where it is installed.
 
     python benchmarks/linear_algebra.py --size 2000
 """
@@ -32,7 +33,7 @@ class Counted:
     """A matrix that counts the columns it is applied to, for torch and for scipy alike."""
 
     def __init__(self, matrix: Tensor) -> None:
-        self.matrix, self.array, self.count = matrix, matrix.numpy(), 0
+        self.matrix, self.count = matrix, 0
 
     def torch(self) -> LinearOperator:
         def apply(v: Tensor, M: Tensor) -> Tensor:
@@ -48,15 +49,15 @@ class Counted:
         )
 
     def scipy(self) -> sparse.LinearOperator:
-        def apply(v: np.ndarray, M: np.ndarray) -> np.ndarray:
+        def apply(v: np.ndarray, M: Tensor) -> np.ndarray:
             self.count += 1
-            return M @ v
+            return (M @ torch.from_numpy(v.reshape(-1))).numpy()
 
         return sparse.LinearOperator(
-            self.array.shape,
-            matvec=lambda v: apply(v, self.array),
-            rmatvec=lambda v: apply(v, self.array.T),
-            dtype=self.array.dtype,
+            tuple(self.matrix.shape),
+            matvec=lambda v: apply(v, self.matrix),
+            rmatvec=lambda v: apply(v, self.matrix.T),
+            dtype=np.float64,
         )
 
 
@@ -211,7 +212,8 @@ def compare_curvlinops(A: LinearOperator, exact: float, repeats: int) -> None:
     ours, estimate = timed(lambda: trace(A, samples=99), repeats)
     theirs, value = timed(lambda: hutchpp_trace(matrix, num_matvecs=99), repeats)
     print(
-        f"Hutch++, 99 products: ours {ours * 1e3:.1f} ms (error {abs(estimate.value - exact):.1e}), "
+        "Hutch++, 99 products: "
+        f"ours {ours * 1e3:.1f} ms (error {abs(estimate.value - exact):.1e}), "
         f"curvlinops {theirs * 1e3:.1f} ms (error {abs(float(value) - exact):.1e}), "
         f"ratio {ours / theirs:.2f}"
     )

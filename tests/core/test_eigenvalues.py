@@ -52,8 +52,8 @@ SPECTRA = {
     "rank deficient": [0.0] * 150 + [1.0, 2.0, 3.0, -4.0],
     "uniform": np.linspace(-1, 2, 200).tolist(),
     "multiple": [5.0] * 4 + [3.0] * 3 + np.linspace(-1, 1, 180).tolist() + [-2.0] * 3,
-    "clustered": [5.0, 5 - 1e-9, 5 - 1e-5] + np.linspace(-1, 1, 180).tolist(),
-    "opposite signs": [3.0, -3.0, 2.0, -2.0] + np.linspace(-1, 1, 160).tolist(),
+    "clustered": [5.0, 5 - 1e-9, 5 - 1e-5, *np.linspace(-1, 1, 180).tolist()],
+    "opposite signs": [3.0, -3.0, 2.0, -2.0, *np.linspace(-1, 1, 160).tolist()],
     "wide": np.logspace(-8, 8, 150).tolist(),
 }
 

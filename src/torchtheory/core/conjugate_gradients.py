@@ -129,24 +129,27 @@ def conjugate_gradients(
         active = ((norms[-1] > level) & ~stalled).nonzero()[:, 0]
         if len(active) == 0:
             break
-        r = R[:, active]
+        columns = slice(None) if len(active) == B.shape[1] else active
+        r = R[:, columns]
         z = precondition(r)
         new_rho = _dot(r, z)
-        _refuse_bad_preconditioner(new_rho)
-        old_p, old_ap = P[:, active], AP[:, active]
-        p = z + old_p * (new_rho / rho[active])
+        if preconditioner is not None:
+            _refuse_bad_preconditioner(new_rho)
+        old_p, old_ap = P[:, columns], AP[:, columns]
+        p = z + old_p * (new_rho / rho[columns])
         ap = apply(A, p)
         curvature = _dot(p, ap)
         check_finite(curvature, "a product with the operator")
-        _refuse_asymmetric(p, ap, old_p, old_ap)
+        if len(norms) <= 10:  # asymmetry shows at once
+            _refuse_asymmetric(p, ap, old_p, old_ap)
         _refuse_indefinite(p, curvature)
         step = new_rho / curvature
-        X[:, active] += step * p
-        R[:, active] = r - step * ap
-        P[:, active], AP[:, active], rho[active] = p, ap, new_rho
+        X[:, columns] += step * p
+        R[:, columns] = r - step * ap
+        P[:, columns], AP[:, columns], rho[columns] = p, ap, new_rho
 
         norm = norms[-1].clone()
-        norm[active] = R[:, active].norm(dim=0)
+        norm[active] = R[:, columns].norm(dim=0)
         done = active[norm[active] <= level[active]]
         if len(done):  # look at the true residual, and go on from it if it is not small enough
             R[:, done] = B[:, done] - apply(A, X[:, done])

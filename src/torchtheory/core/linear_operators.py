@@ -390,9 +390,10 @@ def check_square(A: LinearOperator, who: str) -> int:
     return A.shape[0]
 
 
-def check_finite(x: Tensor, what: str) -> None:
+def check_finite(x: Tensor | float, what: str) -> None:
     """Refuse NaN and infinity."""
-    if not bool(torch.isfinite(x).all()):
+    finite = bool(torch.isfinite(x).all()) if isinstance(x, Tensor) else math.isfinite(x)
+    if not finite:
         raise NonFinite(f"{what} is NaN or infinite; check the operator's action and its data")
 
 

@@ -114,7 +114,7 @@ def frobenius_norm(
         z = rademacher(n, len(block), generator=random, dtype=A.dtype, device=A.device)
         squares.append(apply(A, z).double().square().sum(dim=0))
     square = Estimate.of(torch.cat(squares))
-    check_finite(torch.tensor(square.value), "a product with the operator")
+    check_finite(square.value, "a product with the operator")
     root = math.sqrt(square.value)
     return Estimate(root, square.standard_error / (2 * root) if root > 0 else 0.0, samples)
 
@@ -149,5 +149,5 @@ def _exact_sum(A: LinearOperator, what: Literal["diagonal", "squares"]) -> float
             total += float(image[index, index - columns.start].sum())
         else:
             total += float(image.square().sum())
-    check_finite(torch.tensor(total), "a product with the operator")
+    check_finite(total, "a product with the operator")
     return total

@@ -135,8 +135,12 @@ def _audit(audit: AuditResult) -> dict[str, Any]:
 
 
 def _page(template: str, name: str, **context: Any) -> str:
-    return _environment().get_template("page.html").render(
-        body=_render(template, level=1, **context), title=plain_prose(name), version=__version__
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            body=_render(template, level=1, **context), title=plain_prose(name), version=__version__
+        )
     )
 
 

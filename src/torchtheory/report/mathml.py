@@ -17,10 +17,57 @@ from markupsafe import Markup, escape
 from torchtheory.report.plain_math import formula_spans
 
 _ELEMENTS = frozenset(
-    ["mi", "mn", "mo", "ms", "mtext", "mspace", "mrow", "mfrac", "msqrt", "mroot", "msub", "msup", "msubsup", "munder", "mover", "munderover", "mmultiscripts", "mprescripts", "mtable", "mtr", "mtd", "mstyle", "mpadded", "mphantom"]
+    [
+        "mi",
+        "mn",
+        "mo",
+        "ms",
+        "mtext",
+        "mspace",
+        "mrow",
+        "mfrac",
+        "msqrt",
+        "mroot",
+        "msub",
+        "msup",
+        "msubsup",
+        "munder",
+        "mover",
+        "munderover",
+        "mmultiscripts",
+        "mprescripts",
+        "mtable",
+        "mtr",
+        "mtd",
+        "mstyle",
+        "mpadded",
+        "mphantom",
+    ]
 )
 _ATTRIBUTES = frozenset(
-    ["stretchy", "fence", "form", "separator", "lspace", "rspace", "width", "height", "depth", "accent", "accentunder", "linethickness", "displaystyle", "scriptlevel", "minsize", "maxsize", "movablelimits", "largeop", "symmetric", "columnspan", "rowspan"]
+    [
+        "stretchy",
+        "fence",
+        "form",
+        "separator",
+        "lspace",
+        "rspace",
+        "width",
+        "height",
+        "depth",
+        "accent",
+        "accentunder",
+        "linethickness",
+        "displaystyle",
+        "scriptlevel",
+        "minsize",
+        "maxsize",
+        "movablelimits",
+        "largeop",
+        "symmetric",
+        "columnspan",
+        "rowspan",
+    ]
 )
 _VALUE = re.compile(r"[\w.+ %-]{0,32}")
 _REFERENCE = re.compile(r"&#x([0-9A-Fa-f]{1,6});")
@@ -30,7 +77,8 @@ _LONGEST = 4000
 # A formula may be broken before these, and after a comma, outside brackets.
 _BREAK_BEFORE = frozenset("=<>≤≥≪≫≠≈≃≅≡∼∝≲≳∈∉⊂⊆⊃⊇→⟶⟹⇒⇔⟺↦⟼≔⪯⪰")
 _BREAK_WHEN_LONG = frozenset("+−-±·×∪∩⊕⊗")
-_LONG_PIECE = 6
+_LONG_PIECE = 3
+_LIMITS_BELOW = frozenset("lim sup inf max min".split())
 _OPENING, _CLOSING = frozenset("([{⟨⌊⌈"), frozenset(")]}⟩⌋⌉")
 
 # First letters of the styled alphabets of Unicode: capitals, small letters, digits.
@@ -57,7 +105,10 @@ def formula(latex: str, *, display: bool = False) -> Markup:
     try:
         if _MACRO.search(latex) or len(latex) > _LONGEST:
             raise ValueError("macros and whole pages are shown, not set")
-        pieces = _pieces(convert_to_element(latex, display="block" if display else "inline"))
+        tree = convert_to_element(latex, display="block" if display else "inline")
+        if display:
+            _limits_below(tree)
+        pieces = _pieces(tree)
     except Exception:  # latex2mathml raises whatever its parser stumbles over
         return Markup('<code class="tex">{}</code>').format(latex)
     opening = '<math displaystyle="true">' if display else "<math>"
@@ -144,10 +195,18 @@ def _pieces(root: Element) -> list[str]:
             depth += 1
         elif operator and text in _CLOSING:
             depth = max(depth - 1, 0)
-        elif ((operator or child.tag == "mi") and text == "," and depth == 0) or (child.tag == "mspace" and depth == 0):
+        elif ((operator or child.tag == "mi") and text == "," and depth == 0) or (
+            child.tag == "mspace" and depth == 0
+        ):
             close()
     close()
     return pieces
+
+
+def _limits_below(tree: Element) -> None:
+    for node in tree.iter("msub"):
+        if len(node) and node[0].tag == "mo" and _text(node[0]) in _LIMITS_BELOW:
+            node.tag = "munder"
 
 
 def _write(node: Element) -> str:

@@ -23,7 +23,7 @@ def number_html(value: float | int | None, digits: int = 4) -> Markup:
     """A number for a page, with a real minus sign and a raised exponent.
 
     >>> number_html(-3.2e-7)
-    Markup('−3.2 × 10<sup>−7</sup>')
+    Markup('−3.2\\xa0×\\xa010<sup>−7</sup>')
     >>> number_html(1e-8)
     Markup('10<sup>−8</sup>')
     """
@@ -34,7 +34,7 @@ def number_html(value: float | int | None, digits: int = 4) -> Markup:
     power = f"10<sup>{str(exponent).replace('-', MINUS)}</sup>"
     if mantissa in ("1", MINUS + "1"):
         return Markup(mantissa[:-1] + power)
-    return Markup(f"{mantissa} × {power}")
+    return Markup(f"{mantissa}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{power}")
 
 
 def enough_digits(one: float, other: float, digits: int = 4) -> int:

@@ -95,7 +95,8 @@ def print_runs(runs: Sequence[Run], console: Console) -> None:
         f"{wording.counted(len(runs), 'lab')}, {len(failing) or 'none'} failing"
         if runs
         else "no labs",
-        f"{wording.counted(len(claims), 'claim')}" + (f": {wording.tally(claims)}" if claims else ""),
+        f"{wording.counted(len(claims), 'claim')}"
+        + (f": {wording.tally(claims)}" if claims else ""),
         wording.counted(len(wording.controls(claims)), "control"),
         wording.counted(sum(len(r.errata) for r in runs), "erratum", "errata"),
         duration(sum(r.seconds for r in runs)),
@@ -280,7 +281,9 @@ def _paragraphs(docstring: str) -> list[str]:
 
 
 def _heading(console: Console, title: str, place: str) -> None:
-    console.print(Text.assemble((plain_prose(title), "bold"), (f"  {place}" if place else "", "dim")))
+    console.print(
+        Text.assemble((plain_prose(title), "bold"), (f"  {place}" if place else "", "dim"))
+    )
 
 
 def _word(word: str, mark: str, style: str) -> Text:

@@ -35,7 +35,7 @@ class Comparison:
         relation: its sign, struck through where the claim is violated.
         digits: enough to tell the two numbers apart where their difference decides.
         margin: how much slack the tolerance gives, or None.
-        off: by how much an equation is missed, or None.
+        off: by how much an equation that holds is missed, or None.
     """
 
     relation: str
@@ -56,7 +56,8 @@ def compare(claim: Claim) -> Comparison | None:
         margin = claim.tolerance * max(1.0, abs(promised))
         if not math.isfinite(margin):
             margin = claim.tolerance
-    if relation == "==" and measured != promised and math.isfinite(measured - promised):
+    missed = relation == "==" and measured != promised and not violated
+    if missed and math.isfinite(measured - promised):
         off = abs(measured - promised)
     return Comparison(
         relation=(_NEGATED if violated else _RELATIONS)[relation],

@@ -36,8 +36,8 @@ def cover_dichotomies(
     run: Run,
     points: int = 10,
     dimension: int = 4,
-    programs: int = 7,
-    trials: int = 300,
+    programs: int = 6,
+    trials: int = 150,
     features: int = 12,
 ) -> None:
     """Gaussian points are in general position, so Cover counts their linear labellings exactly.
@@ -64,7 +64,7 @@ def cover_dichotomies(
         "capacity",
         lambda axis: plot_capacity(axis, measured, features),
         caption="Share of all labellings that a hyperplane produces. The step at s/n = 2 sharpens "
-        "with the dimension; points are measured, with 99% intervals.",
+        "with the dimension; points are measured, with 99.9% intervals.",
     )
 
 
@@ -277,6 +277,8 @@ def plot_capacity(axis: Any, measured: list[tuple[int, Interval]], features: int
     for n in (5, 20, 100):
         load, share = capacity_curve(n, largest_load=4.0)
         axis.plot(load, share, label=f"n = {n}")
+    load, share = capacity_curve(features, largest_load=4.0)
+    axis.plot(load, share, color="black", linewidth=0.8, linestyle=":")
     x = [s / features for s, _ in measured]
     y = [i.estimate for _, i in measured]
     spread = [[i.estimate - i.low for _, i in measured], [i.high - i.estimate for _, i in measured]]

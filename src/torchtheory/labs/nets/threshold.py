@@ -149,11 +149,11 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
     )
     run.figure(
         "sixteen-functions",
-        lambda axes: plot_sixteen(axes, functions[2], separable[2]),
-        caption="All functions of two bits. Filled corners fire. Ten are one threshold neuron, "
+        lambda axis: plot_sixteen(axis, functions[2], separable[2]),
+        caption="All functions of two bits: filled corners of the square fire, and the number "
+        "lists the outputs for 00, 01, 10, 11. Ten are one threshold neuron, "
         "four more need a weight 0, and XOR and XNOR need a second layer.",
-        grid=(2, 8),
-        size=(10, 3.2),
+        size=(8, 2.8),
     )
 
 
@@ -194,13 +194,13 @@ def hyperplane_functions(n: int) -> Tensor:
     return dichotomies(boolean_inputs(n).double(), bias=True).labels > 0
 
 
-def plot_sixteen(axes: Any, neuron: Tensor, hyperplane: Tensor) -> None:
+def plot_sixteen(axis: Any, neuron: Tensor, hyperplane: Tensor) -> None:
     corners = boolean_inputs(2)
     tables = [table.bool() for table in boolean_inputs(4)]
     groups = [
-        (0, "one neuron", COLOURS[0]),
-        (1, "real weights", COLOURS[2]),
-        (2, "two layers", COLOURS[1]),
+        ("one threshold neuron", COLOURS[0]),
+        ("one unit with real weights", COLOURS[2]),
+        ("two layers", COLOURS[1]),
     ]
 
     def group(table: Tensor) -> int:
@@ -208,17 +208,29 @@ def plot_sixteen(axes: Any, neuron: Tensor, hyperplane: Tensor) -> None:
             return 0
         return 1 if (hyperplane == table).all(1).any() else 2
 
-    for axis, table in zip(axes.ravel(), sorted(tables, key=group), strict=True):
-        _, name, colour = groups[group(table)]
+    names = {}
+    for place, table in enumerate(sorted(tables, key=group)):
+        name, colour = groups[group(table)]
+        names[name] = colour
+        across, down = place % 8, place // 8
         axis.scatter(
-            corners[:, 0],
-            corners[:, 1],
-            s=110,
+            2.2 * across + corners[:, 0],
+            -2.4 * down + corners[:, 1],
+            s=90,
             c=[colour if fires else "white" for fires in table],
             edgecolors=colour,
             linewidths=1.5,
         )
-        axis.set(xlim=(-0.4, 1.4), ylim=(-0.4, 1.4), xticks=[0, 1], yticks=[0, 1], aspect="equal")
-        axis.grid(False)
-        axis.set_title(name, color=colour, fontsize=8)
-        axis.tick_params(labelsize=7)
+        axis.annotate(
+            "".join(str(int(fires)) for fires in table),
+            (2.2 * across + 0.5, -2.4 * down - 0.55),
+            ha="center",
+            color="0.3",
+            fontsize=8,
+        )
+    for name, colour in names.items():
+        axis.scatter([], [], s=60, color=colour, label=name)
+    axis.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.16), fontsize=9)
+    axis.set(xlim=(-0.6, 17), ylim=(-3.3, 1.5), xticks=[], yticks=[], aspect="equal")
+    for side in ("left", "bottom"):
+        axis.spines[side].set_visible(False)

@@ -1,0 +1,44 @@
+# Two commands matter: `make audit` (the main job on the embedded example) and `make test`.
+# Either makes .venv and installs on its first run; a second run installs nothing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
+
+.PHONY: audit test lint labs clean help
+
+audit: $(READY)  ## audit a small network trained on scikit-learn's digits
+	$(BIN)/torchtheory audit
+
+# One thread a worker: several torch processes with several threads each stand in each other's way.
+test: $(READY)  ## the whole suite in parallel, doctests included
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES)
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+labs: $(READY)  ## every lab in its quick preset, with a page over all of them
+	$(BIN)/torchtheory lab run --all --jobs $(CORES)
+
+clean:  ## remove what make and the tools made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf torchtheory-runs torchtheory-audit
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/'
+
+# Where the machine's Python cannot put pip into a new environment (Debian without python3-venv),
+# the machine's own pip installs into it from outside.
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null \
+		|| $(PYTHON) -m venv --clear --without-pip $(VENV)
+	@if $(BIN)/python -m pip --version >/dev/null 2>&1; then pip="$(BIN)/python -m pip"; \
+		else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
+		echo "installing into $(VENV)"; \
+		$$pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $(READY)

@@ -1,0 +1,458 @@
+"""The perceptron learns whatever a hyperplane can separate, and how soon."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.synthetic import PlantedSample, separable_gaussians, unit_vectors
+from torchtheory.nets.labelled import homogeneous
+from torchtheory.nets.perceptron import (
+    Perceptron,
+    margin,
+    novikoff_bound,
+    perceptron_fit,
+    trajectory_bounds,
+)
+from torchtheory.nets.separability import max_margin
+
+SWEEPS = 100_000
+
+
+@lab(
+    "perceptron-novikoff",
+    room="nets",
+    covers=["N-03", "N-04", "N-06", "N-07", "N-08"],
+    title="The perceptron makes at most ⌊R²/γ²⌋ updates, and some samples need them all",
+    errata=["novikoff-fewer-than-floor", "novikoff-fewer-than-ceiling"],
+    full={"samples": 2000, "dimension": 20, "gap": 0.05, "trials": 50},
+)
+def perceptron_novikoff(
+    run: Run, samples: int = 200, dimension: int = 10, gap: float = 0.1, trials: int = 8
+) -> None:
+    """A perceptron is trained on Gaussian points that a hyperplane separates by at least `gap`.
+
+    First the unit: its hyperplane in Hesse normal form, and the signed distance whose sign says
+    whether a point is classified correctly. Then the algorithm: it ends without errors, its
+    weights are whole multiples of the examples, and a bias is the same as a constant feature.
+    Then the two lemmas at every step of `trials` runs, and Novikoff's bound with the best margin
+    of each sample. Look at how the two lemmas squeeze the trajectory, and at how far from the
+    bound typical samples stay while the unit vectors attain it.
+    """
+    hyperplane(run, dimension)
+    signed_distance(run, samples, dimension)
+    planted = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
+    algorithm(run, planted)
+    lemmas(run, samples, dimension, gap, trials)
+    rows = mistake_bound(run, samples, dimension, gap, trials)
+    tight_family(run)
+
+    run.table(
+        "updates",
+        ["margin", "R", "updates", "⌊R²/γ²⌋", "updates with bias", "bound with bias"],
+        rows,
+        caption="Updates made and Novikoff's bound at the largest margin, sample by sample",
+    )
+    run.figure(
+        "trajectory",
+        lambda axes: plot_trajectory(axes, planted),
+        caption="Along a run the norm stays below R√t while the projection on the best separating "
+        "direction stays above tγ; the run must end before the two curves cross.",
+        grid=(1, 2),
+    )
+    run.figure(
+        "bound",
+        lambda axis: plot_bound(axis, rows),
+        caption="Updates against R²/γ²: samples with small margins are far below the bound, the "
+        "unit vectors are on it.",
+    )
+
+
+def hyperplane(run: Run, dimension: int) -> None:
+    """The boundary, its distance from the origin, and the sign of 0."""
+    w, b = run.randn(dimension), 1.0 + run.rand(1)[0]
+    unit = Perceptron(w, b)
+    _, offset = unit.hesse_form()
+    nearest = unit.nearest_to_origin()
+    run.claim(
+        "N-03",
+        r"-\frac{b}{\|w\|^2}w \text{ lies on the hyperplane: } w^\top x+b=0",
+        promised=0,
+        relation="==",
+        measured=w @ nearest + b,
+        tolerance=1e-12,
+        control=Control("b taken for the threshold, which is -b", w @ -nearest + b),
+    )
+    others = nearest + project_out(run.randn(10_000, dimension), w)
+    lifted = nearest + run.randn(10_000, dimension)
+    run.claim(
+        "N-03",
+        r"\|x\|\ge|\delta|=|b|/\|w\| \text{ on the hyperplane}",
+        promised=abs(float(offset)),
+        relation=">=",
+        measured=others.norm(dim=1),
+        tolerance=1e-12,
+        control=Control("points off the hyperplane", lifted.norm(dim=1)),
+    )
+    labels = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    on_plane = unit_with_zero_score(w)
+    run.claim(
+        "N-03",
+        r"\operatorname{sgn}(0)=0 \text{ is a mistake for either label: labels it agrees with}",
+        promised=0,
+        relation="==",
+        measured=(torch.sign(w @ on_plane) == labels).sum(),
+        control=Control(
+            "a two-valued sign, +1 at 0",
+            (torch.where(w @ on_plane >= 0, 1.0, -1.0) == labels).sum(),
+        ),
+    )
+
+
+def unit_with_zero_score(w: Tensor) -> Tensor:
+    """A point at which ``w·x`` is 0 without rounding."""
+    x = torch.zeros_like(w)
+    x[0], x[1] = w[1], -w[0]
+    return x
+
+
+def project_out(x: Tensor, w: Tensor) -> Tensor:
+    return x - torch.outer(x @ w, w) / (w @ w)
+
+
+def signed_distance(run: Run, samples: int, dimension: int) -> None:
+    """Sign, scale invariance, and meaning of the margin."""
+    x, y = run.randn(samples, dimension), run.signs(samples)
+    w, b = run.randn(dimension), run.randn(1)[0]
+    correct = Perceptron(w, b)(x) == y
+    zero_one = (y + 1) / 2
+    raw = zero_one * (x @ w + b) / w.norm()
+    run.claim(
+        "N-04",
+        r"f[w,b](x)=y \iff \gamma[w,b](x,y)>0:\ \text{exceptions}",
+        promised=0,
+        relation="==",
+        measured=((margin(w, b, x, y).distances > 0) != correct).sum(),
+        control=Control(
+            "labels 0 and 1 in place of ±1",
+            ((raw > 0) != ((x @ w + b > 0) == (zero_one == 1))).sum(),
+        ),
+    )
+    scaled = [margin(c * w, c * b, x, y).distances for c in (1e-3, 0.7, 2.0, 1e4)]
+    run.claim(
+        "N-04",
+        r"\gamma[cw,cb]=\gamma[w,b] \text{ for } c>0",
+        promised=margin(w, b, x, y).distances.repeat(4),
+        relation="==",
+        measured=torch.cat(scaled),
+        tolerance=1e-12,
+        control=Control("c = -1", margin(-w, -b, x, y).distances.repeat(4)),
+    )
+    foot = x - torch.outer((x @ w + b) / (w @ w), w)
+    elsewhere = foot + project_out(run.randn(samples, dimension), w)
+    run.claim(
+        "N-04",
+        r"|\gamma[w,b](x,y)| \text{ is the distance from } x \text{ to the hyperplane}",
+        promised=margin(w, b, x, y).distances.abs(),
+        relation="==",
+        measured=(x - foot).norm(dim=1),
+        tolerance=1e-12,
+        control=Control("to another point of the hyperplane", (x - elsewhere).norm(dim=1)),
+    )
+
+
+def algorithm(run: Run, planted: PlantedSample) -> None:
+    """Zero errors, integer combinations, and the bias as a constant feature."""
+    x, y = planted.x, planted.y
+    fit = perceptron_fit(x, y, max_sweeps=SWEEPS)
+    contradiction = torch.cat([x, x[:1]]), torch.cat([y, -y[:1]])
+    stuck = perceptron_fit(*contradiction, max_sweeps=200)
+    run.claim(
+        "N-06",
+        r"S \text{ separable: no training errors at the end}",
+        promised=0,
+        relation="==",
+        measured=errors(fit.weight, fit.bias, x, y),
+        control=Control(
+            "one point given twice, with both labels",
+            errors(stuck.weight, stuck.bias, *contradiction),
+        ),
+    )
+    counts = torch.bincount(fit.mistakes, minlength=len(x)).double()
+    shifted, shifted_steps = literal_perceptron(homogeneous(x), y, start=run.randn(x.shape[1] + 1))
+    shifted_counts = torch.bincount(torch.tensor(shifted_steps), minlength=len(x)).double()
+    run.claim(
+        "N-06",
+        r"w=\sum_i m_iy_ix_i,\ m_i \text{ the mistakes made on } x_i: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(fit.weight - (counts * y) @ x).abs().max(),
+        tolerance=1e-9,
+        control=Control(
+            "started from weights other than 0",
+            (shifted[:-1] - (shifted_counts * y) @ x).abs().max(),
+        ),
+    )
+    _, steps = literal_perceptron(homogeneous(x), y)
+    doubled = homogeneous(x)
+    doubled[:, -1] = 2.0
+    _, other_steps = literal_perceptron(doubled, y)
+    run.claim(
+        "N-06",
+        r"(w,b) \text{ on } x \text{ is step for step } \tilde w \text{ on } (x,1):"
+        r" \text{ steps that differ}",
+        promised=0,
+        relation="==",
+        measured=differing(fit.mistakes.tolist(), steps),
+        control=Control("the constant feature is 2", differing(fit.mistakes.tolist(), other_steps)),
+    )
+
+
+def errors(w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return (torch.sign(x @ w + b) != y).sum()
+
+
+def differing(a: list[int], b: list[int]) -> int:
+    return sum(i != j for i, j in zip(a, b, strict=False)) + abs(len(a) - len(b))
+
+
+def literal_perceptron(
+    x: Tensor, y: Tensor, start: Tensor | None = None
+) -> tuple[Tensor, list[int]]:
+    """Algorithm 1 without bias, line by line as printed."""
+    w = torch.zeros_like(x[0]) if start is None else start
+    steps = []
+    mistake = True
+    while mistake:
+        mistake = False
+        for i in range(len(x)):
+            if torch.sign(w @ x[i]) != y[i]:
+                w = w + y[i] * x[i]
+                steps.append(i)
+                mistake = True
+    return w, steps
+
+
+def lemmas(run: Run, samples: int, dimension: int, gap: float, trials: int) -> None:
+    """Both lemmas at every update of several runs; the second on data nobody can separate."""
+    found = []
+    half_aligned, hebbian = [], []
+    for _ in run.track(range(trials), "lemmas"):
+        x, y, *_ = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
+        steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)
+        best = max_margin(x, y, bias=False).weight
+        found.append(trajectory_bounds(steps, best, x, y))
+        half_aligned.append(steps @ (best / 2))
+        # every example teaches, mistaken or not
+        always = torch.cat([torch.zeros_like(x[:1]), (y.unsqueeze(1) * x).cumsum(0)])
+        hebbian.append(trajectory_bounds(always, best, x, y))
+    run.claim(
+        "N-07",
+        r"\|w\|=1:\ w^\top w_t\ge t\gamma \text{ at every } t",
+        promised=torch.cat([f.alignment_bound for f in found]),
+        relation=">=",
+        measured=torch.cat([f.alignment for f in found]),
+        tolerance=1e-10,
+        control=Control("‖w‖ = 1/2", torch.cat(half_aligned)),
+    )
+    run.claim(
+        "N-07",
+        r"\|w_t\|\le R\sqrt t \text{ at every } t",
+        promised=torch.cat([f.norm_bound for f in found]),
+        relation="<=",
+        measured=torch.cat([f.norm for f in found]),
+        tolerance=1e-10,
+        control=Control(
+            "updates on every example, mistaken or not",
+            torch.cat([f.norm for f in hebbian]),
+            promised=torch.cat([f.norm_bound for f in hebbian]),
+        ),
+    )
+    run.claim(
+        "N-07",
+        r"w^\top w_{t+1}\ge w^\top w_t+\gamma",
+        promised=torch.cat([torch.full_like(f.alignment_steps, f.margin) for f in found]),
+        relation=">=",
+        measured=torch.cat([f.alignment_steps for f in found]),
+        tolerance=1e-10,
+    )
+    run.claim(
+        "N-07",
+        r"\|w_{t+1}\|^2\le\|w_t\|^2+R^2",
+        promised=torch.cat([torch.full_like(f.norm_steps, f.radius**2) for f in found]),
+        relation="<=",
+        measured=torch.cat([f.norm_steps for f in found]),
+        tolerance=1e-10,
+        control=Control(
+            "updates on every example, mistaken or not",
+            torch.cat([f.norm_steps for f in hebbian]),
+            promised=torch.cat([torch.full_like(f.norm_steps, f.radius**2) for f in hebbian]),
+        ),
+    )
+    x, y = run.randn(samples, dimension), run.signs(samples)
+    steps = perceptron_fit(x, y, bias=False, max_sweeps=50).trajectory(x, y)
+    time = torch.arange(len(steps)).double()
+    run.claim(
+        "N-07",
+        r"\|w_t\|\le R\sqrt t \text{ on random labels as well}",
+        promised=x.norm(dim=1).max() * time.sqrt(),
+        relation="<=",
+        measured=steps.norm(dim=1),
+        tolerance=1e-10,
+        reason=f"{samples} random labels in {dimension} dimensions; only mistakes are needed",
+    )
+
+
+def mistake_bound(
+    run: Run, samples: int, dimension: int, gap: float, trials: int
+) -> list[tuple[float, float, int, int, int, int]]:
+    """Novikoff's theorem on samples of several margins, without and with a bias."""
+    rows = []
+    for k in run.track(range(trials), "bounds"):
+        spread = 10 ** (k / trials - 0.5)
+        x, y, *_ = separable_gaussians(
+            samples, dimension, margin=gap * spread, random=run.generator
+        )
+        plain, biased = novikoff_bound(x, y, bias=False), novikoff_bound(x, y)
+        made = [perceptron_fit(x, y, bias=b, max_sweeps=SWEEPS).updates for b in (False, True)]
+        rows.append((plain.margin, plain.radius, made[0], plain.updates, made[1], biased.updates))
+    flipped = y.clone()
+    flipped[:2] *= -1
+    stuck = perceptron_fit(
+        x,
+        flipped,
+        bias=False,
+        max_sweeps=1 + 2 * math.ceil(novikoff_bound(x, y, bias=False).updates),
+    )
+    run.claim(
+        "N-08",
+        r"\text{updates}\le\lfloor R^2/\gamma^2\rfloor",
+        promised=[row[3] for row in rows],
+        relation="<=",
+        measured=[row[2] for row in rows],
+        control=Control(
+            "two labels flipped, so that nothing separates the sample",
+            stuck.updates,
+            promised=rows[-1][3],
+        ),
+    )
+    run.claim(
+        "N-08",
+        r"\text{with bias: updates}\le\lfloor\tilde R^2/\tilde\gamma^2\rfloor,\ \tilde x=(x,1)",
+        promised=[row[5] for row in rows],
+        relation="<=",
+        measured=[row[4] for row in rows],
+    )
+    cosine = []
+    x, y, *_ = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
+    best = max_margin(x, y, bias=False)
+    steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)[1:]
+    cosine = (steps @ best.weight) / steps.norm(dim=1)
+    root = torch.arange(1, len(steps) + 1).double().sqrt()
+    backwards = -cosine
+    run.claim(
+        "N-08",
+        r"\cos\angle(w,w_t)\ge\sqrt t\,\gamma/R",
+        promised=root * best.margin / x.norm(dim=1).max(),
+        relation=">=",
+        measured=cosine,
+        tolerance=1e-10,
+        control=Control("w does not separate the sample: its negative", backwards),
+    )
+    return rows
+
+
+def tight_family(run: Run) -> None:
+    """The unit vectors attain the bound; with it both printed versions fall."""
+    sizes = [1, 2, 3, 5, 10, 50]
+    made, bounds = [], []
+    for d in sizes:
+        x, y = unit_vectors(d)
+        made.append(perceptron_fit(x, y, bias=False, max_sweeps=9).updates)
+        bounds.append(novikoff_bound(x, y, bias=False).updates)
+    opposed = [
+        perceptron_fit(-unit_vectors(d).x, -unit_vectors(d).y, bias=True, max_sweeps=99).updates
+        for d in sizes
+    ]
+    run.claim(
+        "N-08",
+        r"(e_1,+1),\dots,(e_d,+1):\ \text{updates}=\lfloor R^2/\gamma^2\rfloor=d",
+        promised=sizes + sizes,
+        relation="==",
+        measured=made + bounds,
+        control=Control("with a bias, which the proof excludes", opposed, promised=sizes),
+    )
+    run.erratum(
+        "novikoff-fewer-than-floor",
+        r"\text{updates}<\lfloor R^2/\gamma^2\rfloor",
+        promised=bounds,
+        relation="<",
+        measured=made,
+        reason="the unit vectors of 1, 2, 3, 5, 10 and 50 dimensions attain the bound",
+    )
+    run.erratum(
+        "novikoff-fewer-than-ceiling",
+        r"\text{updates}<\lceil R^2/\gamma^2\rceil",
+        promised=sizes,
+        relation="<",
+        measured=made,
+        reason="R²/γ² = d is a whole number there, and so its own ceiling",
+    )
+    x = torch.tensor([[1.0], [1.2]], dtype=torch.float64)
+    y = torch.ones(2, dtype=torch.float64)
+    run.claim(
+        "N-08",
+        r"\text{equality also where } R^2/\gamma^2=1.44 \text{ is not whole}",
+        promised=novikoff_bound(x, y, bias=False).updates,
+        relation="==",
+        measured=perceptron_fit(x, y, bias=False, max_sweeps=9).updates,
+    )
+
+
+def plot_trajectory(axes: Any, planted: PlantedSample) -> None:
+    x, y = planted.x, planted.y
+    best = max_margin(x, y, bias=False)
+    steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)
+    sides = trajectory_bounds(steps, best.weight, x, y)
+    last = novikoff_bound(x, y, bias=False).updates
+    t = torch.arange(len(steps))
+    left, right = axes[0]
+    left.plot(t, sides.norm_bound, "--", color=COLOURS[1], label=r"$R\sqrt{t}$")
+    left.plot(t, sides.norm, color=COLOURS[1], label=r"$\|w_t\|$")
+    left.plot(t, sides.alignment, color=COLOURS[0], label=r"$w^\top w_t$")
+    left.plot(t, sides.alignment_bound, "--", color=COLOURS[0], label=r"$t\gamma$")
+    left.set(xlabel="updates t", title=f"this run: {len(steps) - 1} updates")
+    left.legend()
+    far = torch.linspace(0, 1.15 * last, 400)
+    right.plot(far, sides.radius * far.sqrt(), "--", color=COLOURS[1], label=r"$R\sqrt{t}$")
+    right.plot(far, far * sides.margin, "--", color=COLOURS[0], label=r"$t\gamma$")
+    right.plot(t, sides.norm, color=COLOURS[1])
+    right.plot(t, sides.alignment, color=COLOURS[0])
+    right.axvline(last, color="0.4", linewidth=0.8)
+    right.annotate(
+        rf"$R^2/\gamma^2 \approx {last}$",
+        (last, 0),
+        xytext=(-6, 8),
+        textcoords="offset points",
+        ha="right",
+    )
+    right.set(xlabel="updates t", title="the room the lemmas leave")
+    right.legend()
+
+
+def plot_bound(axis: Any, rows: list[tuple[float, float, int, int, int, int]]) -> None:
+    ratio = [(radius / gamma) ** 2 for gamma, radius, *_ in rows]
+    axis.loglog(ratio, [row[2] for row in rows], "o", label="Gaussian samples")
+    sizes = [2, 5, 10, 50, 200]
+    axis.loglog(sizes, sizes, "s", color=COLOURS[1], label="unit vectors")
+    line = [1, max(ratio) * 1.5]
+    axis.loglog(line, line, color="0.4", linewidth=1, label="Novikoff's bound")
+    axis.set(xlabel=r"$R^2/\gamma^2$", ylabel="updates")
+    axis.legend(loc="upper left")
