@@ -392,7 +392,7 @@ def fresh_direction(basis: Tensor, generator: torch.Generator) -> Tensor:
 
 def default_subspace(n: int, k: int) -> int:
     """How many vectors of length `n` to keep for `k` wanted: many while they cost little memory."""
-    return max(2 * k + 10, 30, min(48, 2**23 // n))
+    return max(2 * k + 10, 30, min(128, 2**23 // n))
 
 
 def breakdown_level(A: LinearOperator) -> float:

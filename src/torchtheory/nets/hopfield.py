@@ -305,6 +305,21 @@ def flip_bits(state: Tensor, count: int, *, random: torch.Generator | int | None
     return x.scatter(-1, chosen, -x.gather(-1, chosen))
 
 
+def all_states(n: int) -> Tensor:
+    """Every state of n neurons, float64 ``[2^n, n]``; refused beyond 20, where it is 160 MB.
+
+    >>> all_states(2)
+    tensor([[-1., -1.],
+            [ 1., -1.],
+            [-1.,  1.],
+            [ 1.,  1.]], dtype=torch.float64)
+    """
+    if not 1 <= n <= 20:
+        raise InvalidInput(f"n must lie in 1..20 to list all states, not {n}")
+    bits = torch.arange(2**n)[:, None] >> torch.arange(n) & 1
+    return bits.double() * 2 - 1
+
+
 def sign(z: Tensor) -> Tensor:
     """The sign with ``sign(0) = +1``, in the dtype of ``z``."""
     return (z >= 0).to(z.dtype).mul_(2).sub_(1)

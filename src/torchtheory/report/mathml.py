@@ -71,6 +71,7 @@ _ATTRIBUTES = frozenset(
 )
 _VALUE = re.compile(r"[\w.+ %-]{0,32}")
 _REFERENCE = re.compile(r"&#x([0-9A-Fa-f]{1,6});")
+_ROMAN = re.compile(r"&#x000[4-7][0-9A-F];")
 _MACRO = re.compile(r"\\(re)?newcommand|\\def\b|\\let\b|\\Declare")
 _LONGEST = 4000
 
@@ -195,9 +196,7 @@ def _pieces(root: Element) -> list[str]:
             depth += 1
         elif operator and text in _CLOSING:
             depth = max(depth - 1, 0)
-        elif ((operator or child.tag == "mi") and text == "," and depth == 0) or (
-            child.tag == "mspace" and depth == 0
-        ):
+        elif depth == 0 and (text == "," or child.get("width") in ("1em", "2em")):
             close()
     close()
     return pieces
@@ -219,7 +218,9 @@ def _write(node: Element) -> str:
         for name, value in node.attrib.items()
         if name in _ATTRIBUTES and _VALUE.fullmatch(value)
     )
-    if variant == "normal" and tag == "mi":
+    # latex2mathml writes the single letter of \mathrm{d} as a reference, and no other letter
+    upright = variant == "normal" or _ROMAN.fullmatch(node.text or "")
+    if upright and tag == "mi":
         attributes += ' mathvariant="normal"'
     elif variant in _ALPHABETS:
         text = "".join(_styled(c, variant) for c in text)

@@ -89,8 +89,8 @@ def _parts(value: float | int | None, digits: int) -> tuple[str, int | None]:
         return (f"{whole:,}" if abs(whole) >= 10_000 else str(whole)), None
     if isinstance(value, int) and abs(value) >= 10**300:
         power_of_ten = math.log10(abs(value))  # no float holds the number itself
-        mantissa = f"{math.copysign(10 ** (power_of_ten % 1), value):.{min(digits, 8) - 1}f}"
-        return _trim(mantissa), int(power_of_ten)
+        mantissa = _trim(f"{10 ** (power_of_ten % 1):.{min(digits, 8) - 1}f}")
+        return ("-" if value < 0 else "") + mantissa, int(power_of_ten)
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
     exponent = int(power)
     if -4 < exponent < max(5, digits):

@@ -240,26 +240,18 @@ def erratum_block(erratum: CounterExample) -> RenderableType:
     return Padding(grid, (0, 0, 1, 0))
 
 
-def _data(table: Table) -> Grid:
-    cut = len(table.rows) > _ROWS
+def _data(table: Table) -> RenderableType:
     caption = plain_prose(table.caption)
-    if cut:
+    if len(table.rows) > _ROWS:
         caption = f"{caption} (the first {_ROWS} of {len(table.rows):,} rows)".strip()
-    grid = Grid(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        title=Text(table.name, style="bold"),
-        title_justify="left",
-        caption=Text(caption, style="dim") if caption else None,
-        caption_justify="left",
-    )
+    title = Text.assemble((table.name, "bold"), f": {caption}" if caption else "")
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column, numeric in zip(table.columns, wording.numeric_columns(table), strict=True):
         justify: Literal["left", "right"] = "right" if numeric else "left"
         grid.add_column(Text(plain_prose(column)), overflow="fold", justify=justify)
     for row in table.rows[:_ROWS]:
         grid.add_row(*[_cell(value) for value in row])
-    return grid
+    return Group(title, grid)
 
 
 def _cell(value: Cell) -> Text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -47,7 +46,7 @@ def perceptron_novikoff(
     bound typical samples stay while the unit vectors attain it.
     """
     hyperplane(run, dimension)
-    signed_distance(run, samples, dimension)
+    signed_distance(run, dimension)
     planted = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
     algorithm(run, planted)
     lemmas(run, samples, dimension, gap, trials)
@@ -90,16 +89,15 @@ def hyperplane(run: Run, dimension: int) -> None:
         tolerance=1e-12,
         control=Control("b taken for the threshold, which is -b", w @ -nearest + b),
     )
-    others = nearest + project_out(run.randn(10_000, dimension), w)
-    lifted = nearest + run.randn(10_000, dimension)
+    along = 0.1 * project_out(run.randn(10_000, dimension), w)
     run.claim(
         "N-03",
         r"\|x\|\ge|\delta|=|b|/\|w\| \text{ on the hyperplane}",
         promised=abs(float(offset)),
         relation=">=",
-        measured=others.norm(dim=1),
+        measured=(nearest + along).norm(dim=1),
         tolerance=1e-12,
-        control=Control("points off the hyperplane", lifted.norm(dim=1)),
+        control=Control("halfway to the origin", (nearest / 2 + along).norm(dim=1)),
     )
     labels = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     on_plane = unit_with_zero_score(w)
@@ -127,7 +125,7 @@ def project_out(x: Tensor, w: Tensor) -> Tensor:
     return x - torch.outer(x @ w, w) / (w @ w)
 
 
-def signed_distance(run: Run, samples: int, dimension: int) -> None:
+def signed_distance(run: Run, dimension: int, samples: int = 1000) -> None:
     """Sign, scale invariance, and meaning of the margin."""
     x, y = run.randn(samples, dimension), run.signs(samples)
     w, b = run.randn(dimension), run.randn(1)[0]
@@ -172,7 +170,7 @@ def algorithm(run: Run, planted: PlantedSample) -> None:
     """Zero errors, integer combinations, and the bias as a constant feature."""
     x, y = planted.x, planted.y
     fit = perceptron_fit(x, y, max_sweeps=SWEEPS)
-    contradiction = torch.cat([x, x[:1]]), torch.cat([y, -y[:1]])
+    contradiction = with_contradiction(x, y)
     stuck = perceptron_fit(*contradiction, max_sweeps=200)
     run.claim(
         "N-06",
@@ -215,6 +213,11 @@ def algorithm(run: Run, planted: PlantedSample) -> None:
     )
 
 
+def with_contradiction(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The first point once more, with the other label."""
+    return torch.cat([x, x[:1]]), torch.cat([y, -y[:1]])
+
+
 def errors(w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return (torch.sign(x @ w + b) != y).sum()
 
@@ -243,13 +246,13 @@ def literal_perceptron(
 def lemmas(run: Run, samples: int, dimension: int, gap: float, trials: int) -> None:
     """Both lemmas at every update of several runs; the second on data nobody can separate."""
     found = []
-    half_aligned, hebbian = [], []
+    short_aligned, hebbian = [], []
     for _ in run.track(range(trials), "lemmas"):
         x, y, *_ = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
         steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)
         best = max_margin(x, y, bias=False).weight
         found.append(trajectory_bounds(steps, best, x, y))
-        half_aligned.append(steps @ (best / 2))
+        short_aligned.append(steps @ (best / 10))
         # every example teaches, mistaken or not
         always = torch.cat([torch.zeros_like(x[:1]), (y.unsqueeze(1) * x).cumsum(0)])
         hebbian.append(trajectory_bounds(always, best, x, y))
@@ -260,7 +263,7 @@ def lemmas(run: Run, samples: int, dimension: int, gap: float, trials: int) -> N
         relation=">=",
         measured=torch.cat([f.alignment for f in found]),
         tolerance=1e-10,
-        control=Control("‖w‖ = 1/2", torch.cat(half_aligned)),
+        control=Control("‖w‖ = 1/10", torch.cat(short_aligned)),
     )
     run.claim(
         "N-07",
@@ -323,14 +326,7 @@ def mistake_bound(
         plain, biased = novikoff_bound(x, y, bias=False), novikoff_bound(x, y)
         made = [perceptron_fit(x, y, bias=b, max_sweeps=SWEEPS).updates for b in (False, True)]
         rows.append((plain.margin, plain.radius, made[0], plain.updates, made[1], biased.updates))
-    flipped = y.clone()
-    flipped[:2] *= -1
-    stuck = perceptron_fit(
-        x,
-        flipped,
-        bias=False,
-        max_sweeps=1 + 2 * math.ceil(novikoff_bound(x, y, bias=False).updates),
-    )
+    stuck = perceptron_fit(*with_contradiction(x, y), bias=False, max_sweeps=rows[-1][3] + 2)
     run.claim(
         "N-08",
         r"\text{updates}\le\lfloor R^2/\gamma^2\rfloor",
@@ -338,7 +334,7 @@ def mistake_bound(
         relation="<=",
         measured=[row[2] for row in rows],
         control=Control(
-            "two labels flipped, so that nothing separates the sample",
+            "not separable: one point given twice, with both labels",
             stuck.updates,
             promised=rows[-1][3],
         ),
@@ -350,13 +346,11 @@ def mistake_bound(
         relation="<=",
         measured=[row[4] for row in rows],
     )
-    cosine = []
     x, y, *_ = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
     best = max_margin(x, y, bias=False)
     steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)[1:]
     cosine = (steps @ best.weight) / steps.norm(dim=1)
     root = torch.arange(1, len(steps) + 1).double().sqrt()
-    backwards = -cosine
     run.claim(
         "N-08",
         r"\cos\angle(w,w_t)\ge\sqrt t\,\gamma/R",
@@ -364,7 +358,7 @@ def mistake_bound(
         relation=">=",
         measured=cosine,
         tolerance=1e-10,
-        control=Control("w does not separate the sample: its negative", backwards),
+        control=Control("w does not separate the sample: its negative", -cosine),
     )
     return rows
 
@@ -377,17 +371,14 @@ def tight_family(run: Run) -> None:
         x, y = unit_vectors(d)
         made.append(perceptron_fit(x, y, bias=False, max_sweeps=9).updates)
         bounds.append(novikoff_bound(x, y, bias=False).updates)
-    opposed = [
-        perceptron_fit(-unit_vectors(d).x, -unit_vectors(d).y, bias=True, max_sweeps=99).updates
-        for d in sizes
-    ]
+    biased = [perceptron_fit(*unit_vectors(d), max_sweeps=9).updates for d in sizes]
     run.claim(
         "N-08",
         r"(e_1,+1),\dots,(e_d,+1):\ \text{updates}=\lfloor R^2/\gamma^2\rfloor=d",
         promised=sizes + sizes,
         relation="==",
         measured=made + bounds,
-        control=Control("with a bias, which the proof excludes", opposed, promised=sizes),
+        control=Control("with a bias, which the proof excludes", biased, promised=sizes),
     )
     run.erratum(
         "novikoff-fewer-than-floor",
@@ -435,6 +426,14 @@ def plot_trajectory(axes: Any, planted: PlantedSample) -> None:
     right.plot(far, far * sides.margin, "--", color=COLOURS[0], label=r"$t\gamma$")
     right.plot(t, sides.norm, color=COLOURS[1])
     right.plot(t, sides.alignment, color=COLOURS[0])
+    right.annotate(
+        "this run ends here",
+        (float(t[-1]), float(sides.norm[-1])),
+        xytext=(0.3, 0.12),
+        textcoords="axes fraction",
+        arrowprops={"arrowstyle": "->", "color": "0.3"},
+        va="center",
+    )
     right.axvline(last, color="0.4", linewidth=0.8)
     right.annotate(
         rf"$R^2/\gamma^2 \approx {last}$",

@@ -213,6 +213,13 @@ def plot_sixteen(axis: Any, neuron: Tensor, hyperplane: Tensor) -> None:
         name, colour = groups[group(table)]
         names[name] = colour
         across, down = place % 8, place // 8
+        axis.plot(
+            [2.2 * across + side for side in (0, 0, 1, 1, 0)],
+            [-2.4 * down + side for side in (0, 1, 1, 0, 0)],
+            color="0.8",
+            linewidth=1,
+            zorder=0,
+        )
         axis.scatter(
             2.2 * across + corners[:, 0],
             -2.4 * down + corners[:, 1],

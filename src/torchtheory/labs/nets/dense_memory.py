@@ -1,0 +1,425 @@
+"""Dense associative memories, and the one whose update is attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from scipy import integrate, statsfrom torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.real import digits
+from torchtheory.nets.dense_memory import (
+    DenseMemory,
+    Exponential,
+    Power,
+    dense_bit_error,
+    dense_capacity,
+    dense_capacity_sweep,
+    modern_hopfield_energy,
+    modern_hopfield_update,
+    modern_retrieval_bound,
+)
+from torchtheory.nets.hopfield import (
+    Hopfield,
+    all_states,
+    crosstalk,
+    flip_bits,
+    hebbian,
+    overlap,
+    sign,
+)
+from torchtheory.nets.hopfield_capacity import (
+    CapacitySweep,
+    capacity_sweep,
+    critical_load,
+    hopfield_bit_error,
+    hopfield_capacity,
+    retrieval_overlap,
+)
+
+
+@lab(
+    "dense-associative-memory",
+    room="nets",
+    covers=["N-19"],
+    title="Steeper energies hold more, and the steepest is attention",
+    full={"n": 100, "trials": 20, "sizes": (24, 32, 48, 64, 96)},
+)
+def dense_associative_memory(
+    run: Run,
+    n: int = 48,
+    trials: int = 12,
+    sizes: tuple[int, ...] = (24, 32, 48),
+    dim: int = 32,
+) -> None:
+    """Replace the square in Hopfield's energy by a higher power, then by the exponential.
+
+    The second power is Hebb's rule with zero diagonal, exactly. Powers three and four hold of the
+    order n² and n³ patterns, the exponential a number exponential in n. With continuous states
+    the exponential's update is one step of attention, and Ramsauer's energy falls along it.
+    """
+    # the second power is Hebb's rule
+    stored = run.signs(6, 10)
+    states = all_states(10)
+    square, cube = DenseMemory(stored, Power(2)), DenseMemory(stored, Power(3))
+    kept = Hopfield(hebbian(stored, zero_diagonal=False, normalize=False))
+    hebb = Hopfield(hebbian(stored, normalize=False))
+    run.claim(
+        "N-19",
+        r"F(z) = z^2:\ E(x) = 2n\,H(x) \text{ with Hebb's weights, diagonal kept}",
+        promised=2 * kept.energy(states),
+        relation="==",
+        measured=square.energy(states),
+        reason="all states of ten neurons, whole numbers",
+        control=Control("F(z) = z^3", measured=cube.energy(states)),
+    )
+    run.claim(
+        "N-19",
+        r"F(z) = z^2:\ \text{bits in which its update and Hebb's with zero diagonal differ}",
+        promised=0,
+        relation="==",
+        measured=int((square.step(states) != sign(hebb.field(states))).sum()),
+        reason="the energy comparison leaves the diagonal out by itself",
+        control=Control(
+            "Hebb's rule with the diagonal kept",
+            measured=int((square.step(states) != sign(kept.field(states))).sum()),
+        ),
+    )
+
+    # the energy falls
+    crowd, start = run.signs(3 * n, n), run.signs(20, n)
+    kinds = (Power(3), Power(4), Power(3, rectified=True), Exponential())
+    walks = [
+        DenseMemory(crowd, kind).recall(start, trace=True, random=run.generator) for kind in kinds
+    ]
+    # as rounding is relative, so is the comparison
+    rises = torch.stack([(w.energies.diff(dim=0) / w.energies[:-1].abs()).max() for w in walks])
+    jump = DenseMemory(crowd, Power(4))
+    together = jump.recall(start, mode="synchronous", max_sweeps=20)
+    run.claim(
+        "N-19",
+        r"\max_k E(x^{k+1}) - E(x^k) \le 0 \text{ one neuron at a time, relative to } |E|;\ "
+        r"F = z^3, z^4, \max(z,0)^3, e^z",
+        promised=0.0,
+        relation="<=",
+        measured=rises,
+        tolerance=1e-12,
+        control=Control(
+            "all neurons at once, F(z) = z^4",
+            measured=(together.energies.diff(dim=0) / together.energies[:-1].abs()).max(),
+        ),
+    )
+    run.claim(
+        "N-19",
+        r"\text{the asynchronous dynamics stops: walks that end in a fixed point}",
+        promised=1.0,
+        relation="==",
+        measured=torch.stack([w.fixed_point for w in walks]).double(),
+        control=Control(
+            "both neurons at once, F(z) = z^2, stored (+1, +1), started at (+1, -1): a two-cycle",
+            measured=DenseMemory(torch.ones(1, 2), Power(2))
+            .recall(torch.tensor([1.0, -1.0]), mode="synchronous")
+            .fixed_point.double(),
+        ),
+    )
+
+    # how much they hold
+    sweeps = {
+        p: dense_capacity_sweep(
+            n,
+            [max(2, round(dense_capacity(n, p) * f)) for f in (1, 2, 4, 8)],
+            Power(p),
+            trials,
+            random=run.generator,
+        )
+        for p in run.track((2, 3, 4), "capacity")
+    }
+    for p in (3, 4):
+        sweep = sweeps[p]
+        seen = mean_interval(sweep.bit_error[2], 0.999)
+        hebbs = dense_capacity_sweep(n, [sweep.patterns[2]], Power(2), trials, random=run.generator)
+        other = mean_interval(hebbs.bit_error[0], 0.999)
+        run.claim(
+            "N-19",
+            rf"F(z) = z^{p}:\ P(\text{{bit flips}}) \approx "
+            r"Q\big((F(n)-F(n-2))/\sqrt{(s-1)\,\mathbb E[(F(z+1)-F(z-1))^2]}\big)",
+            promised=dense_bit_error(n, sweep.patterns[2], Power(p)),
+            relation="~",
+            measured=seen.estimate,
+            interval=seen,
+            reason=f"n = {n}, s = {sweep.patterns[2]}, {trials} memories, 99.9 %",
+            control=Control("F(z) = z^2", measured=other.estimate, interval=other),
+        )
+    left = {
+        p: mean_interval(
+            dense_capacity_sweep(
+                n, [n], Power(p), trials, flip=0.1, random=run.generator
+            ).bit_error[0],
+            0.99,
+        )
+        for p in (2, 3)
+    }
+    run.claim(
+        "N-19",
+        r"F(z)=z^3 \text{ at load } 1\ (7 \text{ times } 0.138):\ \text{one update repairs three "
+        r"quarters of the flipped bits (upper end of a 99 \% interval of what is left)}",
+        promised=round(0.1 * n) / n / 4,
+        relation="<=",
+        measured=left[3].high,
+        reason=f"n = s = {n}, a tenth of the bits flipped, {trials} memories",
+        control=Control("F(z) = z^2", measured=left[2].high),
+    )
+    bits = 20
+    many = 2 ** (bits // 2)
+    held = {
+        kind: mean_interval(
+            dense_capacity_sweep(bits, [many], kind, trials, random=run.generator).stable[0], 0.99
+        )
+        for kind in (Exponential(), Power(2))
+    }
+    run.claim(
+        "N-19",
+        r"F(z) = e^z \text{ with } s = 2^{n/2}:\ \text{share of patterns stable in every bit "
+        r"(lower end of a 99 \% interval)}",
+        promised=0.9,
+        relation=">=",
+        measured=held[Exponential()].low,
+        reason=f"n = {bits}, s = {many}, {trials} memories",
+        control=Control("F(z) = z^2", measured=held[Power(2)].low),
+    )
+    growth: dict[int, list[float]] = {
+        p: [_patterns_at(size, p, 0.01, trials, run.generator) for size in sizes] for p in (2, 3, 4)
+    }
+    run.table(
+        "capacity",
+        ["n", *(f"measured, p = {p}" for p in growth), *(f"predicted, p = {p}" for p in growth)],
+        [
+            [
+                size,
+                *(round(growth[p][k], 1) for p in growth),
+                *(round(_predicted_patterns_at(size, p, 0.01), 1) for p in growth),
+            ]
+            for k, size in enumerate(sizes)
+        ],
+        caption="Patterns stored when one update flips 1 % of the bits.",
+    )
+
+    # attention
+    patterns, query = run.randn(40, dim), 1.5 * run.randn(60, dim)
+    beta = 1 / math.sqrt(dim)
+    attention = scaled_dot_product_attention(query[None], patterns[None], patterns[None])[0]
+    run.claim(
+        "N-19, N-82",
+        r"X^\top\operatorname{softmax}(\beta X\xi) = \operatorname{attention}(\xi, X, X)"
+        r"\text{ at } \beta = 1/\sqrt{d}",
+        promised=attention,
+        relation="==",
+        measured=modern_hopfield_update(patterns, query, beta),
+        tolerance=1e-12,
+        reason="against torch's scaled_dot_product_attention",
+        control=Control("beta = 1", measured=modern_hopfield_update(patterns, query, 1.0)),
+    )
+    path, energies, others = [query], [], []
+    for _ in range(12):
+        energies.append(modern_hopfield_energy(patterns, path[-1], beta))
+        others.append(modern_hopfield_energy(patterns, path[-1], 4 * beta))
+        path.append(modern_hopfield_update(patterns, path[-1], beta))
+    trace, foreign = torch.stack(energies), torch.stack(others)
+    run.claim(
+        "N-19",
+        r"E(\xi^{k+1}) \le E(\xi^k),\quad E = -\operatorname{lse}(\beta, X\xi) + \tfrac12\|\xi\|^2"
+        r" + \text{const}",
+        promised=0.0,
+        relation="<=",
+        measured=trace.diff(dim=0).max(),
+        tolerance=1e-12,
+        reason="60 starts, 12 updates",
+        control=Control(
+            "the energy of another temperature, 4 beta", measured=foreign.diff(dim=0).max()
+        ),
+    )
+    largest = float(patterns.square().sum(-1).max())
+    hull = torch.stack([modern_hopfield_energy(patterns, x, beta) for x in path[1:]])
+    run.claim(
+        "N-19",
+        r"\|\xi\| \le M \implies E(\xi) \le 2M^2",
+        promised=2 * largest,
+        relation="<=",
+        measured=hull.max(),
+        reason="every updated state is an average of patterns, so it lies in that ball",
+        control=Control(
+            "states of norm 4M",
+            measured=modern_hopfield_energy(
+                patterns, -4 * math.sqrt(largest) * patterns / patterns.norm(dim=-1, keepdim=True)
+            ).max(),
+        ),
+    )
+    index = torch.arange(len(patterns))
+    near = patterns + 0.2 * run.randn(len(patterns), dim)
+    betas = [0.02 * 2**k for k in range(8)]
+    errors = torch.stack(
+        [(modern_hopfield_update(patterns, near, b) - patterns).norm(dim=-1) for b in betas]
+    )
+    bounds = torch.stack([modern_retrieval_bound(patterns, near, index, b) for b in betas])
+    keen = torch.stack([modern_retrieval_bound(patterns, near, index, 2 * b) for b in betas])
+    run.claim(
+        "N-19",
+        r"\|X^\top\operatorname{softmax}(\beta X\xi) - x_t\| \le 2M(s-1)e^{-\beta\Delta}",
+        promised=bounds,
+        relation="<=",
+        measured=errors,
+        tolerance=1e-13,
+        reason="40 noisy patterns at eight temperatures",
+        control=Control("the bound of 2 beta", measured=errors, promised=keen),
+    )
+
+    def loads(axes: Any) -> None:
+        for colour, (p, sweep) in zip(COLOURS, sweeps.items(), strict=False):
+            low, high = sweep.patterns[0] / 2, sweep.patterns[-1] * 1.5
+            line = sorted({max(2, round(low * (high / low) ** (k / 60))) for k in range(61)})
+            axes.plot(
+                [s / n for s in line],
+                [dense_bit_error(n, s, Power(p)) for s in line],
+                color=colour,
+                label=f"z{'²³⁴'[p - 2]}",
+            )
+            shown = [k for k, v in enumerate(sweep.bit_error.mean(1)) if v > 0]
+            bars = [mean_interval(sweep.bit_error[k], 0.95) for k in shown]
+            axes.errorbar(
+                [sweep.patterns[k] / n for k in shown],
+                [b.estimate for b in bars],
+                yerr=[
+                    [b.estimate - max(b.low, 0.2 * b.estimate) for b in bars],
+                    [b.high - b.estimate for b in bars],
+                ],
+                fmt="o",
+                ms=3.5,
+                color=colour,
+            )
+        axes.axvline(0.138, color="0.4", lw=0.8, ls=":")
+        axes.text(0.138, 1.3e-4, " 0.138", fontsize=8)
+        axes.set(xscale="log", yscale="log", ylim=(1e-4, 0.4))
+        axes.set(xlabel="patterns per neuron, s/n", ylabel="bits flipped in one step")
+        axes.legend(title="F(z)", loc="lower right")
+
+    run.figure(
+        "loads",
+        loads,
+        caption=f"n = {n}: predicted (lines) and measured bit errors with 95 % intervals.",
+    )
+
+    def capacities(axes: Any) -> None:
+        line = torch.arange(min(sizes), max(sizes) + 1)
+        for colour, (p, values) in zip(COLOURS, growth.items(), strict=False):
+            axes.plot(
+                line,
+                [_predicted_patterns_at(int(v), p, 0.01) for v in line],
+                color=colour,
+                lw=1,
+                label=f"z{'²³⁴'[p - 2]}",
+            )
+            axes.plot(sizes, values, "o", ms=4, color=colour)
+        axes.plot(line, 0.138 * line, color="0.4", lw=0.8, ls=":", label="0.138 n")
+        axes.set(
+            xscale="log", yscale="log", xlabel="neurons n", ylabel="patterns at 1 % bit errors"
+        )
+        axes.set_xticks(sizes, [str(v) for v in sizes])
+        axes.minorticks_off()
+        axes.legend(title="F(z)", loc="upper left")
+
+    run.figure(
+        "capacity",
+        capacities,
+        caption="Capacity grows like n to the power p - 1. Points: measured, lines: predicted.",
+    )
+
+    corners = torch.tensor([[1.0, 0.0], [-0.5, 0.87], [-0.5, -0.87]], dtype=torch.float64)
+    plane = torch.stack(
+        torch.meshgrid(
+            torch.linspace(-1.5, 1.5, 81, dtype=torch.float64),
+            torch.linspace(-1.5, 1.5, 81, dtype=torch.float64),
+            indexing="xy",
+        ),
+        -1,
+    )
+    angles = 0.2 + 2 * math.pi * torch.arange(14, dtype=torch.float64) / 14
+    seeds = 1.3 * torch.stack([angles.cos(), angles.sin()], -1)
+
+    def landscape(axes: Any) -> None:
+        for panel, b in zip(axes[0], (1.0, 4.0, 16.0), strict=True):
+            panel.contour(
+                plane[..., 0],
+                plane[..., 1],
+                modern_hopfield_energy(corners, plane, b),
+                levels=18,
+                colors="0.75",
+                linewidths=0.6,
+            )
+            walk = [seeds]
+            for _ in range(15):
+                walk.append(modern_hopfield_update(corners, walk[-1], b))
+            steps = torch.stack(walk)
+            panel.plot(steps[..., 0], steps[..., 1], color=COLOURS[0], lw=0.8)
+            panel.plot(*steps[-1].T, "o", ms=11, mfc="none", color=COLOURS[0], label="end")
+            panel.plot(*corners.T, "x", ms=6, mew=2, color=COLOURS[1], label="pattern")
+            panel.set(title=f"β = {b:g}", aspect="equal", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5))
+            panel.grid(False)
+        axes[0, 0].legend(loc="lower right")
+
+    run.figure(
+        "softmax-landscape",
+        landscape,
+        grid=(1, 3),
+        size=(10.5, 3.7),
+        caption="Three patterns in the plane, level lines of the energy and walks from a circle: "
+        "warm, all end in the patterns' mean; cold, each ends at the nearest pattern.",
+    )
+
+    def retrieval(axes: Any) -> None:
+        axes.plot(betas, errors.mean(1), "o-", ms=3.5, label="mean error")
+        axes.plot(betas, errors.amax(1), "s--", ms=3.5, label="largest error")
+        axes.plot(betas, bounds.amax(1), color=COLOURS[6], lw=1, label="largest bound")
+        axes.set(xscale="log", yscale="log", xlabel="β", ylabel="distance to the pattern")
+        axes.set_ylim(1e-14, 1e5)
+        axes.axvline(beta, color="0.4", lw=0.8, ls=":")
+        axes.text(beta * 1.05, 1e-13, "attention's 1/√d", fontsize=8)
+        axes.legend(loc="lower left")
+
+    run.figure(
+        "softmax-retrieval",
+        retrieval,
+        caption=f"One update from a noisy pattern, 40 patterns in {dim} dimensions: the error "
+        "falls exponentially once β times the separation exceeds log s.",
+    )
+
+
+def _patterns_at(
+    n: int, degree: int, level: float, trials: int, generator: torch.Generator
+) -> float:
+    """Number of stored patterns at which one update flips that share of the bits, measured."""
+    guess = _predicted_patterns_at(n, degree, level)
+    counts = sorted({max(2, round(guess * f)) for f in (0.5, 0.7, 1.0, 1.4, 2.0)})
+    sweep = dense_capacity_sweep(n, counts, Power(degree), trials, probes=32, random=generator)
+    errors = sweep.bit_error.mean(1).tolist()
+    for k in range(len(counts) - 1):
+        if errors[k] <= level <= errors[k + 1] and errors[k] < errors[k + 1]:
+            share = (level - errors[k]) / (errors[k + 1] - errors[k])
+            return counts[k] + share * (counts[k + 1] - counts[k])
+    return math.nan
+
+
+
+def _predicted_patterns_at(n: int, degree: int, level: float) -> float:
+    """The same, by the Gaussian formula: its argument is proportional to 1/sqrt(s - 1)."""
+    s = 2
+    while dense_bit_error(n, s, Power(degree)) < level:
+        s *= 2
+    ratio = stats.norm.isf(dense_bit_error(n, s, Power(degree))) / stats.norm.isf(level)
+    return 1 + (s - 1) * float(ratio) ** 2

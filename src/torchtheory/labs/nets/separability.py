@@ -1,0 +1,404 @@
+"""Separable or not, with a proof either way; the version space; and XOR."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import clopper_pearson
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.synthetic import separable_gaussians, xor
+from torchtheory.nets.labelled import homogeneous
+from torchtheory.nets.perceptron import perceptron_fit
+from torchtheory.nets.separability import (
+    MaxMargin,
+    max_margin,
+    minimum_norm_point,
+    separability,
+    version_space_fractions,
+)
+
+
+@lab(
+    "linear-separability",
+    room="nets",
+    covers=["N-05", "N-09"],
+    title="Either a hyperplane separates the sample or a convex combination proves that none does",
+    full={"samples": 400, "dimension": 20, "trials": 100, "directions": 1_000_000},
+)
+def linear_separability(
+    run: Run, samples: int = 60, dimension: int = 5, trials: int = 20, directions: int = 100_000
+) -> None:
+    """Samples with and without a separating hyperplane are decided, with a proof each time.
+
+    A hyperplane is checked point by point; a convex combination of the signed points that
+    vanishes shows that there is none (Gordan's theorem). The largest margin is half the distance
+    between the two hulls, and no hyperplane does better. The version space is a convex cone that
+    shrinks with every point; random directions measure how much of it is left. XOR is the
+    smallest sample nobody separates: all four points carry the same weight in its certificate,
+    the perceptron never ends on it, and two ReLU units fit it exactly.
+    """
+    decided(run, samples, dimension, trials)
+    margins(run, samples, dimension, trials)
+    version_space(run, directions)
+    exclusive_or(run)
+
+    x, y, *_ = separable_gaussians(40, 2, margin=0.35, bias=0.3, random=run.generator)
+    run.figure(
+        "margin",
+        lambda axis: plot_margin(axis, x, y, max_margin(x, y)),
+        caption="A separable sample with its widest empty band; ringed points hold it up.",
+        size=(5, 4),
+    )
+    small = separable_gaussians(5, 2, margin=0.4, random=run.generator)
+    run.figure(
+        "version-space",
+        lambda axes: plot_version_space(axes, small.x, small.y),
+        caption="Each data point (left) is a half-plane of weights that classify it correctly "
+        "(right, same colour). The darker the region, the more points are right; the version space "
+        "is where all are.",
+        grid=(1, 2),
+        size=(8.4, 4),
+    )
+    run.figure(
+        "xor",
+        plot_xor,
+        caption="XOR in the plane and after two ReLU units: the hidden points are separable.",
+        grid=(1, 2),
+        size=(8.4, 4),
+    )
+
+
+def decided(run: Run, samples: int, dimension: int, trials: int) -> None:
+    """A witness or a certificate, each checked for what it says."""
+    lowest, lowest_broken, residuals, nearest = [], [], [], []
+    for _ in run.track(range(trials), "deciding"):
+        x, y, *_ = separable_gaussians(
+            samples, dimension, margin=0.01, bias=0.3, random=run.generator
+        )
+        found = separability(x, y)
+        assert found.weight is not None and found.bias is not None
+        lowest.append(float((y * (x @ found.weight + found.bias)).min()))
+        broken = y.clone()
+        broken[0] *= -1
+        lowest_broken.append(float((broken * (x @ found.weight + found.bias)).min()))
+        # the midpoint of two positive points, labelled negative, is in the positive hull
+        inside = torch.cat([x, (x[y > 0][:2]).mean(0, keepdim=True)])
+        labels = torch.cat([y, -y.new_ones(1)])
+        refuted = separability(inside, labels)
+        assert refuted.combination is not None
+        z = labels.unsqueeze(1) * homogeneous(inside)
+        residuals.append(float((refuted.combination @ z).norm()))
+        z = y.unsqueeze(1) * homogeneous(x)
+        nearest.append(float(torch.from_numpy(minimum_norm_point(z.numpy())[0]).norm()))
+    run.claim(
+        "N-05",
+        r"S \text{ separable: the witness has } y_i(w^\top x_i+b)>0",
+        promised=0,
+        relation=">",
+        measured=lowest,
+        control=Control("one label flipped after the witness was found", lowest_broken),
+    )
+    run.claim(
+        "N-05",
+        r"S \text{ not separable: } \alpha\ge0,\ \mathbf 1^\top\alpha=1,\ "
+        r"\|\textstyle\sum_i\alpha_iy_i(x_i,1)\|=0",
+        promised=0,
+        relation="==",
+        measured=residuals,
+        tolerance=1e-12,
+        control=Control("S separable: the smallest norm there is", nearest),
+    )
+
+
+def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
+    """Strong duality, optimality and monotonicity of the largest margin."""
+    reached, bound, challengers, falls, rises = [], [], [], [], []
+    for _ in run.track(range(trials), "margins"):
+        x, y, w, _ = separable_gaussians(samples, dimension, margin=0.1, random=run.generator)
+        best = max_margin(x, y)
+        reached.append(best.margin)
+        bound.append(best.upper_bound)
+        nearby = best.weight + 0.05 * run.randn(500, dimension)
+        challengers.append(float(torch.stack([best_offset(v, x, y) for v in nearby]).max()))
+        half = samples // 2
+        part = max_margin(x[:half], y[:half])
+        falls.append(best.margin - part.margin)
+        rises.append(best_offset(w, 2 * x, y) - best.margin)
+    run.claim(
+        "N-05",
+        r"\gamma^*=\tfrac12\operatorname{dist}(\operatorname{conv}S_+,\operatorname{conv}S_-)",
+        promised=bound,
+        relation="==",
+        measured=reached,
+        tolerance=1e-10,
+    )
+    run.claim(
+        "N-05",
+        r"\text{no } (w,b) \text{ near the best one has a larger margin}",
+        promised=bound,
+        relation="<=",
+        measured=challengers,
+        tolerance=1e-12,
+        control=Control(
+            "margins of another sample: the points moved to twice their distance",
+            [r + m for r, m in zip(rises, reached, strict=True)],
+        ),
+    )
+    fresh = []
+    for _ in range(trials):
+        x, y, *_ = separable_gaussians(samples, dimension, margin=0.1, random=run.generator)
+        other = separable_gaussians(samples // 2, dimension, margin=0.1, random=run.generator)
+        fresh.append(max_margin(x, y).margin - max_margin(other.x, other.y).margin)
+    run.claim(
+        "N-05",
+        r"S\subseteq S':\ \gamma^*(S')-\gamma^*(S)\le0",
+        promised=0,
+        relation="<=",
+        measured=falls,
+        tolerance=1e-12,
+        control=Control("two samples that are not nested", fresh),
+    )
+
+
+def best_offset(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The margin of direction ``w`` with the offset that suits it best."""
+    heights = x @ (w / w.norm())
+    return (heights[y > 0].min() - heights[y < 0].max()) / 2
+
+
+def version_space(run: Run, directions: int) -> None:
+    """A convex cone that only shrinks, and its angle in the plane."""
+    x, y, *_ = separable_gaussians(12, 2, margin=0.2, random=run.generator)
+    shares = version_space_fractions(x, y, directions=directions, random=run.generator)
+    scattered = torch.stack(
+        [
+            version_space_fractions(
+                *separable_gaussians(k, 2, margin=0.2, random=run.generator)[:2],
+                directions=2000,
+                random=run.generator,
+            )[-1]
+            for k in range(1, 13)
+        ]
+    )
+    run.claim(
+        "N-05",
+        r"|\mathcal V(S_{k+1})|-|\mathcal V(S_k)|\le0 \text{ for nested } S_k",
+        promised=0,
+        relation="<=",
+        measured=shares.diff(),
+        control=Control("samples that are not nested", scattered.diff()),
+    )
+    z = y.unsqueeze(1) * homogeneous(x)
+    v = run.randn(200_000, 3)
+    inside = v[(v @ z.T > 0).all(1)][:200]
+    pairs = run.rand(1000, 2)
+    i, j = torch.randint(len(inside), (2, 1000), generator=run.generator)
+    mixed = pairs[:, :1] * inside[i] + pairs[:, 1:] * inside[j]
+    signed = mixed - 2 * pairs[:, 1:] * inside[j]
+    run.claim(
+        "N-05",
+        r"v,v'\in\mathcal V,\ \lambda,\mu>0 \Rightarrow \lambda v+\mu v'\in\mathcal V:\ "
+        r"\min_i z_i^\top(\lambda v+\mu v')>0",
+        promised=0,
+        relation=">",
+        measured=(mixed @ z.T).min(1).values,
+        control=Control("a negative coefficient", (signed @ z.T).min(1).values),
+    )
+    v = run.randn(directions, 2)
+    planar = y.unsqueeze(1) * x
+    share = int((v @ planar.T > 0).all(1).sum())
+    skewed = v * torch.tensor([1.0, 0.2], dtype=torch.float64)
+    skewed_share = int((skewed @ planar.T > 0).all(1).sum())
+    interval = clopper_pearson(share, directions, 0.999)
+    run.claim(
+        "N-05",
+        r"d=2,\ \text{no bias: the version space is a cone of angle } \phi,\ \text{a share "
+        r"} \phi/2\pi \text{ of all directions}",
+        promised=cone_angle(planar) / (2 * math.pi),
+        relation="~",
+        measured=interval.estimate,
+        interval=interval,
+        control=Control(
+            "directions that are not isotropic",
+            skewed_share / directions,
+            interval=clopper_pearson(skewed_share, directions, 0.999),
+        ),
+    )
+
+
+def cone_angle(z: Tensor) -> float:
+    """Angle of the cone ``{v : z v > 0}`` in the plane: π less the spread of the rows."""
+    best = max_margin(z, torch.ones(len(z)), bias=False).weight
+    across = torch.stack([-best[1], best[0]])
+    angles = torch.atan2(z @ across, z @ best)
+    return math.pi - float(angles.max() - angles.min())
+
+
+def exclusive_or(run: Run) -> None:
+    """XOR: certificate, endless perceptron, two ReLU units."""
+    x, y = xor()
+    conjunction = torch.tensor([-1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
+    alpha = separability(x, y).combination
+    assert alpha is not None
+    quarter = torch.full((4,), 0.25, dtype=torch.float64)
+    z = homogeneous(x)
+    run.claim(
+        "N-09",
+        r"\tfrac14\textstyle\sum_i y_i(x_i,1)=0,\ \text{so XOR is not separable}",
+        promised=0,
+        relation="==",
+        measured=(quarter @ (y.unsqueeze(1) * z)).abs().max(),
+        control=Control("AND", (quarter @ (conjunction.unsqueeze(1) * z)).abs().max()),
+    )
+    run.claim(
+        "N-09",
+        r"\text{the linear program finds } \alpha=(\tfrac14,\tfrac14,\tfrac14,\tfrac14)",
+        promised=quarter,
+        relation="==",
+        measured=alpha,
+        tolerance=1e-12,
+    )
+    cap = 1000
+    stuck = perceptron_fit(x, y, max_sweeps=cap)
+    ends = perceptron_fit(x, conjunction, max_sweeps=cap)
+    run.claim(
+        "N-09",
+        r"\text{the perceptron makes mistakes in every sweep: clean sweeps}",
+        promised=0,
+        relation="==",
+        measured=float(stuck.converged),
+        control=Control("AND", float(ends.converged)),
+    )
+    total = x.sum(1)
+    run.claim(
+        "N-09",
+        r"y=1-2(x_1+x_2)_++4(x_1+x_2-1)_+",
+        promised=y,
+        relation="==",
+        measured=1 - 2 * total.relu() + 4 * (total - 1).relu(),
+        control=Control("the same weights without the ReLU", 1 - 2 * total + 4 * (total - 1)),
+    )
+    hidden = torch.stack([total.relu(), (total - 1).relu()], 1)
+    run.claim(
+        "N-09",
+        r"\text{the two hidden units make XOR separable}",
+        promised=True,
+        relation="==",
+        measured=bool(separability(hidden, y)),
+        control=Control("without them", bool(separability(x, y))),
+    )
+
+
+def scatter(axis: Any, x: Tensor, y: Tensor) -> None:
+    for label, marker, colour in ((1, "o", COLOURS[0]), (-1, "s", COLOURS[1])):
+        chosen = x[y == label]
+        axis.scatter(
+            chosen[:, 0],
+            chosen[:, 1],
+            marker=marker,
+            color=colour,
+            label=f"y = {label:+d}",
+            zorder=3,
+        )
+
+
+def plot_margin(axis: Any, x: Tensor, y: Tensor, best: MaxMargin) -> None:
+    scatter(axis, x, y)
+    normal, along = best.weight, torch.stack([-best.weight[1], best.weight[0]])
+    reach = torch.tensor([-9.0, 9.0], dtype=x.dtype).unsqueeze(1)
+    for shift, style in ((0.0, "-"), (-best.margin, ":"), (best.margin, ":")):
+        line = (shift - best.bias) * normal + reach * along
+        axis.plot(line[:, 0], line[:, 1], style, color="0.3", linewidth=1.2)
+    edge = (-best.margin - best.bias) * normal + reach * along
+    other = (best.margin - best.bias) * normal + reach * along
+    corners = torch.cat([edge, other.flip(0)])
+    axis.fill(corners[:, 0], corners[:, 1], color="0.9", zorder=0)
+    support = x[best.combination > 1e-9]
+    axis.scatter(support[:, 0], support[:, 1], s=120, facecolors="none", edgecolors="0.2", zorder=4)
+    low, high = x.min(0).values - 0.5, x.max(0).values + 0.5
+    axis.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal")
+    axis.set(xlabel="$x_1$", ylabel="$x_2$", title=rf"$\gamma^* = {best.margin:.3f}$")
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def plot_version_space(axes: Any, x: Tensor, y: Tensor) -> None:
+    left, right = axes[0]
+    limit = 1.1 * float(x.abs().max())
+    grid = torch.linspace(-1, 1, 301, dtype=x.dtype)
+    w1, w2 = torch.meshgrid(grid, grid, indexing="xy")
+    weights = torch.stack([w1, w2], -1)
+    z = y.unsqueeze(1) * x
+    right_ones = ((weights @ z.T) > 0).sum(-1)
+    right.contourf(
+        w1, w2, right_ones, levels=torch.arange(-0.5, len(x) + 1), cmap="Greys", alpha=0.5
+    )
+    for i in range(len(x)):
+        colour = COLOURS[i % len(COLOURS)]
+        left.scatter(*x[i], color=colour, s=160, marker="o" if y[i] > 0 else "s", zorder=3)
+        left.annotate(
+            "+" if y[i] > 0 else "−",
+            tuple(x[i].tolist()),
+            color="white",
+            ha="center",
+            va="center",
+            zorder=4,
+            fontweight="bold",
+        )
+        normal = z[i] / z[i].norm()
+        along = torch.stack([-normal[1], normal[0]])
+        ends = torch.stack([-2 * along, 2 * along])
+        right.plot(ends[:, 0], ends[:, 1], color=colour)
+        start = 0.8 * along
+        right.annotate(
+            "",
+            tuple((start + 0.18 * normal).tolist()),
+            xytext=tuple(start.tolist()),
+            arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.5},
+        )
+    best = max_margin(x, y, bias=False).weight
+    right.plot(*(0.6 * best).tolist(), "*", color="white", markeredgecolor="black", markersize=13)
+    right.annotate(
+        "largest margin",
+        tuple((0.6 * best).tolist()),
+        xytext=(0, -14),
+        textcoords="offset points",
+        ha="center",
+        color="white",
+        fontsize=8,
+    )
+    left.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title="data space")
+    left.set(xlabel="$x_1$", ylabel="$x_2$")
+    right.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", title="weight space (no bias)")
+    right.set(xlabel="$w_1$", ylabel="$w_2$")
+    right.grid(False)
+
+
+def plot_xor(axes: Any) -> None:
+    left, right = axes[0]
+    x, y = xor()
+    grid = torch.linspace(-0.4, 1.4, 200, dtype=torch.float64)
+    a, b = torch.meshgrid(grid, grid, indexing="xy")
+    value = 1 - 2 * (a + b).relu() + 4 * (a + b - 1).relu()
+    left.contourf(a, b, value, levels=[-9, 0, 9], colors=[COLOURS[1], COLOURS[0]], alpha=0.18)
+    scatter(left, x, y)
+    left.set(aspect="equal", title="input space", xlabel="$x_1$", ylabel="$x_2$")
+    left.legend(loc="upper center", ncols=2, framealpha=0.9, frameon=True)
+    total = x.sum(1)
+    hidden = torch.stack([total.relu(), (total - 1).relu()], 1)
+    h1 = torch.linspace(-0.4, 2.5, 200, dtype=torch.float64)
+    h2 = torch.linspace(-0.4, 1.4, 200, dtype=torch.float64)
+    a, b = torch.meshgrid(h1, h2, indexing="xy")
+    right.contourf(
+        a, b, 1 - 2 * a + 4 * b, levels=[-20, 0, 20], colors=[COLOURS[1], COLOURS[0]], alpha=0.18
+    )
+    scatter(right, hidden, y)
+    for point, name in (((0, 0), "(0,0)"), ((1, 0), "(0,1) and (1,0)"), ((2, 1), "(1,1)")):
+        right.annotate(name, point, xytext=(0, 9), textcoords="offset points", ha="center")
+    right.set(title="hidden space", xlabel="$(x_1+x_2)_+$", ylabel="$(x_1+x_2-1)_+$")

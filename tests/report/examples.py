@@ -1,0 +1,238 @@
+"""Runs and audits made by hand, and a strict reader of pages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+
+from torchtheory.core import catalogue
+from torchtheory.core.claim import Claim
+from torchtheory.core.figure import Figure
+from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.lab import Lab
+from torchtheory.core.record import Control, CounterExample, Record, Table
+from torchtheory.core.run import Run
+
+SVG = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 230.4">'
+    '<clipPath id="p1"><rect width="9" height="9"/></clipPath></svg>'
+)
+PNG = (
+    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+    + (1600).to_bytes(4, "big")
+    + (512).to_bytes(4, "big")
+    + b"\x08\x02\x00\x00\x00"
+)
+ERRATUM = next(iter(catalogue.errata()))
+HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
+
+
+def described() -> None:
+    r"""The number of updates is at most $R^2/\gamma^2$.
+
+    Look at ``updates``:
+
+    - it is below the bound;
+    - it never ends on data that
+      cannot be separated.
+    """
+
+
+def empty_run(name: str = "empty-lab", room: str = "nets", **fields: Any) -> Run:
+    lab = Lab(name, room, "An empty lab", (), (), {}, lambda run: None)
+    return Run(lab=lab, **fields)
+
+
+def full_run(name: str = "perceptron-novikoff", room: str = "nets") -> Run:
+    """All four verdicts, controls, an erratum, intervals, odd numbers, tables and figures."""
+    lab = Lab(
+        name,
+        room,
+        "The perceptron makes at most $R^2/\\gamma^2$ updates",
+        ("N-06", "N-07", "N-08", "M-29"),
+        (ERRATUM,),
+        {},
+        described,
+    )
+    run = Run(
+        lab=lab,
+        seed=7,
+        parameters={"samples": 200, "margin": 0.1, "widths": (16, 32), "bias": True},
+        seconds=4.213,
+    )
+    run.claim(
+        "N-06, N-07",
+        r"t \le \frac{R^2}{\gamma^2}",
+        promised=[100.0, 100.0, 100.0],
+        relation="<=",
+        measured=[4, 96, 50],
+        control=Control("the labels are shuffled, $\\gamma < 0$", 12000),
+    )
+    run.claim(
+        "M-29",
+        r"R \le \hat R_n + \sqrt{\frac{\log(2/\delta)}{2n}}",
+        promised=0.05,
+        relation="<=",
+        measured=0.031,
+        interval=clopper_pearson(31, 1000),
+    )
+    run.claim("M-29", r"R \le 1", promised=1.3, relation="<=", measured=0.2, trivial=1)
+    run.not_applicable("N-08", r"\Theta = 0", "The network has a BatchNorm layer.")
+    run.claim(
+        "N-08",
+        r"a = \pi",
+        promised=math.pi,
+        relation="==",
+        measured=math.pi + 2e-13,
+        tolerance=1e-9,
+    )
+    run.claim("N-08", r"\kappa < \infty", promised=math.inf, relation="<", measured=1.3e19)
+    run.erratum(ERRATUM, r"t < R^2", promised=1, relation="<", measured=1.5, reason="Take $d=2$.")
+    run.table(
+        "by-dimension",
+        ["$d$", "updates", "ended", "comment"],
+        [[2, 12, True, "tight"], [100000, 3.2e-7, False, None]],
+        caption="Updates against $d$.",
+    )
+    run.figures.append(Figure("mistakes", "Updates stay below $R^2$.", SVG, PNG))
+    run.figures.append(Figure("panels", "Three seeds.", None, PNG))
+    run.note("Margins below $10^{-3}$ were drawn again.")
+    return run
+
+
+def failing_run(name: str = "failing-lab") -> Run:
+    """A violated claim whose numbers agree to four digits, and a control that holds."""
+    run = empty_run(name)
+    run.claim(
+        "N-08",
+        r"L_{t+1} \le L_t",
+        promised=1.0,
+        relation="<=",
+        measured=1.00002,
+        reason="The step is too large.",
+        control=Control("the step is twice as large", 0.5),
+    )
+    return run
+
+
+def hostile_run() -> Run:
+    """Markup in every field that holds text."""
+    bad = HOSTILE
+
+    def function() -> None: ...
+
+    function.__doc__ = f"{bad}\n\n- {bad}\n- ``{bad}``"
+    lab = Lab(bad, bad, bad, (bad,), (bad,), {}, function)
+    run = Run(lab=lab, parameters={bad: bad, "list": [bad]})
+    interval = Interval(0.5, 0.4, 0.6, 0.95, 10, bad)
+    statements = [
+        bad,
+        rf"\text{{{bad}}}",
+        rf"\mathrm{{{bad}}}",
+        r"\text{&lt;script&gt;&#x0003C;script&#x0003E;}",
+        r"\href{javascript:alert(1)}{x}",
+        r'\style{background:url(x)" onclick="alert(1)}{x}',
+        r'\color{red" onclick="alert(1)}{x}',
+        r"\class{x}{y}\cssId{z}{w}",
+        rf"\frac{{{bad}}}{{",
+        rf"\unknown{{{bad}}}",
+        rf"\begin{{{bad}}} x \end{{{bad}}}",
+        r'\operatorname{<img src=x onerror=alert(1)>}\mbox{<script>}\texttt{<b>}"',
+    ]
+    for statement in statements:
+        control = Claim((bad,), statement, 1.0, "<=", 2.0, reason=bad)
+        run.claims.append(
+            Claim(
+                (bad,),
+                statement,
+                1.0,
+                "<=",
+                0.5,
+                reason=f"{bad} ${statement}$ `{bad}`",
+                interval=interval,
+                control=control,
+            )
+        )
+    run.errata.append(CounterExample(bad, Claim((bad,), bad, 1.0, "<=", 2.0, reason=bad)))
+    run.tables.append(Table(bad, (bad, "b"), ((bad, 1), (f"${bad}$", None)), bad))
+    run.figures.append(Figure(bad, bad, f"</svg>{bad}", PNG))
+    run.notes.append(bad)
+    return run
+
+
+@dataclass(slots=True)
+class Finding(Record):
+    name: str = "dead-units"
+    title: str = "Units that never fire"
+    section: str = "Capacity"
+    cost: str = "forward"
+    seconds: float = 0.25
+
+
+def audit(*, hostile: bool = False) -> Any:
+    content = hostile_run() if hostile else full_run()
+    text = HOSTILE if hostile else ""
+    findings = [
+        Finding(
+            section=section + text,
+            title=title + text,
+            name="finding" + text,
+            cost="forward" + text,
+            claims=content.claims,
+            errata=content.errata,
+            tables=content.tables,
+            figures=content.figures,
+            notes=content.notes,
+        )
+        for section in ("Capacity", "Signal propagation", "Capacity")
+        for title in ("Units that never fire", r"The loss is $\beta$-smooth")
+    ]
+    return SimpleNamespace(
+        title="What theory says about MLP" + text,
+        summary=["The certificate is 0.113." + text],
+        facts={"model" + text: "MLP" + text, "parameters": "26,122"},
+        findings=findings,
+    )
+
+
+class Page(HTMLParser):
+    """Reads a page, refuses tags that do not close, and keeps what was seen."""
+
+    VOID = frozenset({"meta", "img", "wbr", "br", "hr", "link", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"{tag} repeats an attribute"
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open[-1] == tag, f"</{tag}> closes <{self.open[-1]}>"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text.append(data)
+
+    def words(self) -> str:
+        """The text, spaces as one."""
+        return " ".join("".join(self.text).split())
+
+    def values(self, attribute: str) -> list[str]:
+        return [value for _, name, value in self.attributes if name == attribute]

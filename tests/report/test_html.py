@@ -1,0 +1,284 @@
+"""Pages and fragments: complete, escaped, self-contained, well-formed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from torchtheory.core import catalogue
+from torchtheory.core.claim import Claim
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.run import Run
+from torchtheory.report import (
+    audit_fragment,
+    audit_page,
+    index_page,
+    run_fragment,
+    run_page,
+)
+
+from .examples import (
+    ERRATUM,
+    HOSTILE,
+    Page,
+    audit,
+    empty_run,
+    failing_run,
+    full_run,
+    hostile_run,
+)
+
+Renderer = Callable[[], str]
+EVERYTHING: dict[str, Renderer] = {
+    "run page": lambda: run_page(full_run()),
+    "run fragment": lambda: run_fragment(full_run()),
+    "failing page": lambda: run_page(failing_run()),
+    "empty page": lambda: run_page(empty_run()),
+    "empty fragment": lambda: run_fragment(empty_run()),
+    "index": lambda: index_page([full_run(), failing_run(), empty_run()]),
+    "empty index": lambda: index_page([]),
+    "audit page": lambda: audit_page(audit()),
+    "audit fragment": lambda: audit_fragment(audit()),
+}
+
+
+@pytest.fixture
+def hostile_errata(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = catalogue.Erratum(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+    monkeypatch.setattr(catalogue, "errata", lambda: {HOSTILE: bad})
+
+
+@pytest.mark.parametrize("made", EVERYTHING.values(), ids=EVERYTHING.keys())
+def test_is_well_formed_and_refers_to_nothing_outside(made: Renderer) -> None:
+    text = made()
+    page = Page(text)
+    assert "script" not in page.tags
+    assert "://" not in text
+    assert not re.search(r"@import|url\(", text)
+    for address in page.values("src") + page.values("href"):
+        assert address.startswith(("data:image/", "#")) or not re.match(r"\w+:|/", address)
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    anchors = {a[1:] for a in page.values("href") if a.startswith("#")}
+    assert anchors <= set(ids)
+
+
+@pytest.mark.usefixtures("hostile_errata")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: run_page(hostile_run()),
+        lambda: run_fragment(hostile_run()),
+        lambda: index_page([hostile_run()], links=["a/report.html"]),
+        lambda: index_page([hostile_run()], links=['a"><script>/report.html']),
+        lambda: index_page([], title=HOSTILE),
+        lambda: audit_page(audit(hostile=True)),
+        lambda: audit_fragment(audit(hostile=True)),
+    ],
+)
+def test_nothing_a_user_writes_becomes_markup(made: Renderer) -> None:
+    text = made()
+    page = Page(text)
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    assert all(src.startswith("data:image/") or "figures/" in src for src in page.values("src"))
+    for _, name, value in page.attributes:
+        assert not name.startswith("on")
+        assert "javascript:" not in value
+    assert set(page.values("style")) <= {"text-align:left", "text-align:right"}
+    assert "<script" not in text.lower()
+
+
+def test_a_page_says_everything() -> None:
+    run = full_run()
+    page = Page(run_page(run))
+    words = page.words()
+    for word in (
+        "Passes",
+        "perceptron-novikoff",
+        "quick",
+        "nets",
+        "4.2 s",
+        "16, 32",
+        "yes",
+        "BatchNorm",
+    ):
+        assert word in words
+    for verdict in ("holds", "vacuous", "not applicable"):
+        assert verdict in words
+    assert "control: violated, as it must be – the labels are shuffled" in words
+    assert "96 worst of 3 ≤ 100" in words
+    assert "12,000 worst of 3 ≰ 100" in words
+    assert "0.031 [0.0212, 0.0437] at 95 % ≤ 0.05" in words
+    assert "Clopper-Pearson, 1,000 observations" in words
+    assert "off by 2 × 10−13 = 3.142 tolerance 3.1 × 10−9" in words
+    assert "1.3 × 1019 < ∞" in words
+    assert "trivially 1" in words
+    assert "10<sup>−13</sup>" in run_page(run)
+    assert catalogue.entry("N-08").citation in words
+    assert "6 claims: 4 hold, 1 vacuous, 1 not applicable" in words
+    assert "1 control, violated as it must be" in words
+    assert "1 erratum refuted" in words
+
+
+def test_an_erratum_shows_what_is_printed_what_is_right_and_the_numbers() -> None:
+    words = Page(run_page(full_run())).words()
+    printed = catalogue.errata()[ERRATUM].printed.split("$")[0].strip()
+    assert printed in words
+    assert "Measured 1.5 ≮ promised 1: refuted." in words
+
+
+def test_an_erratum_that_is_not_refuted_is_called_out() -> None:
+    run = full_run()
+    run.erratum(ERRATUM, "a", promised=1, relation="<=", measured=0.5)
+    text = run_page(run)
+    assert "holds, so not refuted" in text
+    assert 'class="erratum failed"' in text
+
+
+def test_a_failing_page_says_why_and_tells_close_numbers_apart() -> None:
+    text = run_page(failing_run())
+    words = Page(text).words()
+    assert "Fails" in words
+    assert "Why it fails" in words
+    assert "1.00002 ≰ 1" in words
+    assert "control: holds, but it must be violated" in words
+    assert "is violated" in words
+    assert "L_{t+1}" not in words, "the formula of a problem is set, not shown as source"
+
+
+def test_an_empty_run_still_makes_a_page() -> None:
+    words = Page(run_page(empty_run())).words()
+    assert "no claims" in words
+    assert "no claim has a control" in words
+
+
+def test_numbers_that_are_no_numbers() -> None:
+    run = empty_run()
+    nan, inf = float("nan"), float("inf")
+    run.claims += [
+        Claim(("N-08",), "a", 1.0, "<=", nan),
+        Claim(("N-08",), "a", -inf, ">=", inf, tolerance=1e-9),
+        Claim((), "a", inf, "==", inf),
+    ]
+    run.table("odd", ["x"], [[nan], [inf], [-inf], [10**400], [-(10**5000)], [5e-324]])
+    words = Page(run_page(run)).words()
+    for word in ("NaN ≰ 1", "∞ ≥ −∞", "∞ = ∞", "10400", "−105000", "4.941 × 10−324"):
+        assert word in words
+
+
+def test_formulas_are_mathml_that_can_break() -> None:
+    page = Page(run_page(full_run()))
+    assert page.tags.count("math") > 10
+    assert "mfrac" in page.tags
+    assert "msqrt" in page.tags
+    assert "wbr" in page.tags
+
+
+def test_figures_stand_in_the_page() -> None:
+    page = Page(run_page(full_run()))
+    sources = page.values("src")
+    assert [s.split(";")[0] for s in sources] == ["data:image/svg+xml", "data:image/png"]
+    assert page.values("alt") == ["Updates stay below R².", "Three seeds."]
+    assert page.values("width") == ["480", "960"]
+    assert [v for t, n, v in page.attributes if t == "figure" and n == "class"][:2] == [
+        "wide",
+        "table",
+    ]
+
+
+def test_a_huge_table_is_cut_and_says_so() -> None:
+    run = empty_run()
+    run.table("huge", ["n", "square"], [[n, n * n] for n in range(100_000)], caption="Squares.")
+    text = run_page(run)
+    assert len(text) < 100_000
+    assert "Squares. The first 200 of 100,000 rows are shown." in Page(text).words()
+    assert "The first 40 of 100,000 rows" in run_fragment(run)
+
+
+def test_tables_have_headers_and_right_aligned_numbers() -> None:
+    page = Page(run_page(full_run()))
+    assert set(page.values("scope")) == {"col", "row"}
+    assert "n" in page.values("class")
+
+
+def test_a_fragment_brings_no_page_and_scopes_its_style() -> None:
+    text = run_fragment(full_run())
+    page = Page(text)
+    assert not {"html", "head", "body", "h1", "h2"} & set(page.tags)
+    assert page.tags[0] == "div"
+    assert page.values("class")[0] == "torchtheory"
+    style = re.sub(r"/\*.*?\*/", "", text[text.index("<style>") + 7 : text.index("</style>")])
+    for selector in re.findall(r"([^{};]+)\{", style):
+        assert selector.strip().startswith((".torchtheory", "@container"))
+    assert full_run()._repr_html_() == text
+
+
+def test_headings_step_by_one() -> None:
+    for made in (run_page(full_run()), audit_page(audit()), index_page([full_run()])):
+        levels = [int(t[1]) for t in Page(made).tags if re.fullmatch(r"h\d", t)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
+
+
+def many_runs() -> list[Run]:
+    rooms = [*catalogue.ROOMS, "elsewhere"]
+    return [full_run(f"lab-{k}", rooms[k % len(rooms)]) for k in range(120)]
+
+
+def test_an_index_of_120_labs_is_small_and_lazy() -> None:
+    text = index_page(many_runs())
+    page = Page(text)
+    assert len(text.encode()) < 300_000
+    assert page.tags.count("img") == 120
+    assert page.values("loading") == ["lazy"] * 120
+    assert "lab-3/quick-7/figures/mistakes.png" in page.values("src")
+    assert "lab-3/quick-7/report.html" in page.values("href")
+    assert "data:" not in text
+    assert "120 labs pass" in page.words()
+
+
+def test_an_index_orders_rooms_as_the_catalogue_does() -> None:
+    text = index_page([full_run("a", "elsewhere"), full_run("b", "nets"), full_run("c", "primer")])
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings == ["primer", "nets", "elsewhere"]
+
+
+def test_an_index_counts_what_fails() -> None:
+    words = Page(index_page([full_run(), failing_run()], title="Two labs")).words()
+    assert "1 of 2 labs fails" in words
+    assert "7 claims: 4 hold, 1 violated, 1 vacuous, 1 not applicable" in words
+
+
+def test_an_index_takes_relative_links_only() -> None:
+    run = full_run()
+    text = index_page([run], links=["x/full-1/report.html"], thumbnails=False)
+    assert 'href="x/full-1/report.html"' in text
+    assert "<img" not in text
+    assert 'src="figures/mistakes.png"' in index_page([run], links=["report.html"])
+    with pytest.raises(ShapeMismatch):
+        index_page([run], links=[])
+    for bad in ("javascript:alert(1)", "https://example.org", "//example.org", "/etc/passwd"):
+        with pytest.raises(InvalidInput):
+            index_page([run], links=[bad])
+
+
+def test_an_audit_groups_findings_by_section() -> None:
+    page = Page(audit_page(audit()))
+    words = page.words()
+    assert "What theory says about MLP" in words
+    assert "The certificate is 0.113." in words
+    assert "26,122" in words
+    assert page.values("id") == ["capacity", "signal-propagation"]
+    assert words.count("Units that never fire") == 3
+    assert "dead-units" not in words
+    assert "forward · 0.25 s" in words
+
+
+def test_an_audit_without_findings() -> None:
+    empty = audit()
+    empty.findings, empty.summary, empty.facts = [], [], {}
+    assert "There is no finding." in audit_page(empty)
+    assert "no claims" in audit_fragment(empty)

@@ -1,0 +1,131 @@
+"""What a terminal shows, at 80 and 120 columns, without colour and without markup."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from torchtheory.core import catalogue
+from torchtheory.report import print_audit, print_run, print_runs
+
+from .examples import ERRATUM, HOSTILE, audit, empty_run, failing_run, full_run, hostile_run
+
+
+def printed(show: Callable[..., None], *arguments: Any, width: int = 80, **options: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, force_terminal=False)
+    show(*arguments, console, **options)
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert all(cell_len(line) <= width for line in text.splitlines())
+    return text
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("verbose", [False, True])
+def test_everything_fits_the_width(width: int, verbose: bool) -> None:
+    for run in (full_run(), failing_run(), empty_run()):
+        printed(print_run, run, width=width, verbose=verbose)
+    printed(print_runs, [full_run(), failing_run()], width=width)
+    printed(print_audit, audit(), width=width, verbose=verbose)
+
+
+def test_a_run_in_short() -> None:
+    text = printed(print_run, full_run(), width=120)
+    line = next(line for line in text.splitlines() if "t ≤ R²/γ²" in line)
+    assert line.split() == ["✓", "holds", "t", "≤", "R²/γ²", "96", "≤", "100", "N-06", "N-07"]
+    for word in ("worst of 3", "[0.0212, 0.0437]", "at 95 %", "○ vacuous", "– not applicable"):
+        assert word in text
+    for word in ("off by 2e-13", "± 3.1e-9", "1.3e19", "∞", "BatchNorm", f"erratum  {ERRATUM}"):
+        assert word in text
+    assert "refuted" in text
+    assert "control:" not in text
+    assert "by-dimension" not in text
+    assert "Margins below 10⁻³ were drawn again." in text
+    assert flat(text).endswith(
+        "passes: 6 claims: 4 hold, 1 vacuous, 1 not applicable · "
+        "1 control, violated as it must be · 1 erratum refuted"
+    )
+
+
+def test_a_run_in_full() -> None:
+    text = flat(printed(print_run, full_run(), width=120, verbose=True))
+    assert "control: violated, as it must be – the labels are shuffled, γ < 0" in text
+    assert "12,000 ≰ 100" in text
+    assert "The number of updates is at most R²/γ²." in text
+    assert "- it never ends on data that cannot be separated." in text
+    assert "samples=200 · margin=0.1 · widths=16, 32 · bias=yes" in text
+    assert catalogue.entry("N-08").citation in text
+    assert "Clopper-Pearson, 1,000 observations" in text
+    assert "Updates against d." in text
+    assert "mistakes: Updates stay below R²." in text
+
+
+def test_a_failing_run_says_why() -> None:
+    text = flat(printed(print_run, failing_run()))
+    assert "1.00002 ≰ 1" in text
+    assert "✗ N-08: Lₜ₊₁ ≤ Lₜ is violated" in text
+    assert "the control of N-08 did not fail" in text
+    assert "control:" in text
+    assert "fails: 1 claim: 1 violated" in text
+
+
+def test_colour_comes_with_words() -> None:
+    out = io.StringIO()
+    print_run(
+        failing_run(), Console(file=out, width=80, force_terminal=True, color_system="standard")
+    )
+    assert "\x1b[1;31m✗ violated" in out.getvalue()
+
+
+def test_many_runs_end_with_counts() -> None:
+    runs = [full_run("b-lab", "kernels"), full_run("a-lab", "nets"), failing_run()]
+    text = printed(print_runs, runs)
+    places = [text.index(word) for word in ("nets", "a-lab", "failing-lab", "kernels", "b-lab")]
+    assert places == sorted(places)
+    assert "✗ fails" in text
+    assert "failing-lab (quick, seed 0)" in text
+    assert "3 labs, 1 failing" in text
+    assert "13 claims: 8 hold, 1 violated, 2 vacuous, 2 not applicable" in flat(text)
+    assert flat(printed(print_runs, [full_run()])).split("─")[-1].count("none failing") == 1
+    assert "no labs" in printed(print_runs, [])
+
+
+def test_an_audit() -> None:
+    text = printed(print_audit, audit())
+    assert "parameters  26,122" in text
+    assert "• The certificate is 0.113." in text
+    assert text.count("Capacity ─") == 1
+    assert "The loss is β-smooth  forward, 0.25 s" in text
+    assert "36 claims: 24 hold, 6 vacuous, 6 not applicable" in text
+
+
+def test_long_tables_are_cut() -> None:
+    run = empty_run()
+    run.table("huge", ["n"], [[n] for n in range(5000)], caption="Numbers.")
+    text = flat(printed(print_run, run, verbose=True))
+    assert "Numbers. (the first 20 of 5,000 rows)" in text
+
+
+def test_text_is_never_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    markup = "[bold red]x[/bold red] [link=file:///x]y[/link] [/] :smile:"
+    run = full_run()
+    run.note(markup)
+    run.parameters["name"] = markup
+    run.table("markup", [markup], [[markup]], caption=markup)
+    run.not_applicable("N-08", rf"\text{{{markup}}}", markup)
+    text = flat(printed(print_run, run, width=200, verbose=True))
+    assert text.count("[bold red]x[/bold red]") == 7
+    assert text.count(":smile:") == 7
+    bad = catalogue.Erratum(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+    monkeypatch.setattr(catalogue, "errata", lambda: {HOSTILE: bad})
+    printed(print_run, hostile_run(), verbose=True)
+    printed(print_audit, audit(hostile=True), verbose=True)
