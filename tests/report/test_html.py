@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 
 import pytest
+
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
@@ -126,7 +128,7 @@ def test_an_erratum_shows_what_is_printed_what_is_right_and_the_numbers() -> Non
     words = Page(run_page(full_run())).words()
     printed = catalogue.errata()[ERRATUM].printed.split("$")[0].strip()
     assert printed in words
-    assert "Measured 1.5 ≮ promised 1: refuted." in words
+    assert "Measured 1.5 ≮ promised 1: refutedTake d=2." in words
 
 
 def test_an_erratum_that_is_not_refuted_is_called_out() -> None:
@@ -220,7 +222,7 @@ def test_headings_step_by_one() -> None:
         levels = [int(t[1]) for t in Page(made).tags if re.fullmatch(r"h\d", t)]
         assert levels[0] == 1
         assert levels.count(1) == 1
-        assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
+        assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
 
 
 def many_runs() -> list[Run]:

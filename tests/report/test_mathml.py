@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from torchtheory.report.mathml import formula, paragraphs, prose
 
 from .examples import Page
@@ -59,6 +60,11 @@ def test_words_wrap_outside_the_formula() -> None:
     assert '<span class="words"> with probability at least </span>' in text
 
 
+def test_escapes_and_quotes_of_text_are_resolved() -> None:
+    page = Page(formula(r"\text{99 \% of ``all'' \& more} \le \text{5\_3}"))
+    assert page.words() == "99 % of “all” & more≤5_3"
+
+
 def test_styled_letters_are_characters() -> None:
     assert "𝐱" in formula(r"\mathbf{x}")
     assert "𝟏" in formula(r"\mathbf{1}")
@@ -69,6 +75,14 @@ def test_styled_letters_are_characters() -> None:
 
 def test_an_unknown_command_shows_its_name() -> None:
     assert "<mi>rank</mi>" in formula(r"\rank A")
+
+
+def test_names_of_functions_keep_their_distance() -> None:
+    thin = '<mspace width="0.17em"></mspace>'
+    assert f"<mi>c</mi>{thin}<mi>ln</mi>{thin}<mi>n</mi>" in formula(r"c\ln n")
+    assert "<mi>erf</mi><mo" in formula(r"\operatorname{erf}(x)")
+    assert thin not in formula(r"-\max(0, x)")
+    assert '<mo form="infix">:</mo>' in formula("f: X")
 
 
 def test_limits_stand_below_in_display() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from torchtheory.report.plain_math import formula_spans, plain, plain_prose
 
 FORMULAS = [
@@ -50,6 +51,7 @@ FORMULAS = [
     (r"\color{red}{x}", "x"),
     (r"\unknown{x} \foo y", "unknown(x) foo y"),
     (r"90^\circ", "90°"),
+    (r"\text{a 99 \% interval, ``all'' of x\_1}", "a 99 % interval, “all” of x_1"),
 ]
 
 

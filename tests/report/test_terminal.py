@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+
 from torchtheory.core import catalogue
+from torchtheory.core.claim import Claim
+from torchtheory.core.intervals import Interval
 from torchtheory.report import print_audit, print_run, print_runs
 
 from .examples import ERRATUM, HOSTILE, audit, empty_run, failing_run, full_run, hostile_run
@@ -106,6 +109,24 @@ def test_an_audit() -> None:
     assert text.count("Capacity ─") == 1
     assert "The loss is β-smooth  forward, 0.25 s" in text
     assert "36 claims: 24 hold, 6 vacuous, 6 not applicable" in text
+
+
+def test_a_sign_is_wavy_where_the_numbers_alone_would_not_do() -> None:
+    run = empty_run()
+    interval = Interval(0.9125, 0.897, 0.928, 0.99, 100, "Student t")
+    run.claims += [
+        Claim((), "a", 0.9131, ">=", 0.9125, interval=interval),
+        Claim((), "b", 1.0, "<=", 1.05, tolerance=0.1),
+        Claim((), "c", 0.138, "==", 0.1379, tolerance=5e-4),
+        Claim((), "d", 0.0, "==", 1e-9, tolerance=1e-6),
+        Claim((), "e", 0.0, "==", 0.0),
+    ]
+    text = flat(printed(print_run, run, width=120))
+    assert "✓ holds a 0.9125 ≳ 0.9131" in text
+    assert "✓ holds b 1.05 ≲ 1" in text
+    assert "✓ holds c 0.1379 ≈ 0.138" in text
+    assert "✓ holds d 1e-9 ≈ 0 ± 1e-6" in text
+    assert "✓ holds e 0 = 0" in text
 
 
 def test_long_tables_are_cut() -> None:

@@ -90,7 +90,7 @@ def _step_limit(
     limit = 2 / sharpness
     record.claim(
         "L-125",
-        r"\eta < 2/\lambda_{\max} \implies |1 - \eta\, v^\top \nabla^2 L\, v| < 1",
+        r"\eta < 2/\lambda_{\max} \;\Rightarrow\; |1 - \eta\, v^\top \nabla^2 L\, v| < 1",
         promised=1.0,
         relation="<",
         measured=factor(0.95 * limit),

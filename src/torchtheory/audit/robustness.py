@@ -19,7 +19,7 @@ from torchtheory.robustness.lipschitz import jacobian_norms, layer_norms
     section="Signal propagation",
     title="Layer norms and the Lipschitz constant",
     cost="gradient",
-    covers=["L-005"],
+    covers=["L-016", "L-005"],
     needs=[has_parameters, deterministic, floating_inputs, chain],
 )
 def lipschitz(problem: Problem, record: FindingRecord) -> None:
@@ -41,7 +41,7 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
     norms = jacobian_norms(problem, points)
     largest = float(norms.max())
     record.claim(
-        "L-005",
+        "L-016",
         r"\sup_x \|J_f(x)\|_2 \le \prod_\ell \mathrm{Lip}(f_\ell)",
         promised=product,
         relation="<=",

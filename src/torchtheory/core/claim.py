@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from torchtheory.core import catalogue
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.intervals import Interval
 
 Relation = Literal["<=", "<", ">=", ">", "==", "~", "slope"]
@@ -81,15 +81,16 @@ class Claim:
         """Holds, violated, vacuous or not applicable; computed, never given."""
         if self.relation is None or self.promised is None or self.measured is None:
             return Verdict.NOT_APPLICABLE
+        low, high = self.measured, self.measured
+        if self.interval is not None:
+            low, high = self.interval.low, self.interval.high
+        if not _holds(self.relation, self.promised, low, high, self.tolerance):
+            return Verdict.VIOLATED
         if self.trivial is not None and not _better_than_trivial(
             self.relation, self.promised, self.trivial
         ):
             return Verdict.VACUOUS
-        low, high = self.measured, self.measured
-        if self.interval is not None:
-            low, high = self.interval.low, self.interval.high
-        ok = _holds(self.relation, self.promised, low, high, self.tolerance)
-        return Verdict.HOLDS if ok else Verdict.VIOLATED
+        return Verdict.HOLDS
 
     @property
     def id(self) -> str:
@@ -172,21 +173,35 @@ def claim(
         )
     if trivial is not None and relation not in ("<=", "<", ">=", ">"):
         raise InvalidInput("only an inequality can be vacuous: trivial= does not go with ==")
-    p, m = np.broadcast_arrays(_as_array(promised), _as_array(measured))
-    if p.size == 0:
+    if trivial is not None and math.isnan(trivial):
+        raise InvalidInput("trivial must be a number, not NaN")
+    p, m = _as_array(promised, "promised"), _as_array(measured, "measured")
+    if p.size == 0 or m.size == 0:
         raise InvalidInput("a claim needs at least one measurement: the arrays are empty")
+    if p.shape != m.shape and 1 not in (p.size, m.size):
+        # no broadcasting: [n, 1] against [n] would be n * n comparisons
+        raise ShapeMismatch(
+            f"promised has shape {list(p.shape)} and measured {list(m.shape)}; they must be equal, "
+            "or one of them a number"
+        )
+    p, m = np.broadcast_arrays(p.ravel(), m.ravel())
     if interval is not None and p.size > 1:
         raise InvalidInput("a claim with a confidence interval is about one number, not an array")
-    worst = int(np.argmin(_slack(relation, p.ravel(), m.ravel())))
+    if interval is not None and not interval.low <= m[0] <= interval.high:
+        raise InvalidInput(
+            f"measured is {m[0]}, outside its own confidence interval "
+            f"[{interval.low}, {interval.high}]"
+        )
+    worst = int(np.argmin(_slack(relation, p, m)))
     made = Claim(
         ids=split_ids(id),
         statement=statement,
-        promised=float(p.ravel()[worst]),
+        promised=float(p[worst]),
         relation=relation,
-        measured=float(m.ravel()[worst]),
+        measured=float(m[worst]),
         tolerance=float(tolerance),
         reason=reason,
-        trivial=trivial,
+        trivial=None if trivial is None else float(trivial),
         interval=interval,
         cases=int(p.size),
     )
@@ -225,12 +240,19 @@ def parse_number(value: float | str | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _as_array(values: Values) -> np.ndarray[Any, Any]:
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().double().numpy()
-    elif isinstance(values, Sequence):
-        values = [float(cast(SupportsFloat, v)) for v in values]
-    return np.asarray(values, dtype=np.float64)
+def _as_array(values: Values, name: str) -> np.ndarray[Any, Any]:
+    if isinstance(values, torch.Tensor) and not values.is_complex():
+        return cast("np.ndarray[Any, Any]", values.detach().cpu().double().numpy())
+    try:
+        if isinstance(values, str) or values is None or np.iscomplexobj(values):
+            raise TypeError
+        if isinstance(values, Sequence):
+            values = [float(cast(SupportsFloat, v)) for v in values]
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidType(
+            f"{name} must be a real number or an array of them, not {values!r:.60}"
+        ) from None
 
 
 def _better_than_trivial(relation: Relation, promised: float, trivial: float) -> bool:
@@ -241,9 +263,10 @@ def _slack(
     relation: Relation, promised: np.ndarray[Any, Any], measured: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     """How far each comparison is from failing, in units of its tolerance; NaN counts as failed."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where(promised == measured, 0.0, promised - measured)
-        scale = np.maximum(1.0, np.abs(promised))
+        # an infinite promise is infinitely far from any number, not a NaN away
+        scale = np.where(np.isinf(promised), 1.0, np.maximum(1.0, np.abs(promised)))
         if relation in ("<=", "<"):
             slack = difference / scale
         elif relation in (">=", ">"):

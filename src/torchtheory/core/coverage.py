@@ -114,12 +114,14 @@ class RefutedStatement:
 def find_errata(query: str, store: RunStore) -> list[RefutedStatement]:
     """The errata that labs refute, with the numbers of their quick runs in ``store``.
 
-    Labs without a finished run there are run first.
+    Labs without a finished run there are run first; an erratum whose lab fails has no numbers.
     """
     texts = catalogue.errata()
     words = query.lower().split()
 
     def matches(key: str) -> bool:
+        if key not in texts:  # the lab's run says so
+            return False
         text = texts[key]
         everything = " ".join(
             (key, text.id, catalogue.entry(text.id).citation, text.printed, text.correct)
@@ -129,11 +131,10 @@ def find_errata(query: str, store: RunStore) -> list[RefutedStatement]:
     chosen = [lab for lab in labs().values() if any(matches(k) for k in lab.errata)]
     found = []
     for outcome in run_many(chosen, store):
-        if isinstance(outcome, Failure):
-            continue
+        met = [] if isinstance(outcome, Failure) else outcome.errata
         for key in outcome.lab.errata:
             if matches(key):
-                numbers = tuple(e.claim for e in outcome.errata if e.key == key)
+                numbers = tuple(e.claim for e in met if e.key == key)
                 found.append(RefutedStatement(texts[key], outcome.lab.name, numbers))
     place = {i: k for k, i in enumerate(catalogue.entries())}
     return sorted(found, key=lambda e: (place[e.text.id], e.text.key))

@@ -67,3 +67,8 @@ class UnknownName(InvalidInput):
         else:
             hint = f"there are {len(known)}, none close to it"
         super().__init__(f"no {kind} is named {name!r}; {hint}")
+        self._parts = (kind, name, known)
+
+    def __reduce__(self) -> tuple[type[UnknownName], tuple[str, str, list[str]]]:
+        # an exception is unpickled from its message alone, and this one takes three arguments
+        return type(self), self._parts

@@ -79,7 +79,9 @@ def draw(
     from matplotlib.figure import Figure as Canvas
 
     rows, columns = grid
-    with mpl.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
+    with mpl.rc_context():
+        mpl.rcdefaults()  # a user's own style would change the bytes
+        mpl.rcParams.update({**_STYLE, "axes.prop_cycle": cycler(color=COLOURS)})
         canvas = Canvas(figsize=size or (5.0 * columns, 3.2 * rows))
         FigureCanvasAgg(canvas)
         axes = canvas.subplots(rows, columns, squeeze=False)

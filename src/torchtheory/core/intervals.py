@@ -36,11 +36,17 @@ class Interval:
     test: str
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain data; an infinite end becomes the string ``"inf"`` or ``"-inf"``."""
+        data = asdict(self)
+        for end in ("estimate", "low", "high"):
+            number = float(data[end])
+            data[end] = number if math.isfinite(number) else str(number)
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interval:
-        return cls(**data)
+        """Inverse of :meth:`to_json`."""
+        return cls(**{**data, **{end: float(data[end]) for end in ("estimate", "low", "high")}})
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
@@ -92,13 +98,17 @@ def hoeffding_sample_size(radius: float, delta: float, low: float = 0.0, high: f
     >>> hoeffding_sample_size(0.05, 0.05)
     738
     """
-    if radius <= 0:
-        raise InvalidInput(f"radius must be positive, not {radius}")
+    if not 0 < radius < math.inf:
+        raise InvalidInput(f"radius must be a positive number, not {radius}")
     if not 0 < delta < 1:
         raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
     if not low < high:
         raise InvalidInput(f"the range [{low}, {high}] is empty")
-    return math.ceil((high - low) ** 2 * math.log(2 / delta) / (2 * radius**2))
+    n = max(1, math.ceil(((high - low) / radius) ** 2 * math.log(2 / delta) / 2))
+    # the quotient may round across a whole number
+    if n > 1 and hoeffding_radius(n - 1, delta, low, high) <= radius:
+        return n - 1
+    return n if hoeffding_radius(n, delta, low, high) <= radius else n + 1
 
 
 def mean_interval(values: Samples, confidence: float = 0.99) -> Interval:
@@ -148,7 +158,7 @@ def fit_slope(x: Samples, y: Samples, confidence: float = 0.99, *, log: bool = T
 
 def _finite(values: Samples) -> np.ndarray[Any, Any]:
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
+        values = values.detach().cpu().double().numpy()
     x = np.asarray(values, dtype=np.float64).ravel()
     if not np.isfinite(x).all():
         raise NonFinite("the observations contain NaN or infinity")

@@ -15,19 +15,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
+import numbers
 import pkgutil
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from torchtheory.core import catalogue
 from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.core.figure import check_name
-
-if TYPE_CHECKING:
-    pass
 
 Preset = Literal["quick", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "full")
@@ -50,6 +49,16 @@ class Parameter:
             wanted = type_name(self.type)
             raise InvalidInput(
                 f"parameter {self.name} must be {wanted}, and {text!r} is not"
+            ) from None
+
+    def check(self, value: Any) -> Any:
+        """A value given in Python, if it is of the parameter's type."""
+        try:
+            return _checked(self.type, value)
+        except ValueError:
+            wanted = type_name(self.type)
+            raise InvalidInput(
+                f"parameter {self.name} must be {wanted}, and {value!r} is not"
             ) from None
 
 
@@ -79,7 +88,8 @@ class Lab:
             if key not in self.parameters:
                 raise UnknownName(f"parameter of lab {self.name}", key, self.parameters)
             parameter = self.parameters[key]
-            values[key] = parameter.parse(value) if isinstance(value, str) else value
+            text = isinstance(value, str)
+            values[key] = parameter.parse(value) if text else parameter.check(value)
         return values
 
 
@@ -109,13 +119,18 @@ def lab(
     ids = tuple(catalogue.entry(i).id for i in covers)
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
-        if name in _LABS:
+        if name in _LABS and not same_function(_LABS[name].function, function):
             raise InvalidInput(f"two labs are named {name!r}")
         parameters = _parameters(function, dict(full or {}), name)
         _LABS[name] = Lab(name, room, title, ids, tuple(errata), parameters, function)
         return function
 
     return register
+
+
+def same_function(old: Callable[..., object], new: Callable[..., object]) -> bool:
+    """Whether one is the other defined again, as when a notebook's cell is run twice."""
+    return (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
 
 
 def labs() -> Mapping[str, Lab]:
@@ -146,6 +161,11 @@ def _parameters(
     for p in rest:
         if p.default is inspect.Parameter.empty or p.name not in hints:
             raise InvalidInput(f"lab {name}: parameter {p.name} needs a type and a default")
+        if not _can_parse(hints[p.name]):
+            raise InvalidInput(
+                f"lab {name}: parameter {p.name} cannot be of type {hints[p.name]}; use int, "
+                "float, bool, str, Literal, or tuples, lists and unions of them"
+            )
         found[p.name] = Parameter(p.name, hints[p.name], p.default, full.get(p.name, p.default))
     return found
 
@@ -174,9 +194,9 @@ def _parse(wanted: Any, text: str) -> Any:
                     continue
         raise ValueError(text)
     if origin in (tuple, list):
-        items = [
-            _parse(arguments[0], t.strip()) for t in text.strip("[]() ").split(",") if t.strip()
-        ]
+        parts = [t.strip() for t in text.strip("[]() ").split(",") if t.strip()]
+        types_of = _item_types(wanted, len(parts))
+        items = [_parse(t, part) for t, part in zip(types_of, parts, strict=True)]
         return tuple(items) if origin is tuple else items
     if wanted is bool:
         if text.lower() in ("true", "yes", "1"):
@@ -185,13 +205,63 @@ def _parse(wanted: Any, text: str) -> Any:
             return False
         raise ValueError(text)
     if wanted is int:
-        number = float(text)
+        number = _finite(float(text))
         if number != int(number):
             raise ValueError(text)
         return int(text) if text.lstrip("+-").isdigit() else int(number)
-    if wanted in (float, str):
-        return wanted(text)
-    raise TypeError(f"a lab parameter cannot be of type {wanted}")
+    return _finite(float(text)) if wanted is float else text
+
+
+def _checked(wanted: Any, value: Any) -> Any:
+    """The value as ``wanted``, or ValueError."""
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin is Literal and value in arguments:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        for option in arguments:
+            try:
+                return _checked(option, value)
+            except ValueError:
+                continue
+    if origin in (tuple, list) and isinstance(value, tuple | list):
+        types_of = _item_types(wanted, len(value))
+        items = [_checked(t, v) for t, v in zip(types_of, value, strict=True)]
+        return tuple(items) if origin is tuple else items
+    if wanted is type(None) and value is None:
+        return None
+    if wanted in (bool, str) and isinstance(value, wanted):
+        return value
+    if isinstance(value, bool):  # Python counts it among the integers
+        raise ValueError(value)
+    if wanted is int and isinstance(value, numbers.Integral):
+        return int(value)
+    if wanted is float and isinstance(value, numbers.Real):
+        return _finite(float(value))
+    raise ValueError(value)
+
+
+def _item_types(wanted: Any, count: int) -> list[Any]:
+    """The types of ``count`` items of ``list[t]``, ``tuple[t, ...]`` or ``tuple[t, u]``."""
+    arguments = get_args(wanted)
+    if get_origin(wanted) is list or arguments[-1] is Ellipsis:
+        return [arguments[0]] * count
+    if len(arguments) != count:
+        raise ValueError(f"{count} items")
+    return list(arguments)
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(number)
+    return number
+
+
+def _can_parse(wanted: Any) -> bool:
+    if get_origin(wanted) is Literal or wanted in (int, float, bool, str):
+        return True
+    arguments = [a for a in get_args(wanted) if a is not type(None) and a is not Ellipsis]
+    known = (types.UnionType, typing.Union, tuple, list)
+    return get_origin(wanted) in known and all(_can_parse(a) for a in arguments)
 
 
 def type_name(wanted: Any) -> str:
@@ -199,8 +269,12 @@ def type_name(wanted: Any) -> str:
     origin, arguments = get_origin(wanted), get_args(wanted)
     if origin is Literal:
         return "one of " + ", ".join(str(a) for a in arguments)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return " and ".join(type_name(a) for a in arguments) + ", separated by a comma"
     if origin in (tuple, list):
-        return f"{type_name(arguments[0])}s separated by commas"
+        one = type_name(arguments[0])
+        plural = f"{one.removeprefix('a ')}s" if one.startswith("a ") else one
+        return f"{plural} separated by commas"
     if origin in (types.UnionType, typing.Union):
         return " or ".join("none" if a is type(None) else type_name(a) for a in arguments)
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,9 +74,18 @@ def _run_here(
     except TorchTheoryError as error:
         return Failure(lab, str(error), bad_input=True)
     except Exception as error:
-        return Failure(lab, f"{type(error).__name__}: {error}")
-    store.save(run, settings)
+        return Failure(lab, _sentence(error))
+    try:
+        store.save(run)
+    except TorchTheoryError:  # the directory cannot be written to: no other lab could either
+        raise
+    except Exception as error:
+        return Failure(lab, f"its report could not be made: {_sentence(error)}")
     return run
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _run_beside(
@@ -87,11 +99,13 @@ def _run_beside(
     threads = max(1, (os.cpu_count() or 1) // jobs)
     # spawn: a forked torch may hang on the locks of its thread pools
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _start_worker, (threads,)) as pool:
-        pending: dict[Future[tuple[str, bool] | None], Lab] = {
-            pool.submit(_work, lab.name, store.root, preset, seed, dict(settings or {})): lab
-            for lab in labs
-        }
+    pool = ProcessPoolExecutor(jobs, context, _start_worker, (threads,))
+    try:
+        with _interrupts_ignored():  # the processes inherit that: Ctrl-C is for this one to handle
+            pending: dict[Future[tuple[str, bool] | None], Lab] = {
+                pool.submit(_work, lab.name, store.root, preset, seed, dict(settings or {})): lab
+                for lab in labs
+            }
         for future in progress.track(as_completed(pending), "labs", total=len(labs)):
             lab = pending[future]
             try:
@@ -102,11 +116,39 @@ def _run_beside(
                 failed = (str(error), True)
             run = store.load(lab, preset, seed, settings) if failed is None else None
             yield run or Failure(lab, *(failed or ("its result could not be read back", False)))
+    except BaseException:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
 
 
 def _start_worker(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(

@@ -38,7 +38,7 @@ def display() -> Iterator[None]:
     from rich.progress import TimeRemainingColumn as Remaining
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         Remaining(elapsed_when_finished=True),
@@ -74,4 +74,4 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
 
 
 def _someone_looks() -> bool:
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    return (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules

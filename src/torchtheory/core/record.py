@@ -63,6 +63,14 @@ class Table:
             "rows": rows,
         }
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Table:
+        """Inverse of :meth:`to_json`."""
+        rows = tuple(
+            tuple(float(c) if c in ("inf", "-inf", "nan") else c for c in r) for r in data["rows"]
+        )
+        return cls(data["name"], tuple(data["columns"]), rows, data["caption"])
+
 
 @dataclass(frozen=True, slots=True)
 class CounterExample:

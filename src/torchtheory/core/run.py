@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,7 @@ from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.errors import FileProblem, InvalidInput
 from torchtheory.core.figure import Figure
 from torchtheory.core.lab import Lab, Preset, find_lab, labs
+from torchtheory.core.model import global_randomness_kept
 from torchtheory.core.record import CounterExample, Record, Table
 
 T = TypeVar("T")
@@ -81,7 +84,8 @@ class Run(Record):
         found += [
             f"declares erratum {k}, but met none" for k in self.lab.errata if k not in refuted
         ]
-        found += [f"met erratum {k} without declaring it" for k in refuted - set(self.lab.errata)]
+        undeclared = sorted(refuted - set(self.lab.errata))
+        found += [f"met erratum {k} without declaring it" for k in undeclared]
         return found
 
     @property
@@ -96,7 +100,7 @@ class Run(Record):
             "title": self.lab.title,
             "preset": self.preset,
             "seed": self.seed,
-            "parameters": self.parameters,
+            "parameters": _plain(self.parameters),
             "seconds": round(self.seconds, 3),
             "passed": self.passed,
             "problems": self.problems,
@@ -133,7 +137,10 @@ def run_lab(
         generator=torch.Generator().manual_seed(seed),
     )
     start = time.perf_counter()
-    found.function(run, **parameters)
+    # a lab draws from run.generator; what does not (a layer's own initialisation) follows the seed
+    with global_randomness_kept():
+        torch.manual_seed(seed)
+        found.function(run, **parameters)
     run.seconds = time.perf_counter() - start
     return run
 
@@ -148,7 +155,11 @@ class RunStore:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
-        if self.root.exists() and not self.root.is_dir():
+        try:
+            is_file = self.root.exists() and not self.root.is_dir()
+        except OSError as error:
+            raise FileProblem(f"cannot use {self.root}: {error.strerror}") from None
+        if is_file:
             raise FileProblem(f"{self.root} is a file; --out needs a directory")
 
     def directory(
@@ -158,7 +169,7 @@ class RunStore:
         values = lab.configure(preset, settings or {})
         name = f"{preset}-{seed}"
         if values != lab.configure(preset, {}):
-            name += "-" + _digest(json.dumps(values, sort_keys=True, default=str))[:8]
+            name += "-" + _digest(json.dumps(_plain(values), sort_keys=True))[:8]
         return self.root / lab.name / name
 
     def load(
@@ -168,24 +179,22 @@ class RunStore:
         path = self.directory(lab, preset, seed, settings)
         try:
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-            if config["code"] != code_fingerprint():
+            wanted = _plain(lab.configure(preset, settings or {}))
+            if config["code"] != _code(lab) or config["parameters"] != wanted:
                 return None
             return _read(path, lab, config)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def save(self, run: Run, settings: Mapping[str, Any] | None = None) -> Path:
+    def save(self, run: Run) -> Path:
         """Write a run; it replaces an earlier one of the same configuration in one step."""
         from torchtheory.report.html import run_page
 
-        target = self.directory(run.lab, run.preset, run.seed, settings)
+        target = self.directory(run.lab, run.preset, run.seed, run.parameters)
+        partial = self._partial("run")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.root))
-        except OSError as error:
-            raise FileProblem(f"cannot write to {self.root}: {error.strerror}") from None
-        try:
-            (partial / "figures").mkdir()
+            (partial / "figures").mkdir(parents=True)
             for figure in run.figures:
                 (partial / "figures" / f"{figure.name}.png").write_bytes(figure.png)
                 if figure.svg is not None:
@@ -195,9 +204,10 @@ class RunStore:
             (partial / "report.html").write_text(run_page(run), encoding="utf-8")
             _write_json(partial / "config.json", self._config(run))
             _replace_directory(partial, target)
-        except BaseException:
+        except OSError as error:
+            raise FileProblem(f"cannot write to {self.root}: {error.strerror}") from None
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            raise
         return target
 
     def finished(self) -> list[tuple[Run, str]]:
@@ -220,9 +230,16 @@ class RunStore:
         runs = self.finished()
         text = index_page([r for r, _ in runs], links=[f"{p}/report.html" for _, p in runs])
         target = self.root / "index.html"
-        partial = self.root / f".partial-index-{time.time_ns()}"
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
+        partial = self._partial("index")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+        except OSError as error:
+            raise FileProblem(f"cannot write to {self.root}: {error.strerror}") from None
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
         return target
 
     def sweep(self) -> None:
@@ -231,8 +248,13 @@ class RunStore:
         Writing takes well under a second, so what is ten minutes old belongs to nobody.
         """
         for left in self.root.glob(".partial-*"):
-            if left.is_dir() and time.time() - left.stat().st_mtime > 600:
-                shutil.rmtree(left, ignore_errors=True)
+            with suppress(OSError):  # another process may be sweeping as well
+                if time.time() - left.stat().st_mtime > 600:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+    def _partial(self, what: str) -> Path:
+        """A name nobody else writes to, on the same file system as what it becomes."""
+        return self.root / f".partial-{what}-{os.getpid()}-{time.time_ns()}"
 
     @staticmethod
     def _config(run: Run) -> dict[str, Any]:
@@ -240,10 +262,10 @@ class RunStore:
             "lab": run.lab.name,
             "preset": run.preset,
             "seed": run.seed,
-            "parameters": run.parameters,
+            "parameters": _plain(run.parameters),
             "torchtheory": __version__,
             "torch": torch.__version__,
-            "code": code_fingerprint(),
+            "code": _code(run.lab),
         }
 
 
@@ -256,6 +278,23 @@ def code_fingerprint() -> str:
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _code(lab: Lab) -> str:
+    """The fingerprint of whatever a lab's numbers follow from: the package, and its own file."""
+    if lab.function.__module__.startswith("torchtheory."):
+        return code_fingerprint()
+    for place in (inspect.getmodule(lab.function), lab.function):
+        with suppress(OSError, TypeError):  # a notebook has no file, but its cells are known
+            if place is not None:
+                return code_fingerprint() + "-" + _digest(inspect.getsource(place))[:8]
+    return code_fingerprint()
+
+
+def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as they come back from JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(parameters, default=str))
+    return plain
 
 
 def _violated(c: Claim) -> bool:
@@ -271,13 +310,18 @@ def _write_json(path: Path, data: object) -> None:
 
 
 def _replace_directory(new: Path, target: Path) -> None:
-    if target.exists():
-        old = new.with_name(new.name + "-old")
+    old = new.with_name(new.name + "-old")
+    with suppress(FileNotFoundError):
         target.rename(old)
+    try:
         new.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        new.rename(target)
+    except OSError:
+        if not target.exists():
+            with suppress(OSError):
+                old.rename(target)
+            raise
+        # another process has put a run of the same configuration there: it has the same numbers
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _read(path: Path, lab: Lab, config: dict[str, Any]) -> Run:
@@ -293,14 +337,10 @@ def _read(path: Path, lab: Lab, config: dict[str, Any]) -> Run:
                 (path / "figures" / f"{f['name']}.png").read_bytes(),
             )
         )
-    tables = [
-        Table(t["name"], tuple(t["columns"]), tuple(tuple(r) for r in t["rows"]), t["caption"])
-        for t in data["tables"]
-    ]
     return Run(
         claims=[Claim.from_json(c) for c in data["claims"]],
         errata=[CounterExample(e["key"], Claim.from_json(e["claim"])) for e in data["errata"]],
-        tables=tables,
+        tables=[Table.from_json(t) for t in data["tables"]],
         figures=figures,
         notes=data["notes"],
         lab=lab,

@@ -41,10 +41,11 @@ _SIZES: set[Callable[..., Any] | str] = {"size", getattr, "dim"}
 
 
 class _Tracer(fx.Tracer):
-    """Goes into containers and user modules, and stops at the layers of ``torch.nn``."""
+    """Goes into containers and user modules, stops at layers of ``torch.nn`` and ours."""
 
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        return module.__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential)
+        own = ("torch.nn", "torchtheory.nets.activations")
+        return module.__module__.startswith(own) and not isinstance(module, nn.Sequential)
 
 
 def as_chain(model: nn.Module) -> list[Link]:

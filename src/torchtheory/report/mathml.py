@@ -8,67 +8,24 @@ needs are written out, each value checked, each text escaped, and nothing else.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from xml.etree.ElementTree import Element
 
 from latex2mathml.converter import convert_to_element
 from markupsafe import Markup, escape
 
-from torchtheory.report.plain_math import formula_spans
+from torchtheory.report.plain_math import formula_spans, text_mode
+from torchtheory.report.symbols import words
 
-_ELEMENTS = frozenset(
-    [
-        "mi",
-        "mn",
-        "mo",
-        "ms",
-        "mtext",
-        "mspace",
-        "mrow",
-        "mfrac",
-        "msqrt",
-        "mroot",
-        "msub",
-        "msup",
-        "msubsup",
-        "munder",
-        "mover",
-        "munderover",
-        "mmultiscripts",
-        "mprescripts",
-        "mtable",
-        "mtr",
-        "mtd",
-        "mstyle",
-        "mpadded",
-        "mphantom",
-    ]
-)
-_ATTRIBUTES = frozenset(
-    [
-        "stretchy",
-        "fence",
-        "form",
-        "separator",
-        "lspace",
-        "rspace",
-        "width",
-        "height",
-        "depth",
-        "accent",
-        "accentunder",
-        "linethickness",
-        "displaystyle",
-        "scriptlevel",
-        "minsize",
-        "maxsize",
-        "movablelimits",
-        "largeop",
-        "symmetric",
-        "columnspan",
-        "rowspan",
-    ]
-)
+_ELEMENTS = words("""
+    mi mn mo ms mtext mspace mrow mfrac msqrt mroot msub msup msubsup munder mover munderover
+    mmultiscripts mprescripts mtable mtr mtd mstyle mpadded mphantom
+""")
+_ATTRIBUTES = words("""
+    stretchy fence form separator lspace rspace width height depth accent accentunder linethickness
+    displaystyle scriptlevel minsize maxsize movablelimits largeop symmetric columnspan rowspan
+""")
 _VALUE = re.compile(r"[\w.+ %-]{0,32}")
 _REFERENCE = re.compile(r"&#x([0-9A-Fa-f]{1,6});")
 _ROMAN = re.compile(r"&#x000[4-7][0-9A-F];")
@@ -79,7 +36,8 @@ _LONGEST = 4000
 _BREAK_BEFORE = frozenset("=<>≤≥≪≫≠≈≃≅≡∼∝≲≳∈∉⊂⊆⊃⊇→⟶⟹⇒⇔⟺↦⟼≔⪯⪰")
 _BREAK_WHEN_LONG = frozenset("+−-±·×∪∩⊕⊗")
 _LONG_PIECE = 3
-_LIMITS_BELOW = frozenset("lim sup inf max min".split())
+_LIMITS_BELOW = words("lim sup inf max min")
+_SCRIPTED = words("msub msup msubsup munder munderover")
 _OPENING, _CLOSING = frozenset("([{⟨⌊⌈"), frozenset(")]}⟩⌋⌉")
 
 # First letters of the styled alphabets of Unicode: capitals, small letters, digits.
@@ -178,20 +136,20 @@ def _pieces(root: Element) -> list[str]:
             pieces.append("".join(current))
             current.clear()
 
-    for child in children:
+    for i, child in enumerate(children):
         text = _text(child)
         operator = child.tag == "mo"
         if child.tag == "mtext" and " " in text.replace("\xa0", " ").strip():
             close()
-            words = text.replace("\xa0", " ")
-            pieces.append(f'<span class="words">{escape(words)}</span>')
+            spaced = text.replace("\xa0", " ")
+            pieces.append(f'<span class="words">{escape(spaced)}</span>')
             continue
         if operator and depth == 0 and current:
             long = len(current) >= _LONG_PIECE and text in _BREAK_WHEN_LONG
             if text in _BREAK_BEFORE or long:
                 close()
                 child.set("form", "infix")
-        current.append(_write(child))
+        current.append(_write_beside(child, children[i - 1] if i and current else None))
         if operator and text in _OPENING:
             depth += 1
         elif operator and text in _CLOSING:
@@ -208,8 +166,43 @@ def _limits_below(tree: Element) -> None:
             node.tag = "munder"
 
 
+def _with_left(nodes: Iterable[Element]) -> Iterator[tuple[Element | None, Element]]:
+    left = None
+    for node in nodes:
+        yield left, node
+        left = node
+
+
+def _write_beside(node: Element, left: Element | None) -> str:
+    """A node with the thin space TeX puts between the name of a function and its neighbours."""
+    if left is None or left.tag == "mspace" or node.tag == "mspace":
+        return _write(node)
+    operator = node.tag == "mo" and not _is_name(node) and _text(node) not in ("|", "‖")
+    after_name = _is_name(left) and not operator and not _fenced(node)
+    before_name = _is_name(node) and (left.tag != "mo" or _text(left) in _CLOSING)
+    space = '<mspace width="0.17em"></mspace>' if after_name or before_name else ""
+    return space + _write(node)
+
+
+def _is_name(node: Element) -> bool:
+    """log, \\max_x, \\operatorname{erf}: letters that are one word."""
+    while node.tag in _SCRIPTED and len(node):
+        node = node[0]
+    text = _text(node)
+    return node.tag in ("mi", "mo") and len(text) > 1 and text.replace("\u2009", "").isalpha()
+
+
+def _fenced(node: Element) -> bool:
+    return node.tag == "mrow" and len(node) > 0 and _text(node[0]) in _OPENING
+
+
 def _write(node: Element) -> str:
     tag = node.tag if node.tag in _ELEMENTS else "mrow"
+    if tag == "mo" and _is_name(node):
+        tag = "mi"  # an operator would get the spaces of a relation
+    elif tag == "mi" and _text(node) == ":":
+        tag = "mo"  # and this is one
+        node.set("form", "infix")
     text, variant = _text(node), node.get("mathvariant", "")
     if tag == "mi" and re.fullmatch(r"\\[A-Za-z]+\*?", text):
         text = text.strip("\\*")  # a command nobody defined: its name
@@ -226,13 +219,17 @@ def _write(node: Element) -> str:
         text = "".join(_styled(c, variant) for c in text)
     if node.get("columnalign") in ("left", "right") and tag == "mtd":
         attributes += f' style="text-align:{node.get("columnalign")}"'
-    inside = str(escape(text)) + "".join(_write(child) for child in node)
+    if tag == "mrow":
+        inside = "".join(_write_beside(child, left) for left, child in _with_left(node))
+    else:
+        inside = str(escape(text)) + "".join(_write(child) for child in node)
     return f"<{tag}{attributes}>{inside}</{tag}>"
 
 
 def _text(node: Element) -> str:
     """The text of a node, with the character references latex2mathml writes resolved."""
-    return _REFERENCE.sub(lambda found: chr(int(found[1], 16)), node.text or "")
+    text = _REFERENCE.sub(lambda found: chr(int(found[1], 16)), node.text or "")
+    return text_mode(text) if node.tag == "mtext" else text
 
 
 def _styled(character: str, variant: str) -> str:

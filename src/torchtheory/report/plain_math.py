@@ -11,394 +11,10 @@ import re
 import unicodedata
 from functools import lru_cache
 
+from torchtheory.report import symbols
+
 _TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|\s+|.", re.DOTALL)
 
-# Written with a space on either side.
-_RELATIONS = dict(
-    pair.split(":")
-    for pair in [
-        r"\le:≤",
-        r"\leq:≤",
-        r"\leqslant:≤",
-        r"\ge:≥",
-        r"\geq:≥",
-        r"\geqslant:≥",
-        r"\ll:≪",
-        r"\gg:≫",
-        r"\ne:≠",
-        r"\neq:≠",
-        r"\lesssim:≲",
-        r"\gtrsim:≳",
-        r"\approx:≈",
-        r"\simeq:≃",
-        r"\cong:≅",
-        r"\equiv:≡",
-        r"\sim:∼",
-        r"\propto:∝",
-        r"\asymp:≍",
-        r"\doteq:≐",
-        r"\in:∈",
-        r"\notin:∉",
-        r"\ni:∋",
-        r"\subset:⊂",
-        r"\subseteq:⊆",
-        r"\supset:⊃",
-        r"\supseteq:⊇",
-        r"\preceq:⪯",
-        r"\succeq:⪰",
-        r"\prec:≺",
-        r"\succ:≻",
-        r"\perp:⊥",
-        r"\parallel:∥",
-        r"\mid:|",
-        r"\models:⊨",
-        r"\vdash:⊢",
-        r"\coloneqq:≔",
-        r"\to:→",
-        r"\rightarrow:→",
-        r"\longrightarrow:⟶",
-        r"\leftarrow:←",
-        r"\gets:←",
-        r"\mapsto:↦",
-        r"\longmapsto:⟼",
-        r"\hookrightarrow:↪",
-        r"\Rightarrow:⇒",
-        r"\implies:⇒",
-        r"\Longrightarrow:⇒",
-        r"\Leftarrow:⇐",
-        r"\iff:⇔",
-        r"\Leftrightarrow:⇔",
-        r"\leftrightarrow:↔",
-        r"\uparrow:↑",
-        r"\downarrow:↓",
-        r"\rightharpoonup:⇀",
-    ]
-)
-_SPACED = dict(
-    pair.split(":")
-    for pair in [
-        r"\pm:±",
-        r"\mp:∓",
-        r"\cdot:·",
-        r"\times:×",
-        r"\div:÷",
-        r"\cup:∪",
-        r"\cap:∩",
-        r"\setminus:∖",
-        r"\wedge:∧",
-        r"\land:∧",
-        r"\vee:∨",
-        r"\lor:∨",
-        r"\oplus:⊕",
-        r"\ominus:⊖",
-        r"\otimes:⊗",
-        r"\odot:⊙",
-        r"\sqcup:⊔",
-        r"\uplus:⊎",
-    ]
-)
-_SYMBOLS = dict(
-    pair.split(":")
-    for pair in [
-        r"\alpha:α",
-        r"\beta:β",
-        r"\gamma:γ",
-        r"\delta:δ",
-        r"\epsilon:ε",
-        r"\varepsilon:ε",
-        r"\zeta:ζ",
-        r"\eta:η",
-        r"\theta:θ",
-        r"\vartheta:ϑ",
-        r"\iota:ι",
-        r"\kappa:κ",
-        r"\lambda:λ",
-        r"\mu:μ",
-        r"\nu:ν",
-        r"\xi:ξ",
-        r"\omicron:ο",
-        r"\pi:π",
-        r"\varpi:ϖ",
-        r"\rho:ρ",
-        r"\varrho:ϱ",
-        r"\sigma:σ",
-        r"\varsigma:ς",
-        r"\tau:τ",
-        r"\upsilon:υ",
-        r"\phi:φ",
-        r"\varphi:φ",
-        r"\chi:χ",
-        r"\psi:ψ",
-        r"\omega:ω",
-        r"\Gamma:Γ",
-        r"\Delta:Δ",
-        r"\Theta:Θ",
-        r"\Lambda:Λ",
-        r"\Xi:Ξ",
-        r"\Pi:Π",
-        r"\Sigma:Σ",
-        r"\Upsilon:Υ",
-        r"\Phi:Φ",
-        r"\Psi:Ψ",
-        r"\Omega:Ω",
-        r"\ell:ℓ",
-        r"\infty:∞",
-        r"\partial:∂",
-        r"\nabla:∇",
-        r"\forall:∀",
-        r"\exists:∃",
-        r"\nexists:∄",
-        r"\emptyset:∅",
-        r"\varnothing:∅",
-        r"\neg:¬",
-        r"\lnot:¬",
-        r"\top:⊤",
-        r"\bot:⊥",
-        r"\bullet:•",
-        r"\circ:∘",
-        r"\ast:*",
-        r"\star:⋆",
-        r"\ldots:…",
-        r"\dots:…",
-        r"\dotsc:…",
-        r"\dotsb:…",
-        r"\cdots:⋯",
-        r"\vdots:⋮",
-        r"\ddots:⋱",
-        r"\prime:′",
-        r"\dagger:†",
-        r"\hbar:ℏ",
-        r"\Re:Re",
-        r"\Im:Im",
-        r"\aleph:ℵ",
-        r"\degree:°",
-        r"\angle:∠",
-        r"\triangle:△",
-        r"\square:□",
-        r"\Box:□",
-        r"\blacksquare:∎",
-        r"\checkmark:✓",
-        r"\langle:⟨",
-        r"\rangle:⟩",
-        r"\lceil:⌈",
-        r"\rceil:⌉",
-        r"\lfloor:⌊",
-        r"\rfloor:⌋",
-        r"\lvert:|",
-        r"\rvert:|",
-        r"\vert:|",
-        r"\lVert:‖",
-        r"\rVert:‖",
-        r"\Vert:‖",
-        r"\|:‖",
-        r"\lbrace:{",
-        r"\rbrace:}",
-        r"\{:{",
-        r"\}:}",
-        r"\%:%",
-        r"\#:#",
-        r"\&:&",
-        r"\$:$",
-        r"\_:_",
-        r"\backslash:∖",
-        r"\intercal:ᵀ",
-        r"\imath:ı",
-        r"\jmath:ȷ",
-        r"\sharp:♯",
-        r"\flat:♭",
-        r"\trianglelefteq:⊴",
-    ]
-) | {r"\colon": ":"}
-_LARGE = dict(
-    pair.split(":")
-    for pair in [
-        r"\sum:∑",
-        r"\prod:∏",
-        r"\coprod:∐",
-        r"\int:∫",
-        r"\iint:∬",
-        r"\oint:∮",
-        r"\bigcup:⋃",
-        r"\bigcap:⋂",
-        r"\bigoplus:⨁",
-        r"\bigotimes:⨂",
-        r"\bigwedge:⋀",
-        r"\bigvee:⋁",
-        r"\bigsqcup:⨆",
-    ]
-)
-_FUNCTIONS = {
-    "\\" + name: name
-    for name in [
-        "arg",
-        "arccos",
-        "arcsin",
-        "arctan",
-        "cos",
-        "cosh",
-        "cot",
-        "coth",
-        "csc",
-        "deg",
-        "det",
-        "dim",
-        "exp",
-        "gcd",
-        "hom",
-        "inf",
-        "ker",
-        "lg",
-        "lim",
-        "ln",
-        "log",
-        "max",
-        "min",
-        "Pr",
-        "sec",
-        "sin",
-        "sinh",
-        "sup",
-        "tan",
-        "tanh",
-        "tr",
-        "rank",
-        "diag",
-        "sign",
-        "sgn",
-        "erf",
-        "span",
-        "conv",
-        "softmax",
-    ]
-} | {
-    r"\argmin": "argmin",
-    r"\argmax": "argmax",
-    r"\liminf": "lim inf",
-    r"\limsup": "lim sup",
-}
-_SPACES = {r"\,", r"\:", r"\;", r"\ ", r"\>", "~", r"\quad", r"\qquad", r"\enspace", r"\space"}
-_NOTHING = {
-    *(
-        [
-            r"\left",
-            r"\right",
-            r"\middle",
-            r"\big",
-            r"\Big",
-            r"\bigg",
-            r"\Bigg",
-            r"\bigl",
-            r"\bigr",
-            r"\Bigl",
-            r"\Bigr",
-            r"\biggl",
-            r"\biggr",
-        ]
-    ),
-    *(
-        [
-            r"\Biggl",
-            r"\Biggr",
-            r"\bigm",
-            r"\Bigm",
-            r"\displaystyle",
-            r"\textstyle",
-            r"\scriptstyle",
-            r"\limits",
-            r"\nolimits",
-        ]
-    ),
-    *(
-        [
-            r"\!",
-            r"\nonumber",
-            r"\notag",
-            r"\mathop",
-            r"\mathrel",
-            r"\mathbin",
-            r"\mathord",
-            r"\hfill",
-            r"\strut",
-            r"\noindent",
-        ]
-    ),
-}
-# No space after these, nor before those.
-_TIGHT = {r"\partial", r"\nabla", r"\forall", r"\exists", r"\neg", r"\lVert", r"\lvert", r"\langle"}
-_CLOSING = {r"\right", r"\rVert", r"\rvert", r"\rangle"}
-_TEXT = {r"\text", r"\textrm", r"\textit", r"\textbf", r"\texttt", r"\textsf", r"\mbox", r"\hbox"}
-_FONTS = {
-    *(
-        [
-            r"\mathrm",
-            r"\mathbf",
-            r"\mathit",
-            r"\mathsf",
-            r"\mathtt",
-            r"\mathfrak",
-            r"\boldsymbol",
-            r"\bm",
-            r"\pmb",
-            r"\mathnormal",
-        ]
-    ),
-    *([r"\mathstrut", r"\smash", r"\boxed", r"\ensuremath", r"\underline"]),
-}
-_NAMED = {r"\operatorname", r"\operatorname*", r"\mathop"}
-_DOUBLE = dict(zip("CHNPQRZE1kT", "ℂℍℕℙℚℝℤ𝔼𝟙𝕜𝕋", strict=True))
-_SCRIPT = dict(zip("BEFHILMR", "ℬℰℱℋℐℒℳℛ", strict=True))
-_ACCENTS = {
-    r"\hat": ("\u0302", "hat"),
-    r"\widehat": ("\u0302", "hat"),
-    r"\bar": ("\u0304", "mean"),
-    r"\overline": ("\u0304", "bar"),
-    r"\tilde": ("\u0303", "tilde"),
-    r"\widetilde": ("\u0303", "tilde"),
-    r"\dot": ("\u0307", "dot"),
-    r"\ddot": ("\u0308", "ddot"),
-    r"\vec": ("\u20d7", "vec"),
-    r"\check": ("\u030c", "check"),
-    r"\breve": ("\u0306", "breve"),
-    r"\mathring": ("\u030a", "ring"),
-}
-_SUPERSCRIPT = dict(
-    zip(
-        "0123456789+-−=()abcdefghijklmnoprstuvwxyzABDEGHIJKLMNOPRTUVWαβγδεθ′⊤*∗ ",
-        "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻᴬᴮᴰᴱᴳᴴᴵᴶᴷᴸᴹᴺᴼᴾᴿᵀᵁⱽᵂᵅᵝᵞᵟᵋᶿ′ᵀ** ",
-        strict=True,
-    )
-)
-_SUBSCRIPT = dict(
-    zip(
-        "0123456789+-−=()aehijklmnoprstuvxβγρφχ ",
-        "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓᵦᵧᵨᵩᵪ ",
-        strict=True,
-    )
-)
-_FRACTIONS = {r"\frac", r"\tfrac", r"\dfrac", r"\cfrac", r"\nicefrac"}
-_VULGAR = {"1/2": "½", "1/3": "⅓", "2/3": "⅔", "1/4": "¼", "3/4": "¾", "1/8": "⅛"}
-_NEGATED = {
-    "=": "≠",
-    "∈": "∉",
-    "≤": "≰",
-    "≥": "≱",
-    "<": "≮",
-    ">": "≯",
-    "⊂": "⊄",
-    "≡": "≢",
-    "∼": "≁",
-}
-_BRACKETS = {
-    "pmatrix": ("(", ")"),
-    "bmatrix": ("[", "]"),
-    "Bmatrix": ("{", "}"),
-    "vmatrix": ("|", "|"),
-    "Vmatrix": ("‖", "‖"),
-    "matrix": ("[", "]"),
-    "smallmatrix": ("[", "]"),
-    "array": ("[", "]"),
-    "cases": ("{", "}"),
-}
 _MATHS = re.compile(r"(?<!\\)\$(?=\S)([^$]+?)(?<=\S)\$|:math:`([^`]+)`")
 # A script of more letters than this is a word, and words in tiny letters cannot be read.
 _LONGEST_LETTERS = 3
@@ -428,6 +44,16 @@ def plain_prose(text: str) -> str:
     'a margin of γ costs $5 or less'
     """
     return _MATHS.sub(lambda found: plain(found[1] or found[2]), text)
+
+
+def text_mode(text: str) -> str:
+    r"""The inside of a LaTeX ``\text{}``: its escapes and quotes resolved.
+
+    >>> text_mode(r"``all'' of 99 \%")
+    '“all” of 99 %'
+    """
+    text = re.sub(r"\\([%_&#])", r"\1", text)
+    return text.replace("``", "“").replace("''", "”")
 
 
 def formula_spans(text: str) -> list[tuple[bool, str]]:
@@ -470,7 +96,7 @@ class _Reader:
             if token == end:
                 self.position += 1
                 break
-            if token in _CLOSING:
+            if token in symbols.CLOSING:
                 while pieces and pieces[-1].isspace():
                     pieces.pop()
             pieces.append(self.piece(self.take(), "".join(pieces[-1:])))
@@ -516,18 +142,18 @@ class _Reader:
             return f" {token} "
         if not token.startswith("\\"):
             return token
-        for table, pattern in ((_RELATIONS, " {} "), (_SPACED, " {} "), (_SYMBOLS, "{}")):
+        for table, pattern in ((symbols.RELATIONS, " {} "), (symbols.SYMBOLS, "{}")):
             if token in table:
-                if token in _TIGHT:
+                if token in symbols.TIGHT:
                     self.skip_space()
                 return pattern.format(table[token])
-        if token in _LARGE:
-            return self._operator(_LARGE[token], before)
-        if token in _FUNCTIONS:
-            return self._operator(_FUNCTIONS[token], before, function=True)
-        if token in _NAMED:
+        if token in symbols.LARGE:
+            return self._operator(symbols.LARGE[token], before)
+        if token in symbols.FUNCTIONS:
+            return self._operator(symbols.FUNCTIONS[token], before, function=True)
+        if token in symbols.NAMED:
             return self._operator(_tidy(self.argument()), before, function=True)
-        if token in _FRACTIONS:
+        if token in symbols.FRACTIONS:
             return self._fraction(before)
         return self._command(token)
 
@@ -536,9 +162,9 @@ class _Reader:
             case "{":
                 return self.sequence("}")
             case "^":
-                return _script("^", self.argument(), _SUPERSCRIPT)
+                return _script("^", self.argument(), symbols.SUPERSCRIPT)
             case "_":
-                return _script("_", self.argument(), _SUBSCRIPT)
+                return _script("_", self.argument(), symbols.SUBSCRIPT)
             case "'":
                 return "′"
             case "&":
@@ -547,8 +173,8 @@ class _Reader:
 
     def _fraction(self, before: str) -> str:
         text = _fraction(self.argument(), self.argument())
-        if text in _VULGAR:
-            return _VULGAR[text]
+        if text in symbols.VULGAR:
+            return symbols.VULGAR[text]
         space = " " if before[-1:].isalnum() or before[-1:] == ")" else ""
         follows = (self.peek() or ")")[0]
         return space + text + (" " if follows.isalnum() or follows in "\\{(" else "")
@@ -565,42 +191,42 @@ class _Reader:
             else:
                 break
         follows = self.peek()
-        if function and follows in _FRACTIONS:
+        if function and follows in symbols.FRACTIONS:
             self.take()
             return f"{space}{name}({self._fraction('').strip()})"
         apart = follows is not None and follows not in ("(", "[", ")", "]", "}", ",", r"\left", "|")
         return space + name + (" " if apart else "")
 
     def _command(self, token: str) -> str:
-        if token in _SPACES:
+        if token in symbols.SPACES:
             return " "
-        if token in _NOTHING:
+        if token in symbols.NOTHING:
             return self._delimiter(token) if token in (r"\left", r"\right") else ""
-        if token in _TEXT:
-            return plain_prose(self.raw_argument())
-        if token in _FONTS:
+        if token in symbols.TEXT:
+            return plain_prose(text_mode(self.raw_argument()))
+        if token in symbols.FONTS:
             return self.argument()
-        if token in _ACCENTS:
-            return _accent(self.argument(), *_ACCENTS[token])
+        if token in symbols.ACCENTS:
+            return _accent(self.argument(), *symbols.ACCENTS[token])
         if token == r"\mathbb" or token == r"\mathds":
-            return "".join(_DOUBLE.get(c, c) for c in self.argument())
+            return "".join(symbols.DOUBLE.get(c, c) for c in self.argument())
         if token in (r"\mathcal", r"\mathscr"):
-            return "".join(_SCRIPT.get(c, c) for c in self.argument())
+            return "".join(symbols.SCRIPT.get(c, c) for c in self.argument())
         if token in (r"\binom", r"\tbinom", r"\dbinom"):
             return f"({_tidy(self.argument())} choose {_tidy(self.argument())})"
         if token == r"\sqrt":
             return self._root()
         if token == r"\not":
             negated = self.argument()
-            return f" {_NEGATED.get(negated, '¬' + negated)} "
+            return f" {symbols.NEGATED.get(negated, '¬' + negated)} "
         if token in (r"\overset", r"\stackrel"):
             over = self.argument()
-            return f" {self.argument().strip()}{_script('^', over, _SUPERSCRIPT)} "
+            return f" {self.argument().strip()}{_script('^', over, symbols.SUPERSCRIPT)} "
         if token == r"\underset":
             under = self.argument()
-            return f" {self.argument().strip()}{_script('_', under, _SUBSCRIPT)} "
+            return f" {self.argument().strip()}{_script('_', under, symbols.SUBSCRIPT)} "
         if token in (r"\xrightarrow", r"\xlongrightarrow"):
-            return f" →{_script('^', self.argument(), _SUPERSCRIPT)} "
+            return f" →{_script('^', self.argument(), symbols.SUPERSCRIPT)} "
         if token in (r"\underbrace", r"\overbrace"):
             return self._brace()
         if token in (r"\color", r"\textcolor", r"\tag", r"\label"):
@@ -636,7 +262,7 @@ class _Reader:
         degree = _tidy(self.option() or "")
         sign = {"": "√", "2": "√", "3": "∛", "4": "∜"}.get(degree)
         if sign is None:
-            raised = _raised(degree, _SUPERSCRIPT)
+            raised = _raised(degree, symbols.SUPERSCRIPT)
             sign = raised + "√" if raised else f"({degree})√"
         return f"{sign}({_tidy(self.argument())})"
 
@@ -665,7 +291,7 @@ class _Reader:
         if self.peek() is not None:
             self.take()
             self.raw_argument()
-        opening, closing = _BRACKETS.get(name, ("", ""))
+        opening, closing = symbols.BRACKETS.get(name, ("", ""))
         rows = [_Reader(row).cells() for row in _split(inside, r"\\")]
         between = ", " if opening else " "
         text = "; ".join(between.join(c for c in row if c) for row in rows if any(row))

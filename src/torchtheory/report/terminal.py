@@ -37,7 +37,8 @@ def print_run(run: Run, console: Console, verbose: bool = False) -> None:
     Args:
         run: the run.
         console: where to.
-        verbose: also the description, parameters, reasons, controls, tables and figures.
+        verbose: also the description, parameters, reasons, controls, tables and figures; without
+            it, tables are shown only where there is no claim.
     """
     _heading(console, run.lab.title, f"{run.lab.room}/{run.lab.name}")
     settings = [f"{run.preset}, seed {run.seed}"]
@@ -139,10 +140,11 @@ def _print_content(content: Content, console: Console, verbose: bool) -> None:
         console.print()
     for erratum in content.errata:
         console.print(erratum_block(erratum))
-    if verbose:
+    if verbose or not content.claims:
         for table in content.tables:
             console.print(_data(table))
             console.print()
+    if verbose:
         for figure in content.figures:
             console.print(_marked("▪", f"{figure.name}: {plain_prose(figure.caption)}", "dim"))
     for note in content.notes:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchtheory.core import catalogue
-from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.claim import Claim, Relation, Verdict
 from torchtheory.core.errors import UnknownName
 from torchtheory.core.record import Table
 from torchtheory.core.run import Run
-from torchtheory.report.numbers import enough_digits, percent
+from torchtheory.report.numbers import enough_digits, number_text, percent
 
 #: A sign beside each word, so that colour is never alone.
 MARKS = {
@@ -24,6 +24,8 @@ MARKS = {
 }
 
 _RELATIONS = {"<=": "≤", "<": "<", ">=": "≥", ">": ">", "==": "=", "~": "≈", "slope": "≈"}
+# What holds only thanks to its tolerance or its confidence interval.
+_NEARLY = {"<=": "≲", "<": "≲", ">=": "≳", ">": "≳", "==": "≈", "~": "≈", "slope": "≈"}
 _NEGATED = {"<=": "≰", "<": "≮", ">=": "≱", ">": "≯", "==": "≠", "~": "≉", "slope": "≉"}
 
 
@@ -32,7 +34,8 @@ class Comparison:
     """``measured relation promised`` so that the line read aloud is true.
 
     Attributes:
-        relation: its sign, struck through where the claim is violated.
+        relation: its sign, struck through where the claim is violated, wavy where it holds only
+            thanks to a tolerance or a confidence interval.
         digits: enough to tell the two numbers apart where their difference decides.
         margin: how much slack the tolerance gives, or None.
         off: by how much an equation that holds is missed, or None.
@@ -57,14 +60,29 @@ def compare(claim: Claim) -> Comparison | None:
         if not math.isfinite(margin):
             margin = claim.tolerance
     missed = relation == "==" and measured != promised and not violated
-    if missed and math.isfinite(measured - promised):
+    if missed and promised and math.isfinite(measured - promised):
         off = abs(measured - promised)
+    sign = (_NEGATED if violated else _RELATIONS)[relation]
+    if not violated and not _plainly(relation, measured, promised):
+        sign = _NEARLY[relation]
     return Comparison(
-        relation=(_NEGATED if violated else _RELATIONS)[relation],
+        relation=sign,
         digits=enough_digits(measured, promised) if decides else 4,
         margin=margin,
         off=off,
     )
+
+
+def _plainly(relation: Relation, measured: float, promised: float) -> bool:
+    """Whether the two numbers as they are shown satisfy the relation."""
+    if number_text(measured) == number_text(promised) and relation not in ("<", ">"):
+        return True
+    match relation:
+        case "<" | "<=":
+            return measured < promised
+        case ">" | ">=":
+            return measured > promised
+    return False
 
 
 def control_words(control: Claim) -> str:

@@ -6,15 +6,14 @@ import math
 from typing import Any
 
 import torch
-from scipy import integrate, statsfrom torch import Tensor
+from scipy import stats
 from torch.nn.functional import scaled_dot_product_attention
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
+from torchtheory.core.intervals import mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.data.real import digits
 from torchtheory.nets.dense_memory import (
     DenseMemory,
     Exponential,
@@ -29,19 +28,8 @@ from torchtheory.nets.dense_memory import (
 from torchtheory.nets.hopfield import (
     Hopfield,
     all_states,
-    crosstalk,
-    flip_bits,
     hebbian,
-    overlap,
     sign,
-)
-from torchtheory.nets.hopfield_capacity import (
-    CapacitySweep,
-    capacity_sweep,
-    critical_load,
-    hopfield_bit_error,
-    hopfield_capacity,
-    retrieval_overlap,
 )
 
 
@@ -134,7 +122,7 @@ def dense_associative_memory(
     sweeps = {
         p: dense_capacity_sweep(
             n,
-            [max(2, round(dense_capacity(n, p) * f)) for f in (1, 2, 4, 8)],
+            [max(2, round(dense_capacity(n, p) * f)) for f in (1, 2, 4)],
             Power(p),
             trials,
             random=run.generator,
@@ -307,6 +295,7 @@ def dense_associative_memory(
         axes.text(0.138, 1.3e-4, " 0.138", fontsize=8)
         axes.set(xscale="log", yscale="log", ylim=(1e-4, 0.4))
         axes.set(xlabel="patterns per neuron, s/n", ylabel="bits flipped in one step")
+        axes.minorticks_off()
         axes.legend(title="F(z)", loc="lower right")
 
     run.figure(
@@ -343,8 +332,8 @@ def dense_associative_memory(
     corners = torch.tensor([[1.0, 0.0], [-0.5, 0.87], [-0.5, -0.87]], dtype=torch.float64)
     plane = torch.stack(
         torch.meshgrid(
-            torch.linspace(-1.5, 1.5, 81, dtype=torch.float64),
-            torch.linspace(-1.5, 1.5, 81, dtype=torch.float64),
+            torch.linspace(-1.5, 1.5, 61, dtype=torch.float64),
+            torch.linspace(-1.5, 1.5, 61, dtype=torch.float64),
             indexing="xy",
         ),
         -1,
@@ -358,7 +347,7 @@ def dense_associative_memory(
                 plane[..., 0],
                 plane[..., 1],
                 modern_hopfield_energy(corners, plane, b),
-                levels=18,
+                levels=14,
                 colors="0.75",
                 linewidths=0.6,
             )
@@ -370,6 +359,7 @@ def dense_associative_memory(
             panel.plot(*steps[-1].T, "o", ms=11, mfc="none", color=COLOURS[0], label="end")
             panel.plot(*corners.T, "x", ms=6, mew=2, color=COLOURS[1], label="pattern")
             panel.set(title=f"β = {b:g}", aspect="equal", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5))
+            panel.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
             panel.grid(False)
         axes[0, 0].legend(loc="lower right")
 
@@ -390,6 +380,7 @@ def dense_associative_memory(
         axes.set_ylim(1e-14, 1e5)
         axes.axvline(beta, color="0.4", lw=0.8, ls=":")
         axes.text(beta * 1.05, 1e-13, "attention's 1/√d", fontsize=8)
+        axes.minorticks_off()
         axes.legend(loc="lower left")
 
     run.figure(
@@ -407,13 +398,12 @@ def _patterns_at(
     guess = _predicted_patterns_at(n, degree, level)
     counts = sorted({max(2, round(guess * f)) for f in (0.5, 0.7, 1.0, 1.4, 2.0)})
     sweep = dense_capacity_sweep(n, counts, Power(degree), trials, probes=32, random=generator)
-    errors = sweep.bit_error.mean(1).tolist()
+    errors: list[float] = sweep.bit_error.mean(1).tolist()
     for k in range(len(counts) - 1):
         if errors[k] <= level <= errors[k + 1] and errors[k] < errors[k + 1]:
             share = (level - errors[k]) / (errors[k + 1] - errors[k])
             return counts[k] + share * (counts[k + 1] - counts[k])
     return math.nan
-
 
 
 def _predicted_patterns_at(n: int, degree: int, level: float) -> float:

@@ -6,25 +6,17 @@ import math
 from typing import Any
 
 import torch
-from scipy import integrate, statsfrom torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
+from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.data.real import digits
 from torchtheory.nets.dense_memory import (
     DenseMemory,
-    Exponential,
     Power,
-    dense_bit_error,
-    dense_capacity,
-    dense_capacity_sweep,
-    modern_hopfield_energy,
-    modern_hopfield_update,
-    modern_retrieval_bound,
 )
 from torchtheory.nets.hopfield import (
     Hopfield,
@@ -34,14 +26,6 @@ from torchtheory.nets.hopfield import (
     hebbian,
     overlap,
     sign,
-)
-from torchtheory.nets.hopfield_capacity import (
-    CapacitySweep,
-    capacity_sweep,
-    critical_load,
-    hopfield_bit_error,
-    hopfield_capacity,
-    retrieval_overlap,
 )
 
 
@@ -509,7 +493,6 @@ def _flips(net: Hopfield, states: Tensor) -> tuple[Tensor, Tensor]:
     return change, 2 * states * net.field(states)
 
 
-
 def _disagreements(net: Hopfield, states: Tensor) -> int:
     """State-neuron pairs in which comparing energies and the sign of the field differ."""
     n = states.shape[1]
@@ -521,14 +504,12 @@ def _disagreements(net: Hopfield, states: Tensor) -> int:
     return int((by_energy != sign(net.field(states))).sum())
 
 
-
 def _hadamard(k: int) -> Tensor:
     """Sylvester's Hadamard matrix of size 2^k: rows of ±1, pairwise orthogonal."""
     matrix = torch.ones(1, 1, dtype=torch.float64)
     for _ in range(k):
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
     return matrix
-
 
 
 def _least_correlated(images: Tensor, labels: Tensor) -> tuple[Tensor, list[int]]:
@@ -543,18 +524,15 @@ def _least_correlated(images: Tensor, labels: Tensor) -> tuple[Tensor, list[int]
     return images[chosen], labels[chosen].tolist()
 
 
-
 def _exact_recall(state: Tensor, target: Tensor) -> Interval:
     hits = (state == target).all(-1)
     return clopper_pearson(int(hits.sum()), hits.numel(), 0.99)
-
 
 
 def _mean_square_overlap(patterns: Tensor) -> float:
     s, n = patterns.shape
     squares = (patterns @ patterns.T / n).square()
     return float((squares.sum() - s) / (s * (s - 1)))
-
 
 
 def _pictures(axes: Any, rows: tuple[tuple[str, Tensor], ...]) -> None:

@@ -1,0 +1,345 @@
+r"""Fully connected feed-forward networks.
+
+An architecture :math:`a=(N,\varrho)` with :math:`N=(N_0,\dots,N_L)` realises
+
+.. math:: \Phi^{(1)}=W^{(1)}x+b^{(1)},\qquad \bar\Phi^{(\ell)}=\varrho(\Phi^{(\ell)}),\qquad
+          \Phi^{(\ell+1)}=W^{(\ell+1)}\bar\Phi^{(\ell)}+b^{(\ell+1)},
+
+with :math:`W^{(\ell)}\in\mathbb R^{N_\ell\times N_{\ell-1}}`,
+:math:`b^{(\ell)}\in\mathbb R^{N_\ell}` and no activation on the last layer. Source: Mathematical
+Aspects of Deep Learning, Definitions 1.4 and 1.6; Deep Learning (notes), section 2.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.core.model import evaluation_mode
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.activations import Activation, activation, as_layer
+from torchtheory.nets.chain import as_chain
+from torchtheory.nets.labelled import at_least
+
+
+def linear(
+    inputs: int,
+    outputs: int,
+    *,
+    bias: bool = True,
+    random: RandomSource = None,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+) -> nn.Linear:
+    r"""An ``nn.Linear`` drawn as torch draws it, but from a generator that is given.
+
+    Weights and biases are uniform on :math:`[-1/\sqrt n,1/\sqrt n]`, :math:`n` the inputs.
+
+    >>> linear(3, 2).weight.shape
+    torch.Size([2, 3])
+    """
+    at_least(inputs, 1, "inputs")
+    at_least(outputs, 1, "outputs")
+    source = as_generator(random)
+    # made on the meta device, so that torch draws nothing itself
+    layer = nn.Linear(inputs, outputs, bias=bias, dtype=dtype, device="meta")
+    layer = layer.to_empty(device=device)
+    with torch.no_grad():
+        for tensor in layer.parameters():
+            draws = torch.rand(tensor.shape, generator=source, dtype=dtype, device=source.device)
+            tensor.copy_((2 * draws - 1) / math.sqrt(inputs))
+    return layer
+
+
+def dense(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """An ``nn.Linear`` with copies of a given matrix ``[m, n]`` and bias ``[m]``.
+
+    >>> dense(torch.tensor([[1.0, 2.0]]))(torch.tensor([3.0, 4.0])).tolist()
+    [11.0]
+    """
+    outputs, inputs = weight.shape
+    layer = nn.Linear(inputs, outputs, bias=bias is not None, dtype=weight.dtype, device="meta")
+    layer = layer.to_empty(device=weight.device)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if bias is not None:
+            layer.bias.copy_(bias)
+    return layer
+
+
+def mlp(
+    widths: Sequence[int],
+    nonlinearity: str | Activation | type[nn.Module] | Callable[..., Any] = "relu",
+    *,
+    bias: bool = True,
+    last_bias: bool | None = None,
+    output: str | Activation | type[nn.Module] | Callable[..., Any] | None = None,
+    random: RandomSource = None,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+) -> nn.Sequential:
+    """A dense network as an ``nn.Sequential`` of torch's own layers.
+
+    Args:
+        widths: ``(N_0, ..., N_L)``: inputs, hidden layers, outputs.
+        nonlinearity: a name of the table of activations, a row of it, a module class or a function.
+        bias: without it, the layers are linear instead of affine.
+        last_bias: whether the last layer has one; as ``bias`` unless told.
+        output: an activation on the last layer as well.
+        random: generator or seed for the weights; see :func:`linear`.
+
+    >>> mlp([3, 4, 1], "tanh")
+    Sequential(
+      (0): Linear(in_features=3, out_features=4, bias=True)
+      (1): Tanh()
+      (2): Linear(in_features=4, out_features=1, bias=True)
+    )
+    """
+    source = as_generator(random)
+    _widths(widths)
+    layers: list[nn.Module] = []
+    depth = len(widths) - 1
+    for i, (inputs, outputs) in enumerate(pairwise(widths)):
+        with_bias = bias if i < depth - 1 or last_bias is None else last_bias
+        layers.append(
+            linear(inputs, outputs, bias=with_bias, random=source, dtype=dtype, device=device)
+        )
+        if i < depth - 1:
+            layers.append(as_layer(nonlinearity))
+    if output is not None:
+        layers.append(as_layer(output))
+    return nn.Sequential(*layers)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    r"""An architecture :math:`a=(N,\varrho)` and the hypotheses it stands for.
+
+    ``realize(theta, x)`` is :math:`\Phi_a(x,\theta)` for flat parameters: the regression
+    hypotheses are :math:`\mathcal F_a=\{\Phi_a(\cdot,\theta):\theta\in\mathbb R^{P(N)}\}`, the
+    classifiers :math:`\operatorname{sgn}\circ\Phi_a` (:math:`\operatorname{sgn}0=1`), or the
+    argmax with several outputs.
+
+    Attributes:
+        widths: :math:`N=(N_0,\dots,N_L)`.
+        nonlinearity: :math:`\varrho`.
+
+    >>> a = Architecture((3, 4, 6, 1), activation("relu"))
+    >>> a.parameters, a.depth, a.width, a.deep
+    (53, 3, 6, True)
+    """
+
+    widths: tuple[int, ...]
+    nonlinearity: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        _widths(self.widths)
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Architecture:
+        """Read the architecture of a chain of dense layers with one activation between them.
+
+        >>> Architecture.of(mlp([2, 5, 1], "tanh")).widths
+        (2, 5, 1)
+        """
+        links = [link.module for link in as_chain(model)]
+        dense = links[::2]
+        between = links[1::2]
+        if not all(isinstance(m, nn.Linear) for m in dense) or len(links) % 2 == 0:
+            raise UnsupportedModel("an architecture is dense, activation, dense, ..., dense")
+        kinds = {repr(m) for m in between}
+        if len(kinds) > 1:
+            raise UnsupportedModel(f"the activations differ: {', '.join(sorted(kinds))}")
+        if any(getattr(m, "bias", None) is None for m in dense):
+            raise UnsupportedModel("a layer has no bias; an architecture has one in every layer")
+        widths = (dense[0].in_features, *(m.out_features for m in dense))
+        return cls(widths, between[0] if between else activation("linear"))  # type: ignore[arg-type]
+
+    @property
+    def parameters(self) -> int:
+        r""":math:`P(N)=\sum_\ell N_\ell N_{\ell-1}+N_\ell`."""
+        return sum(m * n + m for n, m in pairwise(self.widths))
+
+    @property
+    def depth(self) -> int:
+        """Number of affine maps :math:`L`."""
+        return len(self.widths) - 1
+
+    @property
+    def width(self) -> int:
+        """Largest layer, input and output included."""
+        return max(self.widths)
+
+    @property
+    def deep(self) -> bool:
+        return self.depth > 2
+
+    @property
+    def shallow(self) -> bool:
+        return self.depth == 2
+
+    def layers(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """``theta[..., P]`` as matrices ``[..., N_l, N_{l-1}]`` and biases ``[..., N_l]``.
+
+        The order is that of ``nn.Sequential``: a layer's weight row by row, then its bias.
+        """
+        if theta.shape[-1] != self.parameters:
+            raise ShapeMismatch(
+                f"{self.widths} has {self.parameters} parameters, not {theta.shape[-1]}"
+            )
+        found, start = [], 0
+        for n, m in pairwise(self.widths):
+            weight = theta[..., start : start + m * n].reshape(*theta.shape[:-1], m, n)
+            bias = theta[..., start + m * n : start + m * n + m]
+            found.append((weight, bias))
+            start += m * n + m
+        return found
+
+    @staticmethod
+    def join(layers: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """The inverse of :meth:`layers`."""
+        return torch.cat([t for w, b in layers for t in (w.flatten(-2), b)], dim=-1)
+
+    def preactivations(self, theta: Tensor, x: Tensor) -> list[Tensor]:
+        r""":math:`\Phi^{(1)},\dots,\Phi^{(L)}` for ``x[s, N_0]``; each ``[..., s, N_l]``."""
+        if x.ndim != 2 or x.shape[1] != self.widths[0]:
+            raise ShapeMismatch(f"x must be [samples, {self.widths[0]}], not {list(x.shape)}")
+        found: list[Tensor] = []
+        for weight, bias in self.layers(theta):
+            values = self.nonlinearity(found[-1]) if found else x
+            found.append(values @ weight.transpose(-1, -2) + bias.unsqueeze(-2))
+        return found
+
+    def realize(self, theta: Tensor, x: Tensor) -> Tensor:
+        r""":math:`\Phi_a(x,\theta)`: ``[s, N_L]``, or ``[k, s, N_L]`` for ``theta[k, P]``."""
+        return self.preactivations(theta, x)[-1]
+
+    def classify(self, theta: Tensor, x: Tensor) -> Tensor:
+        """The class of every sample: ±1 with one output, an index with several."""
+        return decide(self.realize(theta, x))
+
+    def network(self, theta: Tensor) -> nn.Sequential:
+        """The same function as a module of its own."""
+        given = self.nonlinearity
+        layer = given if isinstance(given, Activation) else as_layer(given)
+        made = mlp(self.widths, layer, dtype=theta.dtype, device=theta.device)
+        nn.utils.vector_to_parameters(theta.detach().clone(), made.parameters())
+        return made
+
+
+def decide(outputs: Tensor) -> Tensor:
+    r"""Classes from outputs ``[..., s, k]``: the sign for :math:`k=1`, else the argmax.
+
+    :math:`\operatorname{sgn}(0)=+1`. For :math:`k\ge2` ties go to the smallest index.
+
+    >>> decide(torch.tensor([[-2.0], [0.0], [3.0]])).tolist()
+    [-1, 1, 1]
+    """
+    if outputs.ndim < 2:
+        raise ShapeMismatch(f"outputs must be [samples, outputs], not {list(outputs.shape)}")
+    if outputs.shape[-1] == 1:
+        return torch.where(outputs[..., 0] >= 0, 1, -1)
+    return outputs.argmax(-1)
+
+
+def parameter_count(widths: Sequence[int]) -> int:
+    r""":math:`P(N)=\sum_{\ell=1}^L N_\ell N_{\ell-1}+N_\ell`.
+
+    >>> parameter_count((3, 4, 6, 1))
+    53
+    """
+    _widths(widths)
+    return sum(m * n + m for n, m in pairwise(widths))
+
+
+def layer_outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    r"""What every layer gives out, in the order of the computation.
+
+    Layers are the modules without children. The model is run once, in evaluation mode, and has
+    no hook left afterwards, also after an error. A layer used twice appears as ``name`` and
+    ``name (2)``. The outputs stay attached to the graph.
+
+    >>> net = mlp([2, 3, 1])
+    >>> [(k, tuple(v.shape)) for k, v in layer_outputs(net, torch.ones(5, 2).double()).items()]
+    [('0', (5, 3)), ('1', (5, 3)), ('2', (5, 1))]
+    """
+    found: dict[str, Tensor] = {}
+    handles = []
+
+    def recorder(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def record(module: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                key, count = name or "(model)", 1
+                while key in found:
+                    count += 1
+                    key = f"{name} ({count})"
+                found[key] = output
+
+        return record
+
+    try:
+        for name, module in model.named_modules():
+            if next(module.children(), None) is None:
+                handles.append(module.register_forward_hook(recorder(name)))
+        with evaluation_mode(model):
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralizedLinearModel:
+    r"""One layer seen as a statistician would: :math:`E[y\mid x]=\mu(Wx+b)`.
+
+    Attributes:
+        weight, bias: the linear predictor; the bias may be None.
+        mean: the inverse link :math:`\mu`, in order of application.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    mean: tuple[nn.Module, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        value = nn.functional.linear(x, self.weight, self.bias)
+        for part in self.mean:
+            value = part(value)
+        return value
+
+
+def generalized_linear_models(model: nn.Module) -> list[GeneralizedLinearModel]:
+    r"""A dense network as composed generalised linear models
+    :math:`f^{(L)}(\dots f^{(1)}(x,\theta^{(1)})\dots,\theta^{(L)})`.
+
+    >>> len(generalized_linear_models(mlp([2, 3, 1], output="logistic")))
+    2
+    """
+    found: list[GeneralizedLinearModel] = []
+    for link in as_chain(model):
+        if isinstance(link.module, nn.Linear):
+            weight, bias = link.module.weight.detach(), link.module.bias
+            found.append(
+                GeneralizedLinearModel(weight, None if bias is None else bias.detach(), ())
+            )
+        elif not found:
+            raise UnsupportedModel(f"the chain starts with {link.module}, not a dense layer")
+        else:
+            last = found[-1]
+            found[-1] = GeneralizedLinearModel(last.weight, last.bias, (*last.mean, link.module))
+    return found
+
+
+def _widths(widths: Sequence[int]) -> None:
+    if len(widths) < 2:
+        raise InvalidInput("an architecture has at least an input and an output layer")
+    for n in widths:
+        at_least(n, 1, "a width")

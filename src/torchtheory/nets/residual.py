@@ -1,0 +1,161 @@
+r"""Layers that keep what they are given: residual and densely connected.
+
+Source: Deep Learning (notes), section 2.3. The densely connected architecture is due to Huang,
+Liu, van der Maaten and Weinberger (2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.activations import Activation, as_layer
+from torchtheory.nets.feedforward import linear
+from torchtheory.nets.labelled import at_least
+
+Nonlinearity = str | Activation | type[nn.Module] | Callable[..., Any]
+
+
+class ResidualLayer(nn.Module):
+    r""":math:`F[W,b](x)=x+\phi(Wx+b)-\phi(0)`, or with a projection
+    :math:`F[V,W,b](x)=Vx+\phi(Wx+b)-\phi(0)`.
+
+    Subtracting :math:`\phi(0)` makes :math:`F[0,0]` the identity for every :math:`\phi`.
+
+    Args:
+        inputs: :math:`n`.
+        outputs: :math:`m`; a projection :math:`V\in\mathbb R^{m\times n}` is used when given.
+        nonlinearity: :math:`\phi`, acting on each entry.
+
+    >>> layer = ResidualLayer(3, nonlinearity="logistic")
+    >>> _ = [nn.init.zeros_(p) for p in layer.parameters()]
+    >>> x = torch.randn(2, 3, dtype=torch.float64)
+    >>> bool((layer(x) == x).all())
+    True
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int | None = None,
+        nonlinearity: Nonlinearity = "relu",
+        *,
+        random: RandomSource = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        source = as_generator(random)
+        inner = inputs if outputs is None else outputs
+        self.inner = linear(inputs, inner, random=source, dtype=dtype, device=device)
+        self.nonlinearity = as_layer(nonlinearity)
+        self.projection = (
+            None
+            if outputs is None
+            else linear(inputs, outputs, bias=False, random=source, dtype=dtype, device=device)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = x if self.projection is None else self.projection(x)
+        at_zero = self.nonlinearity(x.new_zeros(()))
+        # grouped so that a change of exactly 0 leaves x exactly
+        out: Tensor = kept + (self.nonlinearity(self.inner(x)) - at_zero)
+        return out
+
+
+def residual_network(
+    width: int,
+    depth: int,
+    nonlinearity: Nonlinearity = "tanh",
+    *,
+    random: RandomSource = None,
+    dtype: torch.dtype = torch.float64,
+) -> nn.Sequential:
+    """``depth`` residual layers of one width, one after the other.
+
+    >>> len(residual_network(4, 100))
+    100
+    """
+    at_least(depth, 1, "depth")
+    source = as_generator(random)
+    return nn.Sequential(
+        *(
+            ResidualLayer(width, nonlinearity=nonlinearity, random=source, dtype=dtype)
+            for _ in range(depth)
+        )
+    )
+
+
+class DenselyConnected(nn.Module):
+    r"""Every layer reads all earlier ones:
+    :math:`x^{\ell+1}=\phi(W^{\ell+1}(x^\ell,\dots,x^1,x)+b^{\ell+1})`.
+
+    Layer :math:`\ell+1` has :math:`n+\sum_{j\le\ell}m_j` inputs, the latest first. The last
+    layer has no activation.
+
+    Args:
+        inputs: :math:`n`.
+        growths: :math:`m_1,\dots,m_L`, the units each layer adds; the last are the outputs.
+
+    >>> net = DenselyConnected(2, [3, 4, 1])
+    >>> [layer.in_features for layer in net.layers]
+    [2, 5, 9]
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        growths: Sequence[int],
+        nonlinearity: Nonlinearity = "relu",
+        *,
+        random: RandomSource = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        if not growths:
+            raise InvalidInput("a densely connected network needs at least one layer")
+        source = as_generator(random)
+        self.inputs, self.growths = inputs, tuple(growths)
+        self.nonlinearity = as_layer(nonlinearity)
+        self.layers = nn.ModuleList(
+            linear(inputs + sum(growths[:i]), m, random=source, dtype=dtype, device=device)
+            for i, m in enumerate(growths)
+        )
+
+    @staticmethod
+    def parameter_count(inputs: int, growths: Sequence[int]) -> int:
+        r""":math:`\sum_\ell m_\ell(n+\sum_{j<\ell}m_j)+m_\ell`.
+
+        >>> DenselyConnected.parameter_count(2, [3, 4, 1])
+        43
+        """
+        return sum(m * (inputs + sum(growths[:i])) + m for i, m in enumerate(growths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.inputs:
+            raise ShapeMismatch(f"x must have {self.inputs} features, not {x.shape[-1]}")
+        everything = x
+        last = len(self.layers) - 1
+        value = x
+        for i, layer in enumerate(self.layers):
+            value = layer(everything)
+            if i < last:
+                value = self.nonlinearity(value)
+                everything = torch.cat([value, everything], dim=-1)
+        return value
+
+    def without_shortcuts(self) -> DenselyConnected:
+        """A copy in which each layer reads the one before only: a plain dense network."""
+        plain = DenselyConnected(self.inputs, self.growths, dtype=self.layers[0].weight.dtype)  # type: ignore[arg-type]
+        plain.nonlinearity = self.nonlinearity
+        plain.load_state_dict(self.state_dict())
+        with torch.no_grad():
+            for layer, m in zip(list(plain.layers)[1:], self.growths, strict=False):
+                layer.weight[:, m:] = 0.0  # type: ignore[operator]
+        return plain

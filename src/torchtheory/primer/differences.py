@@ -1,0 +1,317 @@
+r"""Derivatives as limits: difference quotients, gradient checks, Hessian-vector products.
+
+``function`` is always a torch function of one tensor ``x`` of any shape that leaves it unchanged.
+Source: Foundations of Deep Learning, sections 1.3.1, 1.3.2 and Problem 3 of section 1.7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch, UnknownName
+from torchtheory.core.linear_operators import LinearOperator
+
+Function = Callable[[Tensor], Tensor]
+Scheme = Literal["forward", "central"]
+
+
+def best_step(scheme: Scheme, dtype: torch.dtype = torch.float64) -> float:
+    r"""The step that balances truncation and rounding for a function of size and curvature 1.
+
+    A forward quotient errs by :math:`O(t)+O(\varepsilon/t)`, a central one by
+    :math:`O(t^2)+O(\varepsilon/t)`: the best steps are :math:`\varepsilon^{1/2}` and
+    :math:`\varepsilon^{1/3}`, and half, respectively two thirds, of the digits are right.
+
+    >>> best_step("forward")
+    1.4901161193847656e-08
+    """
+    if scheme not in get_args(Scheme):
+        raise UnknownName("difference scheme", scheme, get_args(Scheme))
+    eps = torch.finfo(dtype).eps
+    return math.sqrt(eps) if scheme == "forward" else eps ** (1 / 3)
+
+
+def directional_difference(
+    function: Function,
+    x: Tensor,
+    direction: Tensor,
+    *,
+    step: float | None = None,
+    scheme: Scheme = "central",
+) -> Tensor:
+    r"""The quotient :math:`(f(x+tu)-f(x))/t`, or :math:`(f(x+tu)-f(x-tu))/(2t)`.
+
+    For a differentiable function it tends to :math:`J_f(x)u`. Of a gradient it is a
+    Hessian-vector product (Problem 3b): ``directional_difference(torch.func.grad(f), x, v)``.
+
+    Args:
+        function: from tensors of the shape of ``x`` to tensors of any shape.
+        x: the point.
+        direction: :math:`u`, of the shape of ``x``.
+        step: :math:`t`; :func:`best_step` times :math:`\max(1,\|x\|_\infty)/\|u\|_\infty` unless
+            told.
+        scheme: ``forward`` or ``central``.
+
+    >>> x = torch.tensor(3.0, dtype=torch.float64)
+    >>> float(directional_difference(torch.square, x, torch.ones_like(x), step=0.5))
+    6.0
+    """
+    x, direction = _point(x), _point(direction)
+    if x.shape != direction.shape:
+        raise ShapeMismatch(
+            f"x is {list(x.shape)} and the direction {list(direction.shape)}: they must agree"
+        )
+    t = best_step(scheme, x.dtype)
+    if step is not None:
+        if not (math.isfinite(step) and step > 0):
+            raise InvalidInput(f"the step must be a positive number, not {step!r}")
+        t = step
+    elif bool(direction.any()):
+        t *= max(1.0, float(x.abs().max())) / float(direction.abs().max())
+    ahead = function(x + t * direction)
+    if scheme == "forward":
+        return (ahead - function(x)) / t
+    return (ahead - function(x - t * direction)) / (2 * t)
+
+
+def numerical_jacobian(
+    function: Function, x: Tensor, *, step: float | None = None, scheme: Scheme = "central"
+) -> Tensor:
+    r"""The partial derivatives :math:`\partial f_i/\partial x_j` by differences.
+
+    Its shape is that of :math:`f(x)` followed by that of ``x``: a number's gradient has the
+    shape of ``x``, a vector's Jacobian is a matrix. Two calls of the function per entry of ``x``.
+
+    >>> A = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).double()
+    >>> numerical_jacobian(lambda v: A @ v, torch.zeros(2).double()).round(decimals=6)
+    tensor([[1., 2.],
+            [3., 4.]], dtype=torch.float64)
+    """
+    x = _point(x)
+    columns = [
+        directional_difference(function, x, e.reshape(x.shape), step=step, scheme=scheme)
+        for e in torch.eye(x.numel(), dtype=x.dtype, device=x.device)
+    ]
+    return torch.stack(columns, dim=-1).reshape(*columns[0].shape, *x.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A derivative as the limit of difference quotients.
+
+    Attributes:
+        value: the extrapolated limit.
+        error: an estimate of its error, from how much the last extrapolations differ. Not a
+            bound; it is large where the quotients do not converge, as at a jump.
+        step: the smallest step that went into the value.
+    """
+
+    value: float
+    error: float
+    step: float
+
+
+def derivative_by_limit(
+    function: Function,
+    x: Tensor,
+    direction: Tensor | None = None,
+    *,
+    first_step: float = 0.25,
+) -> Limit:
+    r"""The derivative :math:`\lim_{t\to0}(f(x+tu)-f(x))/t` of a number, by extrapolation.
+
+    Ridders' method: central quotients at steps falling by 1.4 are extrapolated to step 0, and the
+    entry of the table that moved least is taken. About 12 digits for a smooth function, at 30
+    calls or so, where a single quotient gives 10.
+
+    Args:
+        function: from tensors of the shape of ``x`` to a number.
+        x: the point.
+        direction: :math:`u`; 1 for a number ``x`` unless told.
+        first_step: the largest step; the function must be defined and smooth that far.
+
+    >>> found = derivative_by_limit(torch.square, torch.tensor(3.0).double())
+    >>> round(found.value, 12), found.error < 1e-12
+    (6.0, True)
+    """
+    x = _point(x)
+    if direction is None:
+        if x.numel() != 1:
+            raise InvalidInput(f"x has {x.numel()} entries: say along which direction")
+        direction = torch.ones_like(x)
+    shrink = 1.4
+    best = Limit(math.nan, math.inf, first_step)
+    previous: list[float] = []
+    step = first_step
+    for _ in range(24):
+        quotient = directional_difference(function, x, direction, step=step)
+        if quotient.numel() != 1:
+            raise ShapeMismatch(f"the function must give one number, not {list(quotient.shape)}")
+        row = [float(quotient)]
+        for j, older in enumerate(previous):
+            factor = shrink ** (2 * (j + 1))
+            row.append((factor * row[j] - older) / (factor - 1))
+            error = max(abs(row[-1] - row[j]), abs(row[-1] - older))
+            if error <= best.error:
+                best = Limit(row[-1], error, step)
+        # once the table only moves more, rounding has taken over
+        if previous and abs(row[-1] - previous[-1]) >= 2 * best.error:
+            break
+        previous, step = row, step / shrink
+    if math.isnan(best.value):
+        raise NonFinite("the difference quotients are not finite at any step")
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class GradientCheck:
+    """A claimed gradient against difference quotients.
+
+    Attributes:
+        claimed, numerical: both gradients, of the shape of the point.
+        error: the largest difference, relative to the largest entry of either (or 1).
+        worst: index of the entry where they differ most.
+    """
+
+    claimed: Tensor
+    numerical: Tensor
+    error: float
+    worst: tuple[int, ...]
+
+
+def gradient_check(
+    function: Function, x: Tensor, gradient: Tensor | Function | None = None
+) -> GradientCheck:
+    r"""Compare a gradient with :func:`numerical_jacobian`; about :math:`10^{-10}` is agreement.
+
+    Args:
+        function: from tensors of the shape of ``x`` to a number, or to a tensor (then the claimed
+            gradient is the Jacobian).
+        x: the point, best in float64.
+        gradient: the claimed gradient at ``x``, or the function that computes it; what automatic
+            differentiation gives unless told.
+
+    >>> x = torch.tensor([1.0, 2.0]).double()
+    >>> gradient_check(lambda v: (v**3).sum(), x, 3 * x**2).error < 1e-9
+    True
+    >>> gradient_check(lambda v: (v**3).sum(), x, 2 * x**2).error > 0.1
+    True
+    """
+    x = _point(x)
+    if gradient is None:
+        gradient = torch.func.jacrev(function)
+    claimed = gradient if isinstance(gradient, Tensor) else gradient(x)
+    numerical = numerical_jacobian(function, x)
+    if claimed.shape != numerical.shape:
+        raise ShapeMismatch(
+            f"the claimed gradient is {list(claimed.shape)}, it should be {list(numerical.shape)}"
+        )
+    difference = (claimed - numerical).abs()
+    scale = max(1.0, float(claimed.abs().max()), float(numerical.abs().max()))
+    worst = tuple(int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
+    return GradientCheck(claimed, numerical, float(difference.max()) / scale, worst)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRule:
+    r"""The Jacobians of :math:`f\circ g` and of its parts at a point.
+
+    Attributes:
+        outer: :math:`J_f(g(x))`, ``[d, m]``.
+        inner: :math:`J_g(x)`, ``[m, k]``.
+        composed: :math:`J_{f\circ g}(x)`, ``[d, k]``, differentiated as one function.
+    """
+
+    outer: Tensor
+    inner: Tensor
+    composed: Tensor
+
+    @property
+    def residual(self) -> float:
+        r"""The largest entry of :math:`J_{f\circ g}-J_fJ_g`, relative to the largest of it."""
+        scale = max(1.0, float(self.composed.abs().max()))
+        return float((self.composed - self.outer @ self.inner).abs().max()) / scale
+
+
+def chain_rule(
+    outer: Function, inner: Function, x: Tensor, *, numerical: bool = False
+) -> ChainRule:
+    r"""Both sides of :math:`J_{f\circ g}(x)=J_f(g(x))\,J_g(x)` for functions of vectors.
+
+    Args:
+        outer: :math:`f`, from ``[m]`` to ``[d]``.
+        inner: :math:`g`, from ``[k]`` to ``[m]``.
+        x: ``[k]``.
+        numerical: by differences instead of automatic differentiation, which itself is the
+            chain rule.
+
+    >>> rule = chain_rule(torch.sin, lambda v: v[:1] * v[1:], torch.tensor([0.0, 2.0]))
+    >>> rule.outer, rule.inner, rule.composed
+    (tensor([[1.]]), tensor([[2., 0.]]), tensor([[2., 0.]]))
+    """
+    x = _point(x)
+    if x.ndim != 1:
+        raise ShapeMismatch(f"x must be a vector, not {list(x.shape)}")
+
+    def jacobian(function: Function, at: Tensor) -> Tensor:
+        if numerical:
+            return numerical_jacobian(function, at)
+        made: Tensor = torch.func.jacrev(function)(at)
+        return made
+
+    middle = inner(x)
+    return ChainRule(
+        jacobian(outer, middle), jacobian(inner, x), jacobian(lambda v: outer(inner(v)), x)
+    )
+
+
+def hessian_vector_product(function: Function, x: Tensor, v: Tensor) -> Tensor:
+    r""":math:`\nabla^2f(x)v` exactly, as the derivative of the gradient along :math:`v`.
+
+    Pearlmutter's method: forward over reverse differentiation, about twice the cost of a
+    gradient; the Hessian is never formed.
+
+    >>> x, v = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])
+    >>> hessian_vector_product(lambda x: x[0] ** 2 * x[1], x, v)
+    tensor([4., 2.])
+    """
+    x, v = _point(x), _point(v)
+    if x.shape != v.shape:
+        raise ShapeMismatch(f"x is {list(x.shape)} and v {list(v.shape)}: they must agree")
+    product: Tensor = torch.func.jvp(torch.func.grad(function), (x,), (v,))[1]
+    return product
+
+
+def hessian_at(function: Function, x: Tensor) -> LinearOperator:
+    r"""The Hessian :math:`\nabla^2f(x)` of a plain function as an operator on ``[d]``.
+
+    For the loss of a network on data see ``torchtheory.optimization``. Each product costs what
+    :func:`hessian_vector_product` costs.
+
+    >>> hessian_at(lambda x: x[0] ** 2 * x[1], torch.tensor([1.0, 2.0])).to_dense()
+    tensor([[4., 2.],
+            [2., 0.]])
+    """
+    x = _point(x)
+    d = x.numel()
+
+    def product(v: Tensor) -> Tensor:
+        return hessian_vector_product(function, x, v.reshape(x.shape)).reshape(-1)
+
+    return LinearOperator((d, d), product, symmetric=True, dtype=x.dtype, device=x.device)
+
+
+def _point(x: Tensor) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise InvalidType(f"the point must be a torch tensor, not {type(x).__name__}")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise InvalidType(f"the point must be float32 or float64, not {x.dtype}")
+    if not bool(torch.isfinite(x).all()):
+        raise NonFinite("the point contains NaN or infinity")
+    return x.detach()

@@ -1,0 +1,191 @@
+r"""Lipschitz and smoothness constants of torch functions, measured from below.
+
+A function is :math:`L`-Lipschitz if :math:`\|f(x)-f(y)\|\le L\|x-y\|`, and :math:`L`-smooth if
+its gradient is :math:`L`-Lipschitz. What is met at points is always a LOWER bound of the constant;
+upper bounds for networks are in ``torchtheory.robustness``. Source: Foundations of Deep Learning,
+sections 1.3.5 and 1.3.6, and Problem 3 of section 1.7.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import EmptyData, InvalidInput
+from torchtheory.primer.arrays import matrix, vector
+from torchtheory.primer.differences import Function
+
+_PAIRS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantFromBelow:
+    r"""A lower bound of a Lipschitz constant; ``float(b)`` is the value.
+
+    Attributes:
+        from_pairs: the largest :math:`\|f(x)-f(y)\|/\|x-y\|` over pairs of the given points.
+        from_derivatives: the largest :math:`\|J_f(x)\|_2` over the points and the ascents from
+            them. On a convex domain its supremum is the constant, for a differentiable function.
+        point: ``[d]``, where the derivative is that large.
+    """
+
+    from_pairs: float
+    from_derivatives: float
+    point: Tensor
+
+    @property
+    def value(self) -> float:
+        """The better of the two."""
+        return max(self.from_pairs, self.from_derivatives)
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def lipschitz_from_below(
+    function: Function,
+    points: Tensor,
+    *,
+    box: tuple[float, float] | None = None,
+    ascent_steps: int = 60,
+    climbers: int = 8,
+) -> ConstantFromBelow:
+    r"""A lower bound of the Lipschitz constant of a torch function of vectors.
+
+    Slopes of all pairs of points, norms of the derivative at all points, and then ascent on
+    :math:`\|J_f\|_2` from the best of them. The pairs count only if the function is defined on
+    them; the derivative only bounds the constant from below, never from above.
+
+    Args:
+        function: from ``[d]`` to a number or to ``[m]``; twice differentiable for the ascent to
+            do anything.
+        points: ``[n, d]``, the start.
+        box: keep the ascent within this range in every coordinate.
+        ascent_steps: per climber; 0 for none.
+        climbers: how many of the points to climb from.
+
+    Cost: :math:`n` Jacobians, :math:`O(n^2d)` for the pairs, and ``climbers * ascent_steps``
+    derivatives of Jacobian norms.
+
+    >>> w = torch.tensor([3.0, 4.0]).double()
+    >>> points = torch.tensor([[0.0, 0.0], [1.0, 0.0], [3.0, 4.0]]).double()
+    >>> found = lipschitz_from_below(lambda x: w @ x, points)
+    >>> round(found.from_pairs, 12), round(found.from_derivatives, 12)
+    (5.0, 5.0)
+    """
+    points = matrix(points, "the points")
+    if box is not None and not box[0] < box[1]:
+        raise InvalidInput(f"the box {box} is empty")
+    if ascent_steps < 0 or climbers < 1:
+        raise InvalidInput("the ascent needs at least one climber and no negative steps")
+
+    def outputs(x: Tensor) -> Tensor:
+        return function(x).reshape(-1)
+
+    def size(x: Tensor) -> Tensor:
+        rows = torch.func.jacrev(outputs)(x)
+        # for one row the spectral norm is the Euclidean one, which needs no decomposition
+        norm: Tensor = torch.linalg.matrix_norm(rows, "fro" if len(rows) == 1 else 2)
+        return norm
+
+    sizes = torch.func.vmap(size)
+    norms = sizes(points)
+    best = norms.topk(min(climbers, len(points))).indices
+    climbed, heights = _climb(sizes, points[best], box, ascent_steps)
+    top = int(heights.argmax())
+    values = torch.func.vmap(outputs)(points)
+    return ConstantFromBelow(_largest_slope(points, values), float(heights[top]), climbed[top])
+
+
+def smoothness_from_below(
+    function: Function,
+    points: Tensor,
+    *,
+    box: tuple[float, float] | None = None,
+    ascent_steps: int = 60,
+    climbers: int = 8,
+) -> ConstantFromBelow:
+    r"""A lower bound of the smoothness constant: :func:`lipschitz_from_below` of the gradient.
+
+    ``from_derivatives`` is the largest :math:`\|\nabla^2f(x)\|_2=\max_i|\lambda_i(\nabla^2f(x))|`
+    that was met. The Hessians are dense, ``[d, d]`` each; for large :math:`d` take
+    ``top_eigenpairs(hessian_at(f, x), which="magnitude")`` instead.
+
+    >>> points = torch.linspace(-1, 1, 5)[:, None].double()
+    >>> float(smoothness_from_below(lambda x: (x**2).sum(), points))
+    2.0
+    """
+    gradient = torch.func.grad(lambda x: function(x).reshape(()))
+    return lipschitz_from_below(
+        gradient, points, box=box, ascent_steps=ascent_steps, climbers=climbers
+    )
+
+
+def parabola_bounds(
+    function: Function, x: Tensor, y: Tensor, constant: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The sandwich of an :math:`L`-smooth function between two parabolas.
+
+    :math:`f(x)+\nabla f(x)^\top(y-x)\mp\frac L2\|y-x\|^2` and the value :math:`f(y)` between
+    them.
+
+    Args:
+        function: from ``[d]`` to a number.
+        x: ``[d]``, where the parabolas touch.
+        y: ``[n, d]``, where they are compared.
+        constant: :math:`L\ge0`.
+
+    Returns:
+        lower, value, upper: ``[n]`` each.
+
+    >>> f = lambda x: torch.cos(x).sum()
+    >>> y = torch.linspace(-3, 3, 7)[:, None].double()
+    >>> low, value, high = parabola_bounds(f, torch.ones(1).double(), y, 1.0)
+    >>> bool(((low <= value) & (value <= high)).all())
+    True
+    """
+    x, y = vector(x, "x"), matrix(y, "y")
+    if not (math.isfinite(constant) and constant >= 0):
+        raise InvalidInput(f"a smoothness constant is a number >= 0, not {constant!r}")
+    step = y - x
+    tangent = function(x) + step @ torch.func.grad(function)(x)
+    curve = constant / 2 * step.square().sum(1)
+    return tangent - curve, torch.func.vmap(function)(y), tangent + curve
+
+
+def _climb(
+    sizes: Function, x: Tensor, box: tuple[float, float] | None, steps: int
+) -> tuple[Tensor, Tensor]:
+    """Ascent with a step per climber that doubles on success and halves on failure."""
+    heights = sizes(x)
+    length = torch.full_like(heights, 0.1 * max(1.0, float(x.abs().max())))
+    slopes = torch.func.grad(lambda at: sizes(at).sum())
+    for _ in range(steps):
+        direction = torch.nan_to_num(slopes(x))
+        direction = direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        trial = x + length[:, None] * direction
+        if box is not None:
+            trial = trial.clamp(*box)
+        reached = sizes(trial)
+        better = reached > heights
+        x = torch.where(better[:, None], trial, x)
+        heights = torch.where(better, reached, heights)
+        length = torch.where(better, 2 * length, length / 2)
+    return x, heights
+
+
+def _largest_slope(points: Tensor, values: Tensor) -> float:
+    if len(points) < 2:
+        raise EmptyData("a slope needs at least two points")
+    largest = 0.0
+    blocks = torch.split(points, _PAIRS_AT_ONCE), torch.split(values, _PAIRS_AT_ONCE)
+    for block, outputs in zip(*blocks, strict=True):
+        # cdist by differences, not by products, which would lose close pairs to rounding
+        gaps = torch.cdist(block, points, compute_mode="donot_use_mm_for_euclid_dist")
+        rises = torch.cdist(outputs, values, compute_mode="donot_use_mm_for_euclid_dist")
+        slopes = torch.where(gaps > 0, rises / gaps, 0.0)
+        largest = max(largest, float(slopes.max()))
+    return largest

@@ -1,0 +1,641 @@
+r"""Training: empirical risk minimisation by mini-batch gradient methods.
+
+.. math:: \theta_{t+1} = \theta_t - \eta_t\, g_t, \qquad
+          g_t \approx \nabla_\theta \frac1m \sum_{i=1}^m \ell(\Phi(x_i, \theta_t), y_i)
+
+Sources: notes "Deep Learning", sections 2.2 and 8; The Modern Mathematics of Deep Learning,
+preface and section 1.1.2; slides, "Objective".
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from torchtheory.core.errors import InvalidInput, InvalidType, NotConverged, UnknownName
+from torchtheory.core.model import evaluation_mode, global_randomness_kept
+from torchtheory.core.problem import Loss, Task
+from torchtheory.core.progress import track
+from torchtheory.core.samples import Data
+from torchtheory.training.batches import InMemory, OpenData, Source
+from torchtheory.training.checkpoint import (
+    callable_name,
+    copy_state,
+    data_signature,
+    load_checkpoint,
+    model_signature,
+    model_state,
+    restore_state,
+    save_checkpoint,
+    weights_signature,
+)
+from torchtheory.training.distillation import Distillation, teacher_outputs
+from torchtheory.training.early_stopping import EarlyStopping
+from torchtheory.training.history import Epoch, History
+from torchtheory.training.objective import (
+    Criterion,
+    check_teacher,
+    count_errors,
+    training_criterion,
+)
+from torchtheory.training.seeds import (
+    derived_generator,
+    derived_seed,
+    global_random_state,
+    seed_global_generators,
+    set_global_random_state,
+)
+
+MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
+MakeSchedule = Callable[[Optimizer], LRScheduler]
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+Callback = Callable[[nn.Module, History], object]
+
+#: Optimisers by name: the class, its settings, and the learning rate unless one is given.
+OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], dict[str, Any], float]] = {
+    "sgd": (torch.optim.SGD, {}, 0.1),
+    "momentum": (torch.optim.SGD, {"momentum": 0.9}, 0.05),
+    "nesterov": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, 0.05),
+    "adagrad": (torch.optim.Adagrad, {}, 0.01),
+    "rmsprop": (torch.optim.RMSprop, {}, 1e-3),
+    "adam": (torch.optim.Adam, {}, 1e-3),
+    "adamw": (torch.optim.AdamW, {}, 1e-3),
+}
+
+# Losses are read, and found finite or not, once in so many steps: reading each would make a GPU
+# wait, and costs a tenth of a small network's step on the CPU as well.
+STEPS_BETWEEN_CHECKS = 256
+
+
+class Diverged(NotConverged):
+    """The loss or the weights stopped being finite.
+
+    The model has been put back to the last weights known to be finite, those of the last check:
+    the start of the epoch, or at most 256 steps before.
+
+    Attributes:
+        epoch, step: where it happened, both counted from 1 (the step within its epoch).
+    """
+
+    def __init__(self, what: str, epoch: int, step: int, back_to: tuple[int, int]) -> None:
+        at = f"step {back_to[1]} of epoch {back_to[0]}" if back_to[1] else "the start of the epoch"
+        super().__init__(
+            f"{what} at step {step} of epoch {epoch}; lower the learning rate, clip gradients "
+            f"(max_gradient_norm) or scale the inputs; the model has its weights of {at}"
+        )
+        self.epoch, self.step = epoch, step
+
+
+def fit(
+    model: nn.Module,
+    train: Data,
+    *,
+    validation: Data | float | None = None,
+    epochs: int = 10,
+    batch_size: int | None = None,
+    optimizer: str | MakeOptimizer = "adam",
+    learning_rate: float | None = None,
+    weight_decay: float = 0.0,
+    schedule: MakeSchedule | None = None,
+    schedule_each: Literal["epoch", "step"] = "epoch",
+    loss: Loss | None = None,
+    task: Task | None = None,
+    label_smoothing: float | Tensor = 0.0,
+    augment: Augment | None = None,
+    distillation: Distillation | None = None,
+    patience: int | None = None,
+    min_improvement: float = 0.0,
+    restore_best: bool = True,
+    max_gradient_norm: float | None = None,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 30.0,
+    callbacks: Sequence[Callback] = (),
+    memory: int = 2**31,
+) -> History:
+    r"""Train a model in place by mini-batch gradient steps on the mean loss.
+
+    Args:
+        model: any ``nn.Module`` that maps a batch to one tensor. Its parameters with
+            ``requires_grad`` are trained; every sub-module is in training mode during the steps
+            and in evaluation mode for validation, and has its own mode again afterwards.
+        train: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs.
+            Every epoch visits every sample once, in a new random order (whatever the loader's).
+            What fits in ``memory`` is read once (then a data set's random transforms are drawn
+            once: use ``augment``), the rest batch by batch; an ``IterableDataset`` is always
+            read as it comes.
+        validation: data, or the fraction of ``train`` to hold out at random.
+        epochs: passes over the data.
+        batch_size: 64, or the loader's, unless given. The last batch of an epoch may be smaller.
+        optimizer: a name (``sgd``, ``momentum``, ``nesterov``, ``adagrad``, ``rmsprop``, ``adam``,
+            ``adamw``), or ``parameters -> torch.optim.Optimizer``.
+        learning_rate: for a named optimizer; its usual one unless given.
+        weight_decay: :math:`\mu` for a named optimizer. All but ``adamw`` step on
+            :math:`\ell + \frac\mu2\|\theta\|^2` over all trained parameters, biases included;
+            ``adamw`` shrinks by :math:`1 - \eta\mu` instead.
+        schedule: ``optimizer -> LRScheduler``, stepped each epoch or each step.
+        loss: mean over the batch of ``loss(outputs, targets)``; the task's usual one unless given.
+        task: ``regression``, ``binary`` or ``multiclass``; inferred unless given.
+        label_smoothing: :math:`\epsilon`, or a confusion matrix with distributions as columns.
+        augment: ``(x, generator) -> x``, applied to each training batch.
+        distillation: a teacher to learn from.
+        patience: stop after so many epochs without a better validation loss, and (unless
+            ``restore_best`` is false) go back to the weights of the best epoch.
+        min_improvement: what a validation loss must gain to count as better.
+        max_gradient_norm: gradients longer than this are scaled down to it.
+        seed: everything random follows from it (order, augmentation, dropout, the held-out
+            part); the caller's generators do not notice.
+        checkpoint: a file to keep the state in. If it exists, training goes on from there, and
+            ends with the same bits as if it had never been interrupted (on the same machine with
+            the same number of threads); a checkpoint of another training is refused. It may be
+            continued with more ``epochs`` unless there is a ``schedule``.
+        checkpoint_every: seconds between two saves; 0 saves after every step.
+        callbacks: called as ``callback(model, history)`` after each epoch, the model in
+            evaluation mode; one that returns True ends the training.
+        memory: bytes up to which a data set is held in memory.
+
+    Returns:
+        The :class:`~torchtheory.training.history.History` of the epochs.
+
+    Raises:
+        Diverged: when the loss or the weights stop being finite, with epoch and step.
+
+    Besides the steps it costs one copy of the weights (to go back to when training diverges), and
+    a second one with ``patience``.
+
+    >>> x = torch.linspace(-1, 1, 64).reshape(-1, 1)
+    >>> net = nn.Linear(1, 1)
+    >>> history = fit(net, (x, 3 * x + 1), epochs=200, optimizer="sgd", learning_rate=0.5)
+    >>> [round(p.item(), 3) for p in (net.weight, net.bias)]
+    [3.0, 1.0]
+    >>> history.train_losses[-1] < 1e-9
+    True
+    """
+    _check_settings(epochs, patience, validation, max_gradient_norm, checkpoint_every, seed)
+    if schedule_each not in ("epoch", "step"):
+        raise InvalidInput(f"schedule_each must be epoch or step, not {schedule_each!r}")
+    parameters = _trained_parameters(model)
+    data = OpenData(
+        model,
+        train,
+        validation,
+        loss=loss,
+        task=task,
+        batch_size=batch_size,
+        seed=seed,
+        memory=memory,
+    )
+    _refuse_single_sample_batches(model, data.train, data.batch_size)
+    criterion = training_criterion(
+        data.problem,
+        usual_loss=loss is None,
+        label_smoothing=label_smoothing,
+        distillation=distillation,
+    )
+    stepper = make_optimizer(parameters, optimizer, learning_rate, weight_decay)
+    scheduler = None if schedule is None else schedule(stepper)
+    if scheduler is not None and not isinstance(scheduler, LRScheduler):
+        raise InvalidType("schedule must make a torch.optim.lr_scheduler.LRScheduler")
+    training = _Training(
+        model,
+        data,
+        criterion,
+        stepper,
+        scheduler,
+        seed=seed,
+        epochs=epochs,
+        each_step=schedule_each == "step",
+        augment=augment,
+        distillation=distillation,
+        stopping=None if patience is None else EarlyStopping(patience, min_improvement),
+        restore_best=restore_best,
+        max_gradient_norm=max_gradient_norm,
+        callbacks=callbacks,
+    )
+    if checkpoint is not None:
+        configuration = {
+            "loss": "usual" if loss is None else callable_name(loss),
+            "label smoothing": str(
+                label_smoothing.tolist() if isinstance(label_smoothing, Tensor) else label_smoothing
+            ),
+            "schedule": f"{type(scheduler).__name__} each {schedule_each}" if scheduler else "none",
+        }
+        training.keep(Path(checkpoint), checkpoint_every, configuration)
+    with torch.enable_grad(), global_randomness_kept(), _modes_kept(model):
+        return training.run()
+
+
+def make_optimizer(
+    parameters: Iterable[nn.Parameter],
+    optimizer: str | MakeOptimizer,
+    learning_rate: float | None = None,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """A torch optimizer by name, or the one a function makes of the parameters.
+
+    >>> make_optimizer(nn.Linear(1, 1).parameters(), "momentum").defaults["momentum"]
+    0.9
+    """
+    parameters = list(parameters)
+    if callable(optimizer):
+        if learning_rate is not None or weight_decay:
+            raise InvalidInput(
+                "learning_rate and weight_decay are for optimizers given by name: a function "
+                "that makes the optimizer sets its own"
+            )
+        made = optimizer(parameters)
+        if not isinstance(made, Optimizer):
+            raise InvalidType(
+                f"the optimizer function must return a torch.optim.Optimizer, not "
+                f"{type(made).__name__}"
+            )
+        if isinstance(made, torch.optim.LBFGS):
+            raise InvalidInput("LBFGS evaluates the loss many times a step, which fit does not do")
+        return made
+    if optimizer not in OPTIMIZERS:
+        raise UnknownName("optimizer", str(optimizer), OPTIMIZERS)
+    kind, settings, usual = OPTIMIZERS[optimizer]
+    rate = usual if learning_rate is None else learning_rate
+    if not (math.isfinite(rate) and rate >= 0):
+        raise InvalidInput(f"learning_rate must be a number >= 0, not {rate!r}")
+    if not (math.isfinite(weight_decay) and weight_decay >= 0):
+        raise InvalidInput(f"weight_decay must be a number >= 0, not {weight_decay!r}")
+    if kind is torch.optim.AdamW or weight_decay:
+        settings = {**settings, "weight_decay": weight_decay}
+    return kind(parameters, lr=rate, **settings)
+
+
+class _Training:
+    """The state of a training between two steps, and what moves it on."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: OpenData,
+        criterion: Criterion,
+        optimizer: Optimizer,
+        scheduler: LRScheduler | None,
+        *,
+        seed: int,
+        epochs: int,
+        each_step: bool,
+        augment: Augment | None,
+        distillation: Distillation | None,
+        stopping: EarlyStopping | None,
+        restore_best: bool,
+        max_gradient_norm: float | None,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.model, self.data, self.criterion = model, data, criterion
+        self.optimizer, self.scheduler, self.each_step = optimizer, scheduler, each_step
+        self.seed, self.epochs = seed, epochs
+        self.augment, self.distillation = augment, distillation
+        self.stopping, self.restore_best = stopping, restore_best
+        self.max_gradient_norm, self.callbacks = max_gradient_norm, callbacks
+        self.trained = [p for group in optimizer.param_groups for p in group["params"]]
+        self.teacher_logits = self._teacher_table()
+        self.path: Path | None = None
+
+        # where it stands: the epoch (from 1), steps done in it, and what they gave so far
+        self.epoch, self.step = 1, 0
+        self.losses: list[float] = []
+        self.sizes: list[int] = []
+        self.errors = 0
+        self.elapsed = 0.0
+        self.unread: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.generator = torch.Generator()
+        self.history = History()
+        self.safe, self.safe_at = copy_state(model), (1, 0)
+        self.best: dict[str, Tensor] = {}
+
+    # ------------------------------------------------------------------------------- running
+
+    def run(self) -> History:
+        self._resume()
+        first = self.epoch
+        if not self._ended():
+            for _ in track(range(first, self.epochs + 1), "training"):
+                self._run_epoch()
+                if self._ended():
+                    break
+                self._save_if_due()
+        if not self.history.stopped:
+            self.history.stopped = "all epochs done"
+        self._save()
+        self.history.kept_epoch = len(self.history)
+        if self.stopping is not None and self.restore_best and self.stopping.best_check:
+            restore_state(self.model, self.best)
+            self.history.kept_epoch = self.stopping.best_check
+        self.optimizer.zero_grad()
+        return self.history
+
+    def _ended(self) -> bool:
+        return bool(self.history.stopped) or self.epoch > self.epochs
+
+    def _run_epoch(self) -> None:
+        model, optimizer, criterion = self.model, self.optimizer, self.criterion
+        augment, table, limit = self.augment, self.teacher_logits, self.max_gradient_norm
+        started = time.perf_counter() - self.elapsed
+        model.train()
+        if self.step == 0:
+            seed_global_generators(derived_seed(self.seed, "noise", self.epoch))
+            self.generator = derived_generator(self.seed, "augmentation", self.epoch)
+        for x, y, index in self._batches():
+            if augment is not None:
+                x = augment(x, self.generator)
+            logits = None
+            if table is not None and index is not None:
+                logits = table.index_select(0, index)
+            elif self.distillation is not None:
+                logits = teacher_outputs(self.distillation.teacher, x).to(self.trained[0])
+            optimizer.zero_grad()
+            outputs = model(x)
+            loss = criterion(outputs, y, logits)
+            torch.autograd.backward(loss)
+            if limit is not None:
+                nn.utils.clip_grad_norm_(self.trained, limit)
+            optimizer.step()
+            if self.each_step and self.scheduler is not None:
+                self.scheduler.step()
+            self.step += 1
+            self.unread.append((loss.detach(), outputs.detach(), y))
+            if len(self.unread) >= STEPS_BETWEEN_CHECKS:
+                self._check()
+            if self.path is not None and time.monotonic() >= self.next_save:
+                self.elapsed = time.perf_counter() - started
+                self._save()
+        self._check()
+        self._end_epoch(started)
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        source, size = self.data.train, self.data.batch_size
+        batches = source.batches(size, self.epoch, self.step)
+        steps = None if source.samples is None else math.ceil(source.samples / size)
+        if steps is None or steps > STEPS_BETWEEN_CHECKS:  # an epoch worth a bar of its own
+            left = None if steps is None else steps - self.step
+            return track(batches, f"epoch {self.epoch}", total=left)
+        return batches
+
+    def _end_epoch(self, started: float) -> None:
+        samples = sum(self.sizes)
+        classified = self.data.problem.is_classification
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        train_loss = math.fsum(a * b for a, b in zip(self.losses, self.sizes, strict=True))
+        validation_loss, validation_error = self._validate()
+        self.history.epochs.append(
+            Epoch(
+                self.epoch,
+                train_loss / samples,
+                self.errors / samples if classified else None,
+                validation_loss,
+                validation_error,
+                rate,
+                time.perf_counter() - started,
+            )
+        )
+        if self.scheduler is not None and not self.each_step:
+            if isinstance(self.scheduler, ReduceLROnPlateau):
+                watched = self.history.epochs[-1]
+                self.scheduler.step(
+                    watched.train_loss if validation_loss is None else validation_loss
+                )
+            else:
+                self.scheduler.step()
+        if self.stopping is not None and validation_loss is not None:
+            if self.stopping.update(validation_loss):
+                self.history.stopped = (
+                    f"no better validation loss in {self.stopping.patience} epochs"
+                )
+            if self.stopping.improved and self.restore_best:
+                self.best = copy_state(self.model)
+        self.epoch += 1
+        self.step, self.errors, self.elapsed = 0, 0, 0.0
+        self.losses, self.sizes = [], []
+        self.safe_at = (self.epoch, 0)
+        with evaluation_mode(self.model):
+            for callback in self.callbacks:
+                if callback(self.model, self.history) is True and not self.history.stopped:
+                    self.history.stopped = "a callback asked to stop"
+
+    def _validate(self) -> tuple[float | None, float | None]:
+        if self.data.validation is None:
+            return None, None
+        problem = self.data.problem
+        losses, errors, samples = [], [], 0
+        with torch.no_grad(), evaluation_mode(self.model):
+            for x, y, _ in self.data.validation.pass_through():
+                outputs = self.model(x)
+                losses.append(problem.loss(outputs, y).double() * len(x))
+                wrong = count_errors(problem.task, outputs, y)
+                if wrong is not None:
+                    errors.append(wrong)
+                samples += len(x)
+        mean = float(torch.stack(losses).sum()) / samples
+        return mean, int(torch.stack(errors).sum()) / samples if errors else None
+
+    def _check(self) -> None:
+        """Read the losses of the last steps; keep the weights if all is finite, else go back."""
+        if not self.unread:
+            return
+        losses = torch.stack([loss for loss, _, _ in self.unread]).double()
+        wrong = count_errors(
+            self.data.problem.task,
+            torch.cat([outputs for _, outputs, _ in self.unread]),
+            torch.cat([y for _, _, y in self.unread]),
+        )
+        finite = torch.stack([torch.isfinite(p).all() for p in self.trained]).all()
+        values = losses.tolist()
+        for i, value in enumerate(values):
+            if not math.isfinite(value):
+                self._diverge(f"the loss is {value}", self.step - len(values) + i + 1)
+        if not bool(finite):
+            self._diverge("the weights are no longer finite", self.step)
+        self.losses += values
+        self.sizes += [len(y) for _, _, y in self.unread]
+        self.errors += 0 if wrong is None else int(wrong)
+        self.unread = []
+        with torch.no_grad():
+            for name, tensor in model_state(self.model).items():
+                self.safe[name].copy_(tensor)
+        self.safe_at = (self.epoch, self.step)
+
+    def _diverge(self, what: str, step: int) -> None:
+        restore_state(self.model, self.safe)
+        self.optimizer.zero_grad()
+        raise Diverged(what, self.epoch, step, self.safe_at)
+
+    def _teacher_table(self) -> Tensor | None:
+        """The teacher's logits on all training samples, where they do not change."""
+        if self.distillation is None:
+            return None
+        teacher, source = self.distillation.teacher, self.data.train
+        if teacher is self.model:
+            raise InvalidInput("the teacher and the student are the same module; copy it first")
+        if isinstance(source, InMemory) and self.augment is None:
+            logits = teacher_outputs(teacher, source.data.x).to(self.trained[0])
+            check_teacher(self.data.problem, logits)
+            return logits
+        check_teacher(self.data.problem, teacher_outputs(teacher, self.data.problem.train.x[:2]))
+        return None
+
+    # --------------------------------------------------------------------------- checkpoints
+
+    def keep(self, path: Path, every: float, configuration: dict[str, str]) -> None:
+        """Keep the state in a file, and recognise it by the configuration and by all there is."""
+        if path.is_dir():
+            raise InvalidInput(f"the checkpoint must be a file, and {path} is a directory")
+        self.path, self.every = path, every
+        self.next_save = time.monotonic() + every
+        groups = [
+            {k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups
+        ]
+        self.configuration = {
+            "the model": model_signature(self.model),
+            "the training data": _signature(self.data.train),
+            "the validation data": _signature(self.data.validation),
+            "the task": self.data.problem.task,
+            "batch_size": str(self.data.batch_size),
+            "seed": str(self.seed),
+            "the optimizer": f"{type(self.optimizer).__name__} {groups}",
+            "augment": "none" if self.augment is None else callable_name(self.augment),
+            "max_gradient_norm": str(self.max_gradient_norm),
+            "patience": "none"
+            if self.stopping is None
+            else f"{self.stopping.patience}, {self.stopping.min_improvement}, {self.restore_best}",
+            "distillation": "none"
+            if self.distillation is None
+            else f"{self.distillation.temperature}, {self.distillation.weight}, "
+            f"teacher {weights_signature(self.distillation.teacher)}",
+            **configuration,
+        }
+        if self.scheduler is not None:
+            self.configuration["epochs"] = str(self.epochs)
+
+    def _save_if_due(self) -> None:
+        if self.path is not None and time.monotonic() >= self.next_save:
+            self._save()
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        self._check()
+        stopping = self.stopping
+        save_checkpoint(
+            self.path,
+            self.configuration,
+            {
+                "model": model_state(self.model),
+                "optimizer": self.optimizer.state_dict(),
+                "schedule": None if self.scheduler is None else self.scheduler.state_dict(),
+                "random": global_random_state(),
+                "augmentation": self.generator.get_state(),
+                "epoch": self.epoch,
+                "step": self.step,
+                "losses": self.losses,
+                "sizes": self.sizes,
+                "errors": self.errors,
+                "elapsed": self.elapsed,
+                "history": self.history.to_json(),
+                "best": self.best,
+                "stopping": None
+                if stopping is None
+                else [stopping.best, stopping.best_check, stopping.checks],
+            },
+        )
+        self.next_save = time.monotonic() + self.every
+
+    def _resume(self) -> None:
+        state = None if self.path is None else load_checkpoint(self.path, self.configuration)
+        if state is None:
+            return
+        history = History.from_json(state["history"])
+        if len(history) > self.epochs or (len(history) == self.epochs and state["step"]):
+            raise InvalidInput(
+                f"the checkpoint {self.path} has done {len(history)} epochs already, and epochs "
+                f"is {self.epochs}"
+            )
+        if history.stopped == "all epochs done" and len(history) < self.epochs:
+            history.stopped = ""
+        restore_state(self.model, state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["schedule"])
+        set_global_random_state(state["random"])
+        self.generator.set_state(state["augmentation"])
+        self.epoch, self.step = state["epoch"], state["step"]
+        self.losses, self.sizes, self.errors = state["losses"], state["sizes"], state["errors"]
+        self.elapsed, self.history, self.best = state["elapsed"], history, state["best"]
+        if self.stopping is not None:
+            self.stopping.best, self.stopping.best_check, self.stopping.checks = state["stopping"]
+        self.safe, self.safe_at = copy_state(self.model), (self.epoch, self.step)
+
+
+# --------------------------------------------------------------------------------- refused input
+
+
+def _check_settings(
+    epochs: int,
+    patience: int | None,
+    validation: object,
+    max_gradient_norm: float | None,
+    checkpoint_every: float,
+    seed: int,
+) -> None:
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise InvalidInput(f"epochs must be a whole number >= 1, not {epochs!r}")
+    if patience is not None and validation is None:
+        raise InvalidInput("patience needs validation data: what else should stop improving?")
+    if max_gradient_norm is not None and not max_gradient_norm > 0:
+        raise InvalidInput(f"max_gradient_norm must be positive, not {max_gradient_norm!r}")
+    if not checkpoint_every >= 0:
+        raise InvalidInput(f"checkpoint_every is a number of seconds >= 0, not {checkpoint_every}")
+    derived_seed(seed, "check")
+
+
+def _trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    if not isinstance(model, nn.Module):
+        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    everything = list(model.parameters())
+    if not everything:
+        raise InvalidInput("the model has no parameters: there is nothing to train")
+    trained = [p for p in everything if p.requires_grad]
+    if not trained:
+        raise InvalidInput("every parameter of the model is frozen: set requires_grad on some")
+    return trained
+
+
+def _refuse_single_sample_batches(model: nn.Module, source: Source, size: int) -> None:
+    if source.samples is None or not any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
+        return
+    if 1 in (size, source.samples) or source.samples % size == 1:
+        raise InvalidInput(
+            f"with {source.samples} samples and batch_size {size} a batch of one sample is left, "
+            "and batch normalisation needs at least two: choose another batch_size"
+        )
+
+
+def _signature(source: Source | None) -> str:
+    if source is None:
+        return "none"
+    if isinstance(source, InMemory):
+        return data_signature(source.data)
+    return "a stream" if source.samples is None else f"{source.samples} samples of a data set"
+
+
+@contextmanager
+def _modes_kept(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

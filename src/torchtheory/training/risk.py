@@ -1,0 +1,151 @@
+r"""Risk: the mean loss over a law, over a sample, and over the part held out of training.
+
+.. math:: R(f) = \mathbb E\,\ell(f(x), y), \qquad \hat R_s(f) = \frac1s \sum_i \ell(f(x_i), y_i).
+
+The empirical risk of samples that the model has not met, in training or in selecting it, is an
+unbiased estimate of the risk with a standard error of order :math:`s^{-1/2}`. The samples it was
+trained on, or was early-stopped by, give a biased one. Sources: notes "Deep Learning", section
+2.2; slides, "Objective"; The Modern Mathematics of Deep Learning, Definitions 1.7 and 1.11.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import EmptyData, InvalidInput
+from torchtheory.core.estimate import Estimate
+from torchtheory.core.model import global_randomness_kept
+from torchtheory.core.problem import Loss, Problem, Task
+from torchtheory.core.samples import Data, Samples, collect
+from torchtheory.training.seeds import derived_generator
+
+Sampler = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+
+
+def split_indices(samples: int, fraction: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows to hold out: ``round(fraction * samples)`` at random, at least 1.
+
+    >>> kept, held = split_indices(10, 0.3)
+    >>> len(kept), len(held), sorted([*kept.tolist(), *held.tolist()]) == list(range(10))
+    (7, 3, True)
+    """
+    if not 0 < fraction < 1:
+        raise InvalidInput(
+            f"the validation fraction must lie strictly between 0 and 1, not {fraction!r}"
+        )
+    if samples < 2:
+        raise EmptyData(f"{samples} sample cannot be split into two parts")
+    held = min(max(round(fraction * samples), 1), samples - 1)
+    order = torch.randperm(samples, generator=derived_generator(seed, "split"))
+    return order[held:].sort().values, order[:held].sort().values
+
+
+def split(data: Data, fraction: float, *, seed: int = 0) -> tuple[Samples, Samples]:
+    """Samples to train on, and a random ``fraction`` held out.
+
+    >>> train, validation = split((torch.arange(10.0), torch.zeros(10)), 0.2)
+    >>> len(train), len(validation)
+    (8, 2)
+    """
+    samples = collect(data, "train", limit=sys.maxsize, seed=seed)
+    kept, held = split_indices(len(samples), fraction, seed=seed)
+    return (
+        Samples(samples.x[kept], samples.y[kept], samples.note),
+        Samples(samples.x[held], samples.y[held], samples.note),
+    )
+
+
+def empirical_risk(
+    model: nn.Module, data: Data, loss: Loss | None = None, task: Task | None = None
+) -> Estimate:
+    r"""The mean loss :math:`\frac1s\sum_i \ell(f(x_i), y_i)`, with its standard error.
+
+    Args:
+        model: any module; run in evaluation mode and left as it was.
+        data: ``(x, y)``, a ``Dataset`` or a ``DataLoader``; all of it is used.
+        loss: mean over a batch of ``loss(outputs, targets)``; the task's usual one unless given.
+        task: inferred unless given, as for :class:`~torchtheory.core.problem.Problem`.
+
+    The standard error is that of an estimate of the risk only if the model was chosen without
+    these samples.
+
+    >>> net = nn.Linear(1, 1)
+    >>> _ = nn.init.zeros_(net.weight), nn.init.zeros_(net.bias)
+    >>> risk = empirical_risk(net, (torch.ones(4, 1), torch.tensor([1.0, 1.0, 3.0, 3.0])))
+    >>> risk.value, risk.samples
+    (5.0, 4)
+    """
+    problem = Problem(model, data, loss=loss, task=task, limit=sys.maxsize)
+    return Estimate.of(losses(problem, problem.train))
+
+
+def risk(
+    model: nn.Module,
+    sampler: Sampler,
+    samples: int,
+    *,
+    loss: Loss | None = None,
+    task: Task | None = None,
+    generator: torch.Generator | None = None,
+) -> Estimate:
+    r"""The risk :math:`\mathbb E\,\ell(f(x), y)` by Monte Carlo, with its standard error.
+
+    Args:
+        sampler: ``sampler(n, generator)`` -> ``(x, y)``, ``n`` independent draws of the law.
+        samples: how many fresh draws.
+
+    >>> def coin(n, generator):
+    ...     return torch.zeros(n, 1), torch.randint(0, 2, (n, 1), generator=generator).float()
+    >>> net = nn.Linear(1, 1)
+    >>> _ = nn.init.constant_(net.bias, 0.5)
+    >>> risk(net, coin, 100, task="regression").value       # (1/2 - y)^2 whatever the coin shows
+    0.25
+    """
+    if samples < 1:
+        raise EmptyData("a risk needs at least one draw")
+    source = generator if generator is not None else derived_generator(0, "risk")
+    return empirical_risk(model, sampler(samples, source), loss, task)
+
+
+def losses(problem: Problem, samples: Samples) -> Tensor:
+    """The loss ``[n]`` of every sample of a problem, in chunks."""
+    each = torch.vmap(lambda o, y: problem.loss(o.unsqueeze(0), y.unsqueeze(0)))
+    with torch.no_grad(), global_randomness_kept():
+        outputs = problem.outputs(samples)
+        parts = [
+            each(o, y)
+            for o, y in zip(
+                torch.split(outputs, problem.chunk),
+                torch.split(samples.y, problem.chunk),
+                strict=True,
+            )
+        ]
+    return torch.cat(parts)
+
+
+def least_empirical_risk(
+    hypotheses: Sequence[nn.Module],
+    data: Data,
+    loss: Loss | None = None,
+    task: Task | None = None,
+) -> tuple[int, list[float]]:
+    r"""Empirical risk minimisation over a finite class: the index of the best, and all risks.
+
+    :math:`\mathcal A^{\mathrm{erm}}(s) \in \arg\min_{f\in\mathcal F} \hat R_s(f)`; the first of
+    equals wins.
+
+    >>> nets = [nn.Linear(1, 1, bias=False) for _ in range(2)]
+    >>> for net, weight in zip(nets, (1.0, 2.0)):
+    ...     _ = nn.init.constant_(net.weight, weight)
+    >>> least_empirical_risk(nets, (torch.ones(2, 1), torch.tensor([2.0, 3.0])))
+    (1, [2.5, 0.5])
+    """
+    if not hypotheses:
+        raise EmptyData("empirical risk minimisation needs at least one hypothesis")
+    samples = collect(data, "train", limit=sys.maxsize)
+    risks = [empirical_risk(f, samples, loss, task).value for f in hypotheses]
+    return min(range(len(risks)), key=risks.__getitem__), risks
