@@ -1,10 +1,11 @@
 """The command line: parses, calls, prints. Results go to stdout, progress and errors to stderr.
 
-Exit codes: 0 done, 1 some claim is violated (or a lab failed), 2 bad input.
+Exit codes: 0 done, 1 some claim is violated (or a lab failed), 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import platform
@@ -32,6 +33,7 @@ app.add_typer(lab_app, name="lab")
 
 DEFAULT_RUNS = Path("torchtheory-runs")
 DEFAULT_AUDIT = Path("torchtheory-audit")
+INTERRUPTED = 130
 
 
 class PresetChoice(StrEnum):
@@ -97,9 +99,12 @@ def audit(
 
       torchtheory audit --only curvature --only risk --json
     """
+    import torch
+
     from torchtheory.audit.example import digits_example
     from torchtheory.core.audit import audit as run_audit
     from torchtheory.core.loading import load_model, load_weights
+    from torchtheory.core.random import as_generator
     from torchtheory.data.files import load_npz
 
     train: Any
@@ -113,6 +118,7 @@ def audit(
         if data is None:
             raise InvalidInput("--model needs --data file.npz, the data to audit it on")
         train, test = load_npz(data)
+        torch.manual_seed(as_generator(seed).initial_seed())  # first weights of the factory
         network = load_model(model)
         if weights is not None:
             load_weights(network, weights)
@@ -154,6 +160,7 @@ def lab_list(
       torchtheory lab list --covers N-08
     """
     from rich.table import Table
+    from rich.text import Text
 
     from torchtheory.core import catalogue
     from torchtheory.core.lab import labs
@@ -177,7 +184,7 @@ def lab_list(
     for column in ("lab", "room", "title", "covers"):
         table.add_column(column, no_wrap=column in ("lab", "room"))
     for f in chosen:
-        table.add_row(f.name, f.room, f.title, ", ".join(f.covers))
+        table.add_row(*map(Text, (f.name, f.room, f.title, ", ".join(f.covers))))
     _console().print(table)
 
 
@@ -190,6 +197,7 @@ def lab_show(name: Annotated[str, typer.Argument(help="The lab.")], as_json: Jso
       torchtheory lab show hopfield-capacity
     """
     from rich.table import Table
+    from rich.text import Text
 
     from torchtheory.core import catalogue
     from torchtheory.core.lab import find_lab, type_name
@@ -224,7 +232,8 @@ def lab_show(name: Annotated[str, typer.Argument(help="The lab.")], as_json: Jso
     if lab.parameters:
         table = Table("parameter", "is", "quick", "full", box=None, header_style="bold")
         for p in lab.parameters.values():
-            table.add_row(p.name, type_name(p.type), _shown(p.quick), _shown(p.full))
+            row = (p.name, type_name(p.type), _shown(p.quick), _shown(p.full))
+            table.add_row(*map(Text, row))
         console.print()
         console.print(table)
 
@@ -293,7 +302,7 @@ def lab_run(
         page = out / "index.html"
         console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
     for failure in failures:
-        print(f"torchtheory: lab {failure.lab.name}: {failure.sentence}", file=sys.stderr)
+        _complain(f"lab {failure.lab.name}: {failure.sentence}")
     if any(f.bad_input for f in failures):
         raise typer.Exit(2)
     raise typer.Exit(0 if not failures and all(r.passed for r in runs) else 1)
@@ -357,6 +366,11 @@ def errata(
         _print_json({"errata": [e.to_json() for e in found]})
     else:
         print_errata(found, _console())
+    without = [e for e in found if not e.claims]
+    for erratum in without:
+        _complain(f"erratum {erratum.text.key} has no numbers: lab {erratum.lab} did not finish")
+    if without:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -416,11 +430,40 @@ def doctor(as_json: Json = False) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: a foreseeable mistake becomes one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show ≤ shows ? instead
+            stream.reconfigure(errors="replace")
     try:
-        app(args=list(arguments) if arguments is not None else None)
+        code = _run(list(arguments) if arguments is not None else None)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as in "torchtheory index | head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code = app(args=arguments, prog_name="torchtheory", standalone_mode=False)
     except TorchTheoryError as error:
-        print(f"torchtheory: {error}", file=sys.stderr)
-        sys.exit(2)
+        _complain(str(error))
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except Exception as error:  # the parser's own errors have no common public class
+        if not hasattr(error, "format_message"):
+            raise
+        message = error.format_message()
+        if message:  # empty when only the help was asked for, and shown
+            _complain(message)
+        return 2
+    if code == INTERRUPTED:
+        _complain("interrupted; what was finished before is kept")
+    return code if isinstance(code, int) else 0
+
+
+def _complain(sentence: str) -> None:
+    print(f"torchtheory: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def _settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -448,7 +491,8 @@ def _shown(value: object) -> str:
 
 
 def _print_json(data: object) -> None:
-    print(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False))
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=not unicode))
 
 
 def _console() -> Any:

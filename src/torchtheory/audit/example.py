@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from torchtheory.core import progress
+from torchtheory.core.model import global_randomness_kept
+from torchtheory.core.random import as_generator
 from torchtheory.core.samples import Samples
 from torchtheory.data.real import digits, split
 
@@ -18,11 +20,12 @@ def digits_example(seed: int = 0) -> tuple[nn.Module, Samples, Samples]:
 
     The weights follow from ``seed`` alone; global random state is not touched.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = as_generator(seed)
     (x, y), test = split(*digits(), test_fraction=0.25, random=generator)
-    model = nn.Sequential(
-        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
-    )
+    with global_randomness_kept():  # layers draw their first weights from the global generator
+        model = nn.Sequential(
+            nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+        )
     for layer in model:
         if isinstance(layer, nn.Linear):
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)

@@ -199,15 +199,16 @@ def margins(problem: Problem, record: FindingRecord) -> None:
         right = (outputs.reshape(-1) > 0) == (problem.train.y.reshape(-1) > 0)
     else:
         right = outputs.argmax(1) == problem.train.y
-    disagree = int((right != (found["train"] > 0)).sum())
+    tied = found["train"] == 0  # two classes have exactly the same output: no prediction
+    disagree = int(((right != (found["train"] > 0)) & ~tied).sum())
     record.claim(
         "N-04",
         r"\gamma(x, y) > 0 \iff \text{the prediction is } y",
         promised=0,
         relation="==",
         measured=disagree,
-        reason="training samples on which the sign of the margin and the prediction disagree "
-        "(an exact tie between two classes does that)",
+        reason="training samples on which the sign of the margin and the prediction disagree"
+        + (f"; {int(tied.sum())} with an exact tie are left out" if bool(tied.any()) else ""),
     )
     values = {k: v.cpu().numpy() for k, v in found.items()}
     record.figure(

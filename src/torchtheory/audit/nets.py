@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -86,13 +88,14 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
     record.table(
         "orbit",
         ("hidden layers", "units", "parameter vectors with this function, at least"),
-        [(len(hidden), units, f"10^{exponent:.0f}")],
+        [(len(hidden), units, f"10^{math.floor(exponent)}")],
         caption="The product of the factorials of the hidden widths.",
     )
-    record.headline(
-        f"At least 10^{exponent:.0f} other parameter vectors compute exactly this function "
-        "(permuted hidden units)."
-    )
+    if exponent > 0:
+        record.headline(
+            f"At least 10^{math.floor(exponent)} other parameter vectors compute exactly this "
+            "function (permuted hidden units)."
+        )
 
 
 def _derangement(units: int, generator: torch.Generator) -> torch.Tensor:

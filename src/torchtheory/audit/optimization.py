@@ -8,7 +8,7 @@ import torch
 
 from torchtheory.audit.hypotheses import deterministic, has_parameters
 from torchtheory.core.eigenvalues import EigenResult, top_eigenpairs
-from torchtheory.core.errors import UnsupportedModel
+from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
 from torchtheory.core.finding import FindingRecord, finding
 from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.problem import Problem
@@ -37,7 +37,15 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
         record.note(f"Curvature of the mean loss over the first {SAMPLES} training samples.")
     hessian = hessian_operator(problem, samples)
     size = hessian.shape[0]
-    top = top_eigenpairs(hessian, 1, tolerance=1e-4, generator=record.generator)
+    try:
+        top = top_eigenpairs(hessian, 1, tolerance=1e-4, generator=record.generator)
+    except NonFinite:
+        raise
+    except InvalidInput as error:
+        raise UnsupportedModel(
+            "second derivatives taken in two orders differ: a layer's double backward is wrong "
+            "in torch (that of weight_norm is), or the loss is flat up to rounding"
+        ) from error
     total = trace(hessian, samples=min(size, 45), generator=record.generator)
     sharpness, residual = float(top.values[0]), float(top.residuals[0])
     slope = float(gradient(problem, samples).norm())
@@ -79,8 +87,7 @@ def _step_limit(
 
     def slope(sign: float) -> float:
         moved = {k: p + sign * displacement * direction[k] for k, p in problem.parameters.items()}
-        change = torch.func.jvp(problem.objective(samples), (moved,), (direction,))[1]
-        return float(change)
+        return float(gradient(problem, samples, parameters=moved) @ top.vectors[:, 0])
 
     measured = (slope(+1.0) - slope(-1.0)) / (2 * displacement)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -72,8 +71,8 @@ class Audit:
     def save(self, directory: str | Path) -> Path:
         """Write ``report.html``, ``audit.json`` and ``figures/``; returns the page's path.
 
-        The directory is made if needed. Only these names are written, each in one step; other
-        files in it are left alone.
+        The directory is made if needed. Only these files are written, each in one step; others in
+        it and in its ``figures/`` are left alone.
         """
         from torchtheory.report.html import audit_page
 
@@ -90,9 +89,9 @@ class Audit:
                 text = json.dumps(self.to_json(), indent=1, allow_nan=False, ensure_ascii=False)
                 (partial / "audit.json").write_text(text, encoding="utf-8")
                 (partial / "report.html").write_text(audit_page(self), encoding="utf-8")
-                if (target / "figures").is_dir():
-                    shutil.rmtree(target / "figures")
-                for name in ("figures", "audit.json", "report.html"):
+                (target / "figures").mkdir(exist_ok=True)
+                names = [f"figures/{path.name}" for path in (partial / "figures").iterdir()]
+                for name in (*names, "audit.json", "report.html"):
                     (partial / name).replace(target / name)
         except OSError as error:
             raise FileProblem(f"cannot write to {target}: {error.strerror}") from None
@@ -140,6 +139,7 @@ def audit(
     if not 0 < confidence < 1:
         raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")
     known = findings()
+    only = [only] if isinstance(only, str) else only
     for name in only or ():
         if name not in known:
             raise UnknownName("finding", name, known)
@@ -147,10 +147,11 @@ def audit(
     problem = Problem(model, train, test, loss, task, limit=limit, seed=seed)
     chosen = [f for f in known.values() if only is None or f.name in only]
     order = sorted(chosen, key=lambda f: COSTS.index(f.cost))
-    made = {
-        f.name: examine(f, problem, confidence=confidence, seed=seed)
-        for f in progress.track(order, "findings")
-    }
+    with progress.display():
+        made = {
+            f.name: examine(f, problem, confidence=confidence, seed=seed)
+            for f in progress.track(order, "findings")
+        }
     return Audit(
         title=title or type(model).__name__,
         facts=_facts(problem, confidence, seed),

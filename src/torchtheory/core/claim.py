@@ -277,7 +277,8 @@ def _slack(
 
 
 def _holds(relation: Relation, promised: float, low: float, high: float, tolerance: float) -> bool:
-    margin = tolerance * max(1.0, abs(promised)) if tolerance else 0.0
+    # a tolerance does not grow with an infinite promise: it would accept every number
+    margin = tolerance * max(1.0, abs(promised)) if math.isfinite(promised) else 0.0
     match relation:
         case "<=":
             return low <= promised + margin

@@ -25,7 +25,9 @@ import torch
 from torchtheory.core import catalogue
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.core.figure import check_name
+from torchtheory.core.lab import same_function
 from torchtheory.core.problem import Problem
+from torchtheory.core.random import as_generator
 from torchtheory.core.record import Record
 
 #: What a finding needs to do, cheapest first; findings run in this order.
@@ -93,6 +95,9 @@ class FindingRecord(Record):
             "cost": self.cost,
             "seconds": round(self.seconds, 3),
             **self.content_json(),
+            "figures": [
+                {**f.to_json(), "file": f"figures/{self.name}-{f.name}.png"} for f in self.figures
+            ],
         }
 
 
@@ -126,7 +131,7 @@ def finding(
     def register(
         function: Callable[[Problem, FindingRecord], None],
     ) -> Callable[[Problem, FindingRecord], None]:
-        if name in _FINDINGS:
+        if name in _FINDINGS and not same_function(_FINDINGS[name].function, function):
             raise InvalidInput(f"two findings are named {name!r}")
         _FINDINGS[name] = Finding(name, section, title, cost, ids, tuple(needs), function)
         return function
@@ -155,18 +160,18 @@ def examine(found: Finding, problem: Problem, *, confidence: float, seed: int) -
         section=found.section,
         cost=found.cost,
         confidence=confidence,
-        generator=torch.Generator().manual_seed(seed),
+        generator=as_generator(seed),
     )
     start = time.perf_counter()
-    reason = next((r for need in found.needs if (r := need(problem)) is not None), None)
-    if reason is None:
-        try:
+    try:
+        reason = next((r for need in found.needs if (r := need(problem)) is not None), None)
+        if reason is None:
             found.function(problem, record)
-        except TorchTheoryError as error:
-            reason = str(error)
-        except Exception as error:
-            sentence = " ".join(str(error).split())[:300]
-            reason = f"could not be computed: {type(error).__name__}: {sentence}"
+    except TorchTheoryError as error:
+        reason = str(error)
+    except Exception as error:
+        sentence = " ".join(str(error).split())[:300]
+        reason = f"could not be computed: {type(error).__name__}: {sentence}"
     if reason is not None:
         record.not_applicable(found.covers, rf"\text{{{_words(found.title)}}}", reason)
     record.seconds = time.perf_counter() - start

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 
@@ -30,7 +31,7 @@ def load_model(name: str) -> nn.Module:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise FileProblem(f"cannot import {module_name}: {error}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself when it is imported
         raise FileProblem(f"importing {module_name} raised {_sentence(error)}") from error
     factory: object = module
     for part in attribute.split("."):
@@ -43,7 +44,7 @@ def load_model(name: str) -> nn.Module:
         raise InvalidType(f"{name} is a {type(factory).__name__}, not a function or an nn.Module")
     try:
         model = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInput(f"{name}() raised {_sentence(error)}") from error
     if not isinstance(model, nn.Module):
         raise InvalidType(f"{name}() returned a {type(model).__name__}, not an nn.Module")
@@ -72,21 +73,27 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         ]
         raise InvalidInput(f"{file} does not fit the model: it {' and '.join(parts)}")
     for key, tensor in state.items():
-        if tensor.shape != own[key].shape:
+        if not is_lazy(own[key]) and tensor.shape != own[key].shape:
             raise InvalidInput(
                 f"{file} does not fit the model: {key} has shape {list(tensor.shape)}, the model "
                 f"needs {list(own[key].shape)}"
             )
-    model.load_state_dict(state)
+    try:
+        model.load_state_dict(state)
+    except Exception as error:
+        raise InvalidInput(f"{file} does not fit the model: {_sentence(error)}") from error
 
 
 def existing_file(path: str | Path) -> Path:
     """The path, or one sentence on why there is no such file."""
     file = Path(path)
-    if not file.exists():
-        raise FileProblem(f"there is no file {file}")
-    if not file.is_file():
-        raise FileProblem(f"{file} is not a file")
+    try:
+        if not file.exists():
+            raise FileProblem(f"there is no file {file}")
+        if not file.is_file():
+            raise FileProblem(f"{file} is not a file")
+    except OSError as error:  # a directory without permission, a name that is too long
+        raise FileProblem(f"cannot read {file}: {error.strerror}") from None
     return file
 
 
@@ -107,12 +114,15 @@ def _read_state_dict(file: Path) -> dict[str, Tensor]:
             f"{file} is not a plain state dict; pickled models can run code and are refused: save "
             "with safetensors.torch.save_file(model.state_dict(), ...) instead"
         ) from None
-    if not (isinstance(state, dict) and all(isinstance(v, Tensor) for v in state.values())):
+    if not (
+        isinstance(state, dict)
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items())
+    ):
         raise FileProblem(f"{file} must hold a state dict: names and tensors")
     return state
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 

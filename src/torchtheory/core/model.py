@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from torchtheory.core.errors import InvalidType, NonFinite, UnsupportedModel
@@ -20,6 +21,9 @@ Parameters = dict[str, Tensor]
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put every sub-module in evaluation mode, and back to what each was afterwards.
 
+    Attributes that the model sets while it runs (a cached activation, a weight that a hook
+    recomputes) are put back as well.
+
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     >>> with evaluation_mode(net):
     ...     net.training, net[1].training
@@ -28,17 +32,22 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     True
     """
     modes = [(module, module.training) for module in model.modules()]
+    attributes = [dict(vars(module)) for module, _ in modes]
     # the attribute, not .eval(): a model may override train() with effects of its own
     for module, _ in modes:
         module.training = False
-    # the fused attention kernel has no derivatives that torch.func could take
+    # fused attention kernels have no derivatives that torch.func could take twice
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-        for module, mode in modes:
+        for (module, mode), before in zip(modes, attributes, strict=True):
+            for name in vars(module).keys() - before.keys():
+                del vars(module)[name]
+            vars(module).update(before)
             module.training = mode
 
 
@@ -76,13 +85,21 @@ class PureFunction:
                 raise UnsupportedModel(
                     f"{name} is a lazy tensor without values; run the model once on a batch first"
                 )
+            if tensor.is_meta:
+                raise UnsupportedModel(
+                    f"{name} is on the meta device, which holds no values; load the weights first"
+                )
         self.model = model
         self.parameters: Parameters = {k: p.detach() for k, p in model.named_parameters()}
         self.buffers = {k: b.detach().clone() for k, b in model.named_buffers()}
 
     def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
+        # a copy of the input: the model's first layer may write to it
+        arguments = (x.clone(),)
         with evaluation_mode(self.model):
-            outputs = torch.func.functional_call(self.model, ({**self.buffers, **parameters}), (x,))
+            outputs = torch.func.functional_call(
+                self.model, {**self.buffers, **parameters}, arguments
+            )
         if not isinstance(outputs, Tensor):
             raise UnsupportedModel(
                 f"the model returns {type(outputs).__name__}; wrap it so that it returns one tensor"

@@ -121,7 +121,11 @@ class Problem:
         other.function = self.function.in_precision(dtype)
         other.train = self.train.in_precision(dtype)
         other.test = None if self.test is None else self.test.in_precision(dtype)
-        other._first_outputs(other.train)
+        probe = other._first_outputs(other.train)
+        try:
+            other.loss(probe, other.train.y[: len(probe)])
+        except Exception as error:
+            raise UnsupportedModel(f"the loss cannot be computed in {dtype}") from error
         return other
 
     def outputs(self, samples: Samples) -> Tensor:
@@ -145,7 +149,7 @@ class Problem:
         """
 
         def mean_loss(parameters: Parameters) -> Tensor:
-            return self.loss(self.function(parameters, samples.x), samples.y)
+            return self.loss(self.function(parameters, samples.x), samples.y).reshape(())
 
         return mean_loss
 
@@ -192,6 +196,11 @@ class Problem:
                 f"the model maps {len(x)} samples to an output of shape {list(outputs.shape)}; "
                 "its first dimension must be the samples"
             )
+        if not outputs.is_floating_point():
+            raise UnsupportedModel(
+                f"the model returns {outputs.dtype}; it must return real numbers, such as the "
+                "logits of the classes rather than the class"
+            )
         if not bool(torch.isfinite(outputs).all()):
             raise NonFinite("the model's outputs contain NaN or infinity on finite inputs")
         return outputs
@@ -210,7 +219,8 @@ class Problem:
             case "regression":
                 y = y.to(probe.dtype)
                 if y.shape[1:] != probe.shape[1:]:
-                    if y[0].numel() != probe[0].numel():
+                    # only dimensions of size 1 may differ: [2, 3] is not [3, 2]
+                    if _longer_than_one(y) != _longer_than_one(probe):
                         raise ShapeMismatch(
                             f"{name} targets have shape {list(y.shape[1:])} a sample but the "
                             f"model's outputs {list(probe.shape[1:])}"
@@ -230,11 +240,23 @@ class Problem:
             ) from error
         if not isinstance(once, Tensor) or once.numel() != 1:
             raise InvalidType("the loss must return one number, the mean over the batch")
+        if not bool(torch.isfinite(once)):
+            raise NonFinite("the loss is NaN or infinite on the first training samples")
         if not torch.allclose(once, twice, rtol=1e-3, atol=1e-6):
             raise InvalidInput(
                 "the loss must be a mean over the batch, but doubling the batch changed it; "
                 "use reduction='mean'"
             )
+        if len(probe) > 1:
+            alone = torch.stack(
+                [self.loss(probe[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(probe))]
+            )
+            if not torch.allclose(once.reshape(()), alone.mean(), rtol=1e-3, atol=1e-6):
+                raise InvalidInput(
+                    "the loss must be the plain mean of the samples' own losses, and this one is "
+                    "not (class weights, say, divide by the sum of weights); write it as "
+                    "lambda outputs, y: loss_of_each(outputs, y).mean()"
+                )
 
 
 def infer_task(outputs: Tensor, y: Tensor) -> Task:
@@ -258,8 +280,12 @@ def infer_task(outputs: Tensor, y: Tensor) -> Task:
     return "regression"
 
 
+def _longer_than_one(values: Tensor) -> list[int]:
+    return [size for size in values.shape[1:] if size != 1]
+
+
 def _values_within(y: Tensor, *choices: tuple[int, int]) -> bool:
-    values = torch.unique(y)
+    values = torch.unique(y.double())
     return any(bool(torch.isin(values, torch.as_tensor(c, device=y.device)).all()) for c in choices)
 
 
@@ -287,6 +313,8 @@ def _zero_one(y: Tensor, probe: Tensor, name: str) -> Tensor:
         raise ShapeMismatch(
             f"a binary model returns one logit a sample, and this one {probe[0].numel()}"
         )
+    if y[0].numel() != 1:
+        raise ShapeMismatch(f"{name} labels must be one number a sample, not {list(y.shape[1:])}")
     if not _values_within(y, (0, 1), (-1, 1)):
         raise LabelOutOfRange(f"{name} labels of a binary problem must be 0 and 1, or -1 and +1")
     return (y > 0).to(probe.dtype).reshape(len(y), *probe.shape[1:])

@@ -68,7 +68,7 @@ class Run(Record):
     @property
     def problems(self) -> list[str]:
         """Why the run fails, one sentence each; empty when it passes."""
-        found = [f"{c.id}: {c.statement} is violated" for c in self.claims if _violated(c)]
+        found = [f"{c.id}: ${c.statement}$ is violated" for c in self.claims if _violated(c)]
         controls = [c.control for c in self.claims if c.control is not None]
         found += [
             f"the control of {c.id} did not fail ({c.reason})" for c in controls if not _violated(c)
@@ -274,7 +274,8 @@ def code_fingerprint() -> str:
     """A digest of the package's source: a run is only taken up again by the code that made it."""
     package = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for path in sorted([*package.rglob("*.py"), *package.rglob("*.toml")]):
+    files = (p for kind in ("py", "toml", "html", "css") for p in package.rglob(f"*.{kind}"))
+    for path in sorted(files):
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
@@ -293,7 +294,7 @@ def _code(lab: Lab) -> str:
 
 def _plain(parameters: dict[str, Any]) -> dict[str, Any]:
     """Parameters as they come back from JSON."""
-    plain: dict[str, Any] = json.loads(json.dumps(parameters, default=str))
+    plain: dict[str, Any] = json.loads(json.dumps(parameters, default=str), parse_constant=str)
     return plain
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.loading import existing_file
+from torchtheory.core.samples import from_numpy
 
 Pair = tuple[Tensor, Tensor]
 
@@ -45,7 +47,7 @@ def _pair(arrays: dict[str, Any], part: str, file: Path) -> Pair:
     for name in (f"x_{part}", f"y_{part}"):
         if arrays[name].dtype.kind not in "biuf":
             raise FileProblem(f"{name} in {file} holds {arrays[name].dtype}, not numbers")
-        pair.append(torch.as_tensor(arrays[name]))
+        pair.append(from_numpy(arrays[name]))
     return pair[0], pair[1]
 
 
@@ -68,7 +70,7 @@ def read_idx(path: str | Path) -> Tensor:
     file = existing_file(path)
     try:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise FileProblem(f"{file} is not readable: {error}") from None
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
         raise FileProblem(f"{file} is not in IDX format")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import as_generator
 
 
@@ -33,6 +34,10 @@ def split(
     >>> len(train[0]), len(test[0])
     (1348, 449)
     """
+    if len(x) != len(y):
+        raise ShapeMismatch(f"there are {len(x)} inputs but {len(y)} targets")
+    if not 0 < test_fraction < 1:
+        raise InvalidInput(f"test_fraction must lie strictly between 0 and 1, not {test_fraction}")
     order = torch.randperm(len(x), generator=as_generator(random))
     cut = len(x) - round(len(x) * test_fraction)
     return (x[order[:cut]], y[order[:cut]]), (x[order[cut:]], y[order[cut:]])

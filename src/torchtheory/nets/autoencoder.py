@@ -129,7 +129,8 @@ class LinearAutoencoder(nn.Module):
 
     def loss(self, x: Tensor) -> Tensor:
         r""":math:`\frac1{2n}\sum_i\|x_i-DCx_i\|^2`."""
-        return (x - self(x)).square().sum() / (2 * len(x))
+        residual: Tensor = x - self(x)
+        return residual.square().sum() / (2 * len(x))
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Gradients of the loss in :math:`C` and :math:`D`, written out.

@@ -97,7 +97,7 @@ class GraphNetwork(nn.Module):
         """The value of every vertex, ``[s, width]`` each."""
         if x.ndim != 2 or x.shape[1] != self.features:
             raise ShapeMismatch(f"x must be [samples, {self.features}], not {list(x.shape)}")
-        dealt = x.split([self.widths[v] for v in self.inputs], dim=1)
+        dealt = torch.split(x, [self.widths[v] for v in self.inputs], dim=1)
         found: dict[Hashable, Tensor] = dict(zip(self.inputs, dealt, strict=True))
         for v in self.order:
             before = self.predecessors[v]
@@ -109,7 +109,7 @@ class GraphNetwork(nn.Module):
             found[v] = self.vertices[self._names[v]](joined)
             if found[v].shape[-1] != self.widths[v]:
                 raise ShapeMismatch(
-                    f"vertex {v} gives {found[v].shape[-1]} features, not its width {self.widths[v]}"
+                    f"vertex {v} has width {self.widths[v]} but gives {found[v].shape[-1]} features"
                 )
         return found
 

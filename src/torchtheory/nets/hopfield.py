@@ -17,7 +17,6 @@ Source: notes "Deep Learning", section 1.4 (Hopfield 1982; Goles 1985 for the sy
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -92,6 +91,8 @@ class Hopfield(nn.Module):
         weights = _real(weights, "weights")
         if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
             raise ShapeMismatch(f"weights must be [n, n], not {list(weights.shape)}")
+        if weights.numel() == 0:
+            raise EmptyData("weights are empty: a network needs at least one neuron")
         n = weights.shape[0]
         bias = torch.zeros_like(weights[0]) if bias is None else _real(bias, "bias").to(weights)
         if bias.shape != (n,):
@@ -437,9 +438,7 @@ def _real(values: Tensor, name: str) -> Tensor:
 
 def _refuse_ascent(weights: Tensor) -> None:
     """Refuse weights under which an update can raise the energy."""
-    scale = float(weights.abs().max()) if weights.numel() else math.nan
-    if math.isnan(scale):
-        raise EmptyData("weights are empty: a network needs at least one neuron")
+    scale = float(weights.abs().max())
     gap = float((weights - weights.T).abs().max())
     if gap > len(weights) * torch.finfo(weights.dtype).eps * scale:
         raise InvalidInput(

@@ -79,8 +79,8 @@ def hopfield_bit_error(
     if method not in ("gaussian", "exact"):
         raise InvalidInput(f"method must be exact, gaussian or asymptotic, not {method!r}")
     if terms == 0:
-        # no other pattern and so no noise; or one neuron, with field 0 or s
-        return 0.25 if shift == 0 else 0.0
+        # one pattern has no noise; one neuron with zero diagonal has no field, and always ties
+        return 0.5 if shift == 0 else 0.0
     if method == "gaussian":
         return _tail(shift / math.sqrt(terms))
     # S = 2 K - N with K binomial, so S = -shift iff K = (N - shift) / 2

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.labelled import at_least
@@ -155,14 +155,3 @@ def collapse_linear(model: nn.Module) -> CollapsedNetwork:
     if weight is None or bias is None:
         raise UnsupportedModel("the network has no dense layer")
     return CollapsedNetwork(weight, bias, int(torch.linalg.matrix_rank(weight)), narrowest)
-
-
-def polar_coordinates(x: Tensor) -> Tensor:
-    r"""Points of the plane ``[s, 2]`` as :math:`(r,\varphi)`, :math:`-\pi<\varphi\le\pi`.
-
-    >>> polar_coordinates(torch.tensor([[0.0, 2.0]]))
-    tensor([[2.0000, 1.5708]])
-    """
-    if x.ndim != 2 or x.shape[1] != 2:
-        raise InvalidInput(f"polar coordinates are of points [s, 2], not {list(x.shape)}")
-    return torch.stack([x.norm(dim=1), torch.atan2(x[:, 1], x[:, 0])], dim=1)

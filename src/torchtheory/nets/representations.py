@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import NotConverged
+from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import layer_outputs
 from torchtheory.nets.labelled import labelled
 from torchtheory.nets.separability import separability
@@ -70,3 +70,14 @@ def layerwise_separability(model: nn.Module, x: Tensor, y: Tensor) -> list[Layer
             answer = None
         found.append(LayerSeparability(name, kind, features.shape[1], answer))
     return found
+
+
+def polar_coordinates(x: Tensor) -> Tensor:
+    r"""Points of the plane ``[s, 2]`` as :math:`(r,\varphi)`, :math:`-\pi<\varphi\le\pi`.
+
+    >>> polar_coordinates(torch.tensor([[0.0, 2.0]]))
+    tensor([[2.0000, 1.5708]])
+    """
+    if x.ndim != 2 or x.shape[1] != 2:
+        raise InvalidInput(f"polar coordinates are of points [s, 2], not {list(x.shape)}")
+    return torch.stack([x.norm(dim=1), torch.atan2(x[:, 1], x[:, 0])], dim=1)

@@ -50,7 +50,9 @@ class Ridge:
 
     def rate(self, x: Tensor) -> Tensor:
         r""":math:`\|\nabla_xf\|=|\phi'(x^\top\theta)|\,\|\theta\|`, ``[s]``."""
-        return self.nonlinearity.slope(x @ self.direction).abs() * self.direction.norm()
+        slope = self.nonlinearity.slope(x @ self.direction)
+        rate: Tensor = slope.abs() * self.direction.norm()
+        return rate
 
 
 @dataclass(frozen=True, slots=True)

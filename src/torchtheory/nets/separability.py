@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labelled import at_least, homogeneous, labelled
+from torchtheory.nets.labelled import at_least, homogeneous, labelled, points
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 EPS = float(np.finfo(np.float64).eps)
@@ -91,7 +91,7 @@ def separability(x: Tensor, y: Tensor, *, bias: bool = True) -> Separability:
         origin = (lengths == 0).ravel().astype(np.float64)
         return _empty(x, z, origin / origin.sum())
     unit = z / units / lengths
-    for solve in (_separating_program, minimum_norm_point):
+    for solve in (_separating_program, _nearest_of_hull):
         direction, alpha = solve(unit)
         witness = _as_witness(x, z, direction / units, bias)
         if witness is not None:
@@ -143,19 +143,19 @@ def max_margin(x: Tensor, y: Tensor, *, bias: bool = True) -> MaxMargin:
     (tensor([0.6000, 0.8000]), tensor(-2.5000), 2.5)
     """
     x, y = labelled(x, y)
-    points, signs = x.double().cpu().numpy(), y.double().cpu().numpy()
+    rows, signs = x.double().cpu().numpy(), y.double().cpu().numpy()
     if bias:
         if abs(signs.sum()) == len(signs):
             raise InvalidInput("all labels are equal: with a bias the margin has no bound")
-        nearest, alpha = _nearest_of_two_hulls(points, signs)
+        nearest, alpha = _nearest_of_two_hulls(rows, signs)
     else:
-        nearest, alpha = minimum_norm_point(signs[:, None] * points)
+        nearest, alpha = _nearest_of_hull(signs[:, None] * rows)
     distance = float(np.linalg.norm(nearest))
-    radius = float(np.linalg.norm(points, axis=1).max())
+    radius = float(np.linalg.norm(rows, axis=1).max())
     if distance <= ROUNDING * radius:
         raise NotSeparable(f"not linearly separable: no margin exceeds {distance:.1e}")
     w = nearest / distance
-    heights = points @ w
+    heights = rows @ w
     offset = 0.0
     if bias:
         offset = -0.5 * (heights[signs > 0].min() + heights[signs < 0].max())
@@ -252,31 +252,30 @@ def weakly_separating_direction(x: Tensor, y: Tensor, *, bias: bool = True) -> T
     return torch.from_numpy(found.x / np.linalg.norm(found.x)).to(x)
 
 
-def minimum_norm_point(points: Array, *, max_steps: int | None = None) -> tuple[Array, Array]:
-    r"""The point of a polytope nearest to the origin (Wolfe 1976).
-
-    Args:
-        points: ``[s, d]``, whose convex hull is meant.
-        max_steps: most vertices to take up; :math:`100(s+d)` unless told.
+def minimum_norm_point(x: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The point of the convex hull of the rows of ``x[s, d]`` nearest to the origin (Wolfe 1976).
 
     Returns:
-        The nearest point ``[d]`` and convex weights ``[s]`` that give it. It ends when no vertex
-        :math:`q` has :math:`p^\top q` below :math:`p^\top p` by more than rounding.
+        The nearest point :math:`p` ``[d]`` and convex weights ``[s]`` that give it. It ends when
+        no row :math:`q` has :math:`p^\top q` below :math:`p^\top p` by more than rounding.
 
-    >>> p, alpha = minimum_norm_point(np.array([[1.0, 1.0], [1.0, -1.0], [5.0, 0.0]]))
-    >>> p, alpha
-    (array([1., 0.]), array([0.5, 0.5, 0. ]))
+    >>> minimum_norm_point(torch.tensor([[1.0, 1.0], [1.0, -1.0], [5.0, 0.0]]))
+    (tensor([1., 0.]), tensor([0.5000, 0.5000, 0.0000]))
     """
+    x = points(x)
+    nearest, alpha = _nearest_of_hull(x.double().cpu().numpy())
+    return torch.from_numpy(nearest).to(x), torch.from_numpy(alpha).to(x)
 
+
+def _nearest_of_hull(rows: Array) -> tuple[Array, Array]:
     def lowest(p: Array) -> tuple[int, Array]:
-        i = int(np.argmin(points @ p))
-        return i, points[i]
+        i = int(np.argmin(rows @ p))
+        return i, rows[i]
 
-    start = int(np.argmin((points**2).sum(1)))
-    limit = max_steps or 100 * sum(points.shape)
-    nearest, weights, names = _wolfe(start, points[start], lowest, limit)
-    alpha = np.zeros(len(points))
-    np.add.at(alpha, names, weights)
+    start = int(np.argmin((rows**2).sum(1)))
+    nearest, weights, names = _wolfe(start, rows[start], lowest, 100 * sum(rows.shape))
+    alpha = np.zeros(len(rows))
+    alpha[names] = weights
     return nearest, alpha
 
 
@@ -325,19 +324,19 @@ def _affine_minimiser(corral: Array) -> Array:
     return np.concatenate([[1 - rest.sum()], rest])
 
 
-def _nearest_of_two_hulls(points: Array, signs: Array) -> tuple[Array, Array]:
+def _nearest_of_two_hulls(rows: Array, signs: Array) -> tuple[Array, Array]:
     """The shortest vector from the negative hull to the positive one, and weights of its ends."""
     above, below = np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)
 
     def lowest(p: Array) -> tuple[tuple[int, int], Array]:
-        heights = points @ p
+        heights = rows @ p
         i = int(above[np.argmin(heights[above])])
         j = int(below[np.argmax(heights[below])])
-        return (i, j), points[i] - points[j]
+        return (i, j), rows[i] - rows[j]
 
-    name, first = lowest(points[above].mean(0) - points[below].mean(0))
-    nearest, weights, names = _wolfe(name, first, lowest, 100 * sum(points.shape))
-    alpha = np.zeros(len(points))
+    name, first = lowest(rows[above].mean(0) - rows[below].mean(0))
+    nearest, weights, names = _wolfe(name, first, lowest, 100 * sum(rows.shape))
+    alpha = np.zeros(len(rows))
     for weight, (i, j) in zip(weights, names, strict=True):
         alpha[i] += weight
         alpha[j] += weight

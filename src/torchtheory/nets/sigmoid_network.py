@@ -76,7 +76,8 @@ class SigmoidPerceptron(nn.Module):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         r"""Mean of :math:`\tfrac12(f(x)-y)^2`."""
-        return 0.5 * (self(x) - y).square().mean()
+        residual: Tensor = self(x) - y
+        return 0.5 * residual.square().mean()
 
     def fit(
         self,
@@ -105,11 +106,11 @@ class SigmoidPerceptron(nn.Module):
         losses = []
         for _ in range(epochs):
             order = torch.randperm(len(x), generator=source, device=source.device).to(x.device)
-            for chosen in order.split(batch):
+            for chosen in torch.split(order, batch):
                 by_beta, by_w = self.gradients(x[chosen], y[chosen])
                 with torch.no_grad():
-                    self.beta -= rate * by_beta
-                    self.w -= rate * by_w
+                    self.beta.sub_(rate * by_beta)
+                    self.w.sub_(rate * by_w)
             with torch.no_grad():
                 losses.append(float(self.loss(x, y)))
         return losses

@@ -13,15 +13,21 @@ from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
 
 
-def gradient(problem: Problem, samples: Samples | None = None) -> Tensor:
+def gradient(
+    problem: Problem,
+    samples: Samples | None = None,
+    *,
+    parameters: Parameters | None = None,
+) -> Tensor:
     r""":math:`\nabla L(\theta)` as a vector ``[p]``, summed over chunks of the samples.
 
     Costs one forward and one backward pass over the samples; memory is that of one chunk.
     """
     samples = problem.train if samples is None else samples
-    total = torch.zeros_like(flatten(problem.parameters))
+    point = problem.parameters if parameters is None else parameters
+    total = torch.zeros_like(flatten(point))
     for x, y in samples.chunks(problem.chunk):
-        part = torch.func.grad(problem.objective(Samples(x, y)))(problem.parameters)
+        part = torch.func.grad(problem.objective(Samples(x, y)))(point)
         total += flatten(part) * (len(x) / len(samples))
     return total
 

@@ -63,6 +63,12 @@ class TaylorPolynomial:
             total = total * (x - self.center) + c
         return total
 
+    def truncate(self, degree: int) -> TaylorPolynomial:
+        """The polynomial of a lower degree, without differentiating again."""
+        if not 0 <= degree <= self.degree:
+            raise InvalidInput(f"a polynomial of degree {self.degree} has none of degree {degree}")
+        return TaylorPolynomial(self.function, self.center, self.coefficients[: degree + 1])
+
     def remainder(self, x: Tensor) -> Tensor:
         r""":math:`f(x)-P_k(x)`."""
         return self.function(x) - self(x)

@@ -50,8 +50,8 @@ def print_run(run: Run, console: Console, verbose: bool = False) -> None:
             console.print()
             console.print(Text(paragraph))
     console.print()
-    _print_content(run, console, verbose)
-    for problem in wording.problems(run):
+    _print_content(run, console, verbose, tables=verbose or not run.claims)
+    for problem in run.problems:
         console.print(_marked("✗", plain_prose(problem), "bold red"))
     word, style = ("passes", "bold green") if run.passed else ("fails", "bold red")
     console.print(Text.assemble((word, style), f": {wording.summary(run)}"))
@@ -89,7 +89,7 @@ def print_runs(runs: Sequence[Run], console: Console) -> None:
         console.print()
     for run in failing:
         console.print(Text.assemble((run.lab.name, "bold"), f" ({run.preset}, seed {run.seed})"))
-        for problem in wording.problems(run):
+        for problem in run.problems:
             console.print(_marked("✗", plain_prose(problem), "red"))
     claims = [c for run in runs for c in run.claims]
     parts = [
@@ -128,19 +128,21 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
                     (f"  {finding.cost}, {duration(finding.seconds)}", "dim"),
                 )
             )
-            _print_content(finding, console, verbose)
+            _print_content(finding, console, verbose, tables=True)
     claims = [c for f in audit.findings for c in f.claims]
     counts = f": {wording.tally(claims)}" if claims else ""
     console.print(Text(wording.counted(len(claims), "claim") + counts, style="bold"))
 
 
-def _print_content(content: Content, console: Console, verbose: bool) -> None:
+def _print_content(
+    content: Content, console: Console, verbose: bool, *, tables: bool
+) -> None:
     if content.claims:
         console.print(_claims(content.claims, console.width, verbose))
         console.print()
     for erratum in content.errata:
         console.print(erratum_block(erratum))
-    if verbose or not content.claims:
+    if tables:
         for table in content.tables:
             console.print(_data(table))
             console.print()

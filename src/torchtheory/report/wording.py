@@ -138,19 +138,6 @@ def at_confidence(claim: Claim) -> str:
     return "" if claim.interval is None else f"at {percent(claim.interval.confidence)}"
 
 
-def problems(run: Run) -> list[str]:
-    """Why a run fails, its formulas between dollars."""
-    found = []
-    for problem in run.problems:
-        for claim in run.claims:
-            bare = f"{claim.id}: {claim.statement} is violated"
-            if problem == bare and "$" not in claim.statement:
-                problem = f"{claim.id}: ${claim.statement}$ is violated"
-                break
-        found.append(problem)
-    return found
-
-
 def room_order(room: str) -> tuple[int, str]:
     """Rooms in the catalogue's order, then any other."""
     known = room in catalogue.ROOMS

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
@@ -19,7 +20,7 @@ from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.core.model import evaluation_mode
 from torchtheory.core.problem import Problem
 from torchtheory.core.singular_values import operator_norm_upper_bound
-from torchtheory.nets.chain import as_chain
+from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -45,6 +46,8 @@ _POINTWISE: dict[type[nn.Module], float] = {
     nn.Dropout: 1.0,
     nn.Dropout1d: 1.0,
     nn.Dropout2d: 1.0,
+    nn.Dropout3d: 1.0,
+    Rearrangement: 1.0,
     nn.AlphaDropout: 1.0,
     nn.Hardsigmoid: 1 / 6,
     nn.SiLU: 1.09984,  # at x = 2.39936
@@ -52,6 +55,7 @@ _POINTWISE: dict[type[nn.Module], float] = {
     nn.SELU: 1.0507009873554805 * 1.6732632423543772,  # the slope just below 0
     nn.Softmax: 0.5,
 }
+_GELU = {"none": 1.12891, "tanh": 1.129}  # at x = 1.41421 and x = 1.41850
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]
     x = torch.zeros(1, *input_shape, dtype=like.dtype, device=like.device)
     with torch.no_grad(), evaluation_mode(model):
         for link in as_chain(model):
+            if isinstance(vars(link.module).get("weight"), Tensor):
+                link.module(x)  # the weight is no parameter: a hook computes it in each pass
             lipschitz, frobenius = _norms(link.module, x, link.name)
             found.append(LayerNorm(link.name, type(link.module).__name__, lipschitz, frobenius))
             link.module.training = False
@@ -121,11 +127,17 @@ def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
     norms = []
     for part in torch.split(points, chunk):
         rows = jacobian(part).reshape(len(part), outputs, -1)
+        rows = rows.to(torch.promote_types(rows.dtype, torch.float32))  # half has no SVD
         norms.append(torch.linalg.matrix_norm(rows, 2))
     return torch.cat(norms)
 
 
 def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None]:
+    if not has_own_forward(module):
+        raise UnsupportedModel(
+            f"layer {name or type(module).__name__} is a {type(module).__name__} with a forward "
+            "of its own, whose Lipschitz constant no rule here gives"
+        )
     if isinstance(module, nn.Linear):
         weight = module.weight.double()
         return float(torch.linalg.matrix_norm(weight, 2)), float(weight.norm())
@@ -140,9 +152,9 @@ def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None
     if isinstance(module, nn.LeakyReLU):
         return max(1.0, abs(module.negative_slope)), None
     if isinstance(module, nn.ELU | nn.CELU):
-        return max(1.0, module.alpha if isinstance(module, nn.ELU) else 1.0), None
+        return max(1.0, abs(module.alpha) if isinstance(module, nn.ELU) else 1.0), None
     if isinstance(module, nn.GELU):
-        return 1.12991 if module.approximate == "none" else 1.13021, None
+        return _GELU[module.approximate], None
     if isinstance(module, nn.PReLU):
         return max(1.0, float(module.weight.abs().max())), None
     if type(module) in _POINTWISE:
@@ -167,15 +179,32 @@ def _convolution_norms(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> 
         image: Tensor = module._conv_forward(v, weight, None)
         return image
 
-    # Each filter tap stands once in the matrix for every output position whose tap does not fall
-    # on the padding; counting them by convolving ones with squared weights gives ||A||_F exactly.
-    ones = torch.ones_like(x, dtype=torch.float64)
     if module.padding_mode == "zeros":
+        # Each filter tap stands once in the matrix for every output position whose tap does not
+        # fall on the padding: convolving ones with squared weights counts them.
+        ones = torch.ones_like(x, dtype=torch.float64)
         frobenius = float(module._conv_forward(ones, weight.square(), None).sum().sqrt())
     else:
-        positions = math.prod(module(x).shape[2:])
-        frobenius = float(weight.norm()) * math.sqrt(positions)
+        # Other paddings repeat inputs, and taps that meet the same one add up in one entry.
+        taps = weight.flatten(2)
+        meetings = torch.ones(1, 1, dtype=torch.float64, device=x.device)
+        for d in range(x.ndim - 2):
+            meetings = torch.kron(meetings, _meetings(module, x, d))
+        products = torch.einsum("oit,oiu->tu", taps, taps)
+        frobenius = float((products * meetings).sum().sqrt())
     return _action_norm(action, x), frobenius
+
+
+def _meetings(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, dimension: int) -> Tensor:
+    """How often two taps of a filter meet the same input along one dimension, ``[k, k]``."""
+    size = x.shape[2 + dimension]
+    both = module._reversed_padding_repeated_twice[::-1][2 * dimension : 2 * dimension + 2]
+    places = torch.arange(size, dtype=torch.float64, device=x.device)[None, None]
+    places = F.pad(places, (both[1], both[0]), mode=module.padding_mode)[0, 0]
+    k, step = module.kernel_size[dimension], module.stride[dimension]
+    reach = module.dilation[dimension] * (k - 1) + 1
+    seen = places.unfold(0, reach, step)[:, :: module.dilation[dimension]]
+    return (seen[:, :, None] == seen[:, None, :]).sum(0).double()
 
 
 def _normalisation_norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float]:
@@ -199,7 +228,10 @@ def _max_pool_constant(module: nn.Module, x: Tensor) -> float:
     def each(value: int | Sequence[int]) -> tuple[int, ...]:
         return (value,) * dimensions if isinstance(value, int) else tuple(value)
 
-    windows = (
-        math.ceil(k / s) for k, s in zip(each(module.kernel_size), each(module.stride), strict=True)
-    )
-    return math.sqrt(math.prod(windows))
+    windows = 1
+    for k, s, d in zip(
+        each(module.kernel_size), each(module.stride), each(module.dilation), strict=True
+    ):
+        # taps at distance d meet an entry in steps of s / gcd(s, d)
+        windows *= math.ceil(k / (s // math.gcd(s, d)))
+    return math.sqrt(windows)

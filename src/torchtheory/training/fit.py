@@ -495,17 +495,16 @@ class _Training:
             raise InvalidInput(f"the checkpoint must be a file, and {path} is a directory")
         self.path, self.every = path, every
         self.next_save = time.monotonic() + every
-        groups = [
-            {k: v for k, v in g.items() if k != "params"} for g in self.optimizer.param_groups
-        ]
         self.configuration = {
+            **configuration,
             "the model": model_signature(self.model),
             "the training data": _signature(self.data.train),
             "the validation data": _signature(self.data.validation),
             "the task": self.data.problem.task,
             "batch_size": str(self.data.batch_size),
             "seed": str(self.seed),
-            "the optimizer": f"{type(self.optimizer).__name__} {groups}",
+            "the optimizer": type(self.optimizer).__name__,
+            **_settings(self.optimizer),
             "augment": "none" if self.augment is None else callable_name(self.augment),
             "max_gradient_norm": str(self.max_gradient_norm),
             "patience": "none"
@@ -515,7 +514,6 @@ class _Training:
             if self.distillation is None
             else f"{self.distillation.temperature}, {self.distillation.weight}, "
             f"teacher {weights_signature(self.distillation.teacher)}",
-            **configuration,
         }
         if self.scheduler is not None:
             self.configuration["epochs"] = str(self.epochs)
@@ -629,6 +627,16 @@ def _signature(source: Source | None) -> str:
     if isinstance(source, InMemory):
         return data_signature(source.data)
     return "a stream" if source.samples is None else f"{source.samples} samples of a data set"
+
+
+def _settings(optimizer: Optimizer) -> dict[str, str]:
+    """The settings of an optimizer by name, group by group."""
+    return {
+        f"{name} of the optimizer" + (f" (group {i})" if i else ""): str(value)
+        for i, group in enumerate(optimizer.param_groups)
+        for name, value in group.items()
+        if name != "params"
+    }
 
 
 @contextmanager

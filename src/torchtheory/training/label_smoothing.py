@@ -108,7 +108,8 @@ def smoothed_minimum(confusion: Tensor) -> Tensor:
     >>> round(float(smoothed_minimum(uniform_confusion(10, 0.1))[0]), 4)
     0.5003
     """
-    return torch.special.entr(check_confusion(confusion)).sum(0)
+    entropies: Tensor = torch.special.entr(check_confusion(confusion))
+    return entropies.sum(0)
 
 
 def smoothed_gap(classes: int, smoothing: float) -> float:

@@ -61,13 +61,14 @@ def seed_global_generators(seed: int) -> None:
 
 def global_random_state() -> RandomState:
     """The state of the global generators, as `torch.save` can store it."""
-    name, keys, position, has_gauss, cached = np.random.get_state()  # type: ignore[misc]  # noqa: NPY002
+    legacy: Any = np.random.get_state()  # noqa: NPY002
+    name, keys, position, has_gauss, cached = legacy
     version, internal, gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "numpy": [str(name), torch.tensor(keys.astype(np.int64)), position, has_gauss, cached],
-        "python": [version, list(internal), gauss],
+        "python": [version, torch.tensor(internal), gauss],
     }
 
 
@@ -80,4 +81,4 @@ def set_global_random_state(state: RandomState) -> None:
     keys = keys.numpy().astype(np.uint32)
     np.random.set_state((name, keys, position, has_gauss, cached))  # noqa: NPY002
     version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
+    random.setstate((version, tuple(internal.tolist()), gauss))

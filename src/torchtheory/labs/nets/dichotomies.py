@@ -37,7 +37,7 @@ def cover_dichotomies(
     points: int = 10,
     dimension: int = 4,
     programs: int = 6,
-    trials: int = 150,
+    trials: int = 100,
     features: int = 12,
 ) -> None:
     """Gaussian points are in general position, so Cover counts their linear labellings exactly.

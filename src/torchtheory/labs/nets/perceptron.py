@@ -454,4 +454,5 @@ def plot_bound(axis: Any, rows: list[tuple[float, float, int, int, int, int]]) -
     line = [1, max(ratio) * 1.5]
     axis.loglog(line, line, color="0.4", linewidth=1, label="Novikoff's bound")
     axis.set(xlabel=r"$R^2/\gamma^2$", ylabel="updates")
+    axis.minorticks_off()
     axis.legend(loc="upper left")

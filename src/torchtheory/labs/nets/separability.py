@@ -97,7 +97,7 @@ def decided(run: Run, samples: int, dimension: int, trials: int) -> None:
         z = labels.unsqueeze(1) * homogeneous(inside)
         residuals.append(float((refuted.combination @ z).norm()))
         z = y.unsqueeze(1) * homogeneous(x)
-        nearest.append(float(torch.from_numpy(minimum_norm_point(z.numpy())[0]).norm()))
+        nearest.append(float(minimum_norm_point(z)[0].norm()))
     run.claim(
         "N-05",
         r"S \text{ separable: the witness has } y_i(w^\top x_i+b)>0",

@@ -186,7 +186,8 @@ def functions_with_weights(n: int, values: tuple[int, ...]) -> Tensor:
     heights = weights @ boolean_inputs(n).T
     thresholds = torch.arange(-n, n + 2)
     fires = heights.unsqueeze(1) >= thresholds.reshape(1, -1, 1)
-    return torch.unique(fires.reshape(-1, 2**n), dim=0)
+    tables: Tensor = torch.unique(fires.reshape(-1, 2**n), dim=0)
+    return tables
 
 
 def hyperplane_functions(n: int) -> Tensor:

@@ -1,0 +1,515 @@
+"""Architectures beyond the chain: shortcuts, dense connections, graphs, maxout."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.activations import ACTIVATIONS, activation
+from torchtheory.nets.feedforward import dense, layer_outputs, mlp
+from torchtheory.nets.graph import GraphNetwork, layered_graph, neuron_graph
+from torchtheory.nets.maxout import Maxout, piecewise_linear_as_maxouts
+from torchtheory.nets.residual import DenselyConnected, ResidualLayer, residual_network
+
+
+@lab(
+    "shortcut-layers",
+    room="nets",
+    covers=["N-27", "N-28"],
+    title="Residual layers start at the identity and keep gradients alive through 100 layers",
+    full={"depth": 200, "width": 64, "samples": 1000},
+)
+def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 20) -> None:
+    """A residual layer with zero weights is the identity for every activation; a plain one is not.
+
+    With ‖W‖·Lip(φ) ≤ c < 1 every residual layer changes lengths of gradients by factors in
+    [1−c, 1+c] only, so through `depth` layers they keep at least (1−c)^depth of their size; those
+    of the plain stack shrink at least like c^depth. The picture shows both, layer by layer. A
+    densely connected network with its shortcuts set to 0 is the plain network.
+    """
+    x = run.randn(samples, width)
+    rows = list(ACTIVATIONS.values())
+    still = [residual(width, row.name) for row in rows]
+    plain = [gap(row(torch.zeros_like(x)), x) for row in rows]
+    run.claim(
+        "N-27",
+        r"F[0,0]=\mathrm{Id}\text{ for every }\phi",
+        promised=0,
+        relation="==",
+        measured=[gap(layer(x), x) for layer in still],
+        reason="exactly, also where φ(0) ≠ 0 (logistic, softplus, Gaussian)",
+        control=Control("a plain layer with zero weights", plain),
+    )
+    shift = run.randn(width)
+    moved = []
+    for row, layer in zip(rows, still, strict=True):
+        with torch.no_grad():
+            layer.inner.bias.copy_(shift)
+        moved.append(
+            (gap(layer(x), x + row(shift) - row(torch.zeros(1).double())), gap(layer(x), x))
+        )
+    run.claim(
+        "N-27",
+        r"F[0,b](x)=x+\phi(b)-\phi(0):\ \text{a shift}",
+        promised=0,
+        relation="==",
+        measured=[m[0] for m in moved],
+        tolerance=1e-14,
+        control=Control("taken for the identity", [m[1] for m in moved]),
+    )
+    v = run.randn(5, width)
+    projected = residual(width, "logistic", 5)
+    with torch.no_grad():
+        projected.projection.weight.copy_(v)  # type: ignore[union-attr]
+    run.claim(
+        "N-27",
+        r"F[V,0,0](x)=Vx,\ V\in\mathbb R^{m\times n}",
+        promised=0,
+        relation="==",
+        measured=gap(projected(x), x @ v.T),
+        tolerance=1e-14,
+    )
+
+    bound = 0.05
+    stacks = {
+        "residual": residual_network(width, depth, "tanh", random=run.generator),
+        "plain": mlp([width] * (depth + 1), "tanh", output="tanh", random=run.generator),
+    }
+    for stack in stacks.values():
+        for module in stack.modules():
+            if isinstance(module, nn.Linear):
+                with torch.no_grad():
+                    module.weight.mul_(bound / torch.linalg.matrix_norm(module.weight, 2))
+    norms = {name: gradient_norms(stack, x) for name, stack in stacks.items()}
+    run.claim(
+        "N-27",
+        r"\|W\|\,\mathrm{Lip}(\phi)\le c:\ \|\nabla_{x^0}\|\ge(1-c)^L\|\nabla_{x^L}\|",
+        promised=(1 - bound) ** depth * norms["residual"][-1],
+        relation=">=",
+        measured=norms["residual"][0],
+        reason=f"tanh, c = {bound}, L = {depth}; gradient of a random linear functional",
+        control=Control(
+            "no shortcut", norms["plain"][0], (1 - bound) ** depth * norms["plain"][-1]
+        ),
+    )
+    run.claim(
+        "N-27",
+        r"\|\nabla_{x^0}\|\le c^L\|\nabla_{x^L}\|\text{ without the shortcut: }\log_{10}",
+        promised=depth * math.log10(bound) + math.log10(norms["plain"][-1]),
+        relation="<=",
+        measured=math.log10(norms["plain"][0]),
+        control=Control(
+            "with it",
+            math.log10(norms["residual"][0]),
+            depth * math.log10(bound) + math.log10(norms["residual"][-1]),
+        ),
+    )
+    ratios = torch.tensor(norms["residual"])
+    run.claim(
+        "N-27",
+        r"(1-c)\le\|\nabla_{x^{\ell-1}}\|/\|\nabla_{x^\ell}\|\le1+c\text{ for every layer}",
+        promised=bound,
+        relation="<=",
+        measured=(ratios[:-1] / ratios[1:] - 1).abs(),
+        tolerance=1e-12,
+    )
+    densely(run)
+    run.figure(
+        "gradients",
+        lambda axis: plot_gradients(axis, norms, bound),
+        caption=f"Gradient at the output of each layer, {depth} layers: the plain stack loses a "
+        "factor of at least 20 a layer, the residual stack hardly anything.",
+    )
+
+
+def densely(run: Run) -> None:
+    """N-28: widths, parameters and the plain network inside."""
+    cases = [(2, (3, 4, 1)), (5, (2, 2, 2, 2, 3)), (1, (7,))]
+    nets = [DenselyConnected(n, m, "tanh", random=run.generator) for n, m in cases]
+    run.claim(
+        "N-28",
+        r"\text{layer }\ell+1\text{ has }n+\sum_{j\le\ell}m_j\text{ inputs: parameters}",
+        promised=[DenselyConnected.parameter_count(n, m) for n, m in cases],
+        relation="==",
+        measured=[sum(p.numel() for p in net.parameters()) for net in nets],
+        control=Control(
+            "the plain network of the same widths",
+            [sum(p.numel() for p in mlp((n, *m)).parameters()) for n, m in cases],
+        ),
+    )
+    x = run.randn(30, 5)
+    net = nets[1]
+    layers = []
+    for layer, m in zip(net.layers, (5, *net.growths), strict=False):
+        layers += [dense(layer.weight.detach()[:, :m], layer.bias.detach()), nn.Tanh()]  # type: ignore[index, operator]
+    plain = nn.Sequential(*layers[:-1])
+    run.claim(
+        "N-28",
+        r"\text{shortcut blocks set to }0:\ \text{the plain network}",
+        promised=0,
+        relation="==",
+        measured=gap(net.without_shortcuts()(x), plain(x)),
+        tolerance=1e-14,
+        control=Control("the shortcuts left in", gap(net(x), plain(x))),
+    )
+    values = layer_outputs(net, x)
+    inputs = [torch.tanh(values[f"layers.{i}"]) for i in range(4)]
+    last = torch.cat([*inputs[::-1], x], 1)
+    run.claim(
+        "N-28",
+        r"x^{\ell+1}=F^{\ell+1}(x^\ell,\dots,x^1,x)",
+        promised=0,
+        relation="==",
+        measured=gap(net.layers[4](last), net(x)),
+        tolerance=1e-14,
+        control=Control("the order reversed", gap(net.layers[4](last.flip(1)), net(x))),
+    )
+
+
+@lab(
+    "graph-networks",
+    room="nets",
+    covers=["A-07"],
+    title="Networks are functions on directed acyclic graphs; chains are the dense case",
+    full={"samples": 2000, "vertices": 60},
+)
+def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
+    """One module for any acyclic graph: a chain gives the dense network bit for bit.
+
+    The same network is built three times: as nn.Sequential, as a chain of layers and as a graph
+    of single neurons (drawn below, Figure 1.1 of the source). Shortcut edges turn it into the
+    residual and the densely connected network. On a random graph the gradients are compared with
+    difference quotients, and the values do not depend on the topological order that was taken.
+    """
+    x = run.randn(samples, 3)
+    net = mlp([3, 4, 6, 1], "tanh", random=run.generator)
+    chain = GraphNetwork(layered_graph([3, 4, 6, 1], "tanh"))
+    for vertex, layer in zip((1, 2, 3), net[::2], strict=True):
+        chain.vertex(vertex)[0].load_state_dict(layer.state_dict())  # type: ignore[index, operator, union-attr]
+    run.claim(
+        ["A-07", "A-08"],
+        r"\text{a chain graph is the dense network, bit for bit}",
+        promised=0,
+        relation="==",
+        measured=gap(chain(x), net(x)),
+        control=Control(
+            "other weights", gap(GraphNetwork(layered_graph([3, 4, 6, 1], "tanh"))(x), net(x))
+        ),
+    )
+    neurons = neuron_graph(net)
+    run.claim(
+        ["A-07", "A-08"],
+        r"\text{the graph of its single neurons computes the same}",
+        promised=0,
+        relation="==",
+        measured=gap(neurons(x), net(x)),
+        tolerance=1e-14,
+    )
+    run.claim(
+        "A-07",
+        r"\#\text{vertices}=\sum N_\ell,\ \#\text{edges}=\sum N_\ell N_{\ell-1}",
+        promised=[14, 42],
+        relation="==",
+        measured=[neurons.graph.number_of_nodes(), neurons.graph.number_of_edges()],
+    )
+    shortcut = DenselyConnected(3, [4, 6, 1], "tanh", random=run.generator)
+    every = layered_graph([3, 4, 6, 1], "tanh")
+    for before, after in ((0, 2), (1, 3), (0, 3)):
+        every.add_edge(before, after)
+    joined = GraphNetwork(every)
+    for i in (1, 2, 3):
+        joined.vertex(i)[0].load_state_dict(shortcut.layers[i - 1].state_dict())  # type: ignore[index, operator, union-attr]
+    run.claim(
+        ["A-07", "N-28"],
+        r"\text{with all shortcut edges it is the densely connected network}",
+        promised=0,
+        relation="==",
+        measured=gap(joined(x), shortcut(x)),
+        tolerance=1e-14,
+        control=Control("without them", gap(chain(x), shortcut(x))),
+    )
+    graph = random_graph(run, vertices)
+    built = GraphNetwork(graph, random=run.generator)
+    z = run.randn(5, built.features)
+    run.claim(
+        "A-07",
+        r"\text{gradient of a random graph network = difference quotients}",
+        promised=0,
+        relation="==",
+        measured=quotient_gap(built, z),
+        tolerance=1e-8,
+        control=Control(
+            "gradients of the network with one edge's weights set to 0",
+            quotient_gap(built, z, cut=True),
+        ),
+    )
+    values = built.values(z)
+    again = by_recursion(built, z)
+    run.claim(
+        "A-07",
+        r"\text{the value of a vertex depends on its predecessors only, not on the order taken}",
+        promised=0,
+        relation="==",
+        measured=[gap(values[v], again[v]) for v in graph],
+    )
+    run.figure(
+        "neurons",
+        lambda axes: plot_graphs(axes, neurons.graph, graph),
+        caption="Left: the fourteen neurons of the dense network (3, 4, 6, 1). Right: a random "
+        "acyclic graph; inputs blue, outputs orange.",
+        grid=(1, 2),
+        size=(10, 4),
+    )
+
+
+@lab(
+    "maxout",
+    room="nets",
+    covers=["S-03"],
+    title="Maxout units are convex, and the difference of two is any piecewise linear function",
+    full={"samples": 20_000},
+)
+def maxout(run: Run, samples: int = 500, features: int = 4, pieces: int = 5) -> None:
+    """The maximum of affine functions contains ReLU, |x| and leaky ReLU, and is always convex.
+
+    Convexity is tested on random segments. A continuous piecewise linear function on the line is
+    split into a convex and a concave part, each of which is one maxout unit: the picture shows
+    the function and the two.
+    """
+    x = run.randn(samples, features)
+    w, b = run.randn(features), run.randn(1)
+    zero = torch.zeros(features).double()
+    cases = {
+        "relu": (torch.stack([zero, w]), torch.cat([0 * b, b]), torch.relu(x @ w + b)),
+        "absolute value": (torch.stack([w, -w]), torch.zeros(2), (x @ w).abs()),
+        "leaky relu": (torch.stack([0.1 * w, w]), torch.zeros(2), activation("leaky relu")(x @ w)),
+    }
+    found = {}
+    for name, (weights, biases, wanted) in cases.items():
+        unit = Maxout(features, 1)
+        unit.set_pieces(weights.unsqueeze(0), biases.double().unsqueeze(0))
+        found[name] = gap(unit(x)[:, 0], wanted)
+    run.claim(
+        "S-03",
+        r"\max(0,w^\top x+b),\ \max(w^\top x,-w^\top x),\ \max(0.1w^\top x,w^\top x)",
+        promised=0,
+        relation="==",
+        measured=list(found.values()),
+        tolerance=1e-14,
+        reason="ReLU, absolute value, leaky ReLU",
+        control=Control("ReLU against |·|", gap(cases["relu"][2], cases["absolute value"][2])),
+    )
+    units = Maxout(features, 10, pieces, random=run.generator)
+    y, t = run.randn(samples, features), run.rand(samples, 1)
+    run.claim(
+        "S-03",
+        r"f(tx+(1-t)y)\le tf(x)+(1-t)f(y)",
+        promised=0,
+        relation="<=",
+        measured=(units(t * x + (1 - t) * y) - t * units(x) - (1 - t) * units(y)).detach(),
+        tolerance=1e-13,
+        control=Control(
+            "tanh units",
+            torch.tanh(t * x + (1 - t) * y) - t * torch.tanh(x) - (1 - t) * torch.tanh(y),
+        ),
+    )
+    by_hand = torch.stack(
+        [
+            (x @ units.affine.weight.T + units.affine.bias)[:, i * pieces : (i + 1) * pieces]
+            .max(1)
+            .values
+            for i in range(10)
+        ],
+        dim=1,
+    )
+    run.claim(
+        "S-03",
+        r"\text{unit }i=\max_j(w_{ij}^\top x+b_{ij})",
+        promised=0,
+        relation="==",
+        measured=gap(units(x), by_hand),
+        tolerance=1e-14,
+    )
+    run.claim(
+        "S-03",
+        r"\text{parameters: }k(d+1)m,\ k\text{ times those of a pointwise layer}",
+        promised=pieces * (features + 1) * 10,
+        relation="==",
+        measured=sum(p.numel() for p in units.parameters()),
+        control=Control("a ReLU layer", sum(p.numel() for p in mlp([features, 10]).parameters())),
+    )
+    knots = torch.linspace(-4, 4, 8).double() + 0.6 * (run.rand(8) - 0.5)
+    values = run.randn(8)
+    slopes = run.randn(2).tolist()
+    up, down = piecewise_linear_as_maxouts(knots, values, *slopes)
+    grid = torch.linspace(-6, 6, 2001, dtype=torch.float64)
+    wanted = torch.from_numpy(piecewise(grid.numpy(), knots.numpy(), values.numpy(), *slopes))
+    got = (up(grid.unsqueeze(1)) - down(grid.unsqueeze(1)))[:, 0].detach()
+    run.claim(
+        "S-03",
+        r"f=\max_j(a_jx+b_j)-\max_j(c_jx+d_j)\text{ for any continuous piecewise linear }f",
+        promised=0,
+        relation="==",
+        measured=gap(got, wanted),
+        tolerance=1e-11,
+        reason="eight random knots, against numpy's interpolation",
+        control=Control("one convex unit alone", gap(up(grid.unsqueeze(1))[:, 0], wanted)),
+    )
+    run.figure(
+        "difference",
+        lambda axis: plot_difference(axis, grid, got, up, down, knots, values),
+        caption="A piecewise linear function (black) as the difference of two convex maxout units.",
+    )
+
+
+def gap(a: Tensor, b: Tensor) -> float:
+    """Largest absolute difference."""
+    return float((a.detach() - b.detach()).abs().max())
+
+
+def residual(width: int, name: str, outputs: int | None = None) -> ResidualLayer:
+    """A residual layer with all weights 0."""
+    layer = ResidualLayer(width, outputs, name)
+    for p in layer.parameters():
+        nn.init.zeros_(p)
+    return layer
+
+
+def gradient_norms(stack: nn.Sequential, x: Tensor) -> list[float]:
+    """Norm of the gradient of a fixed linear functional at the input and after every block."""
+    size = 2 if isinstance(stack[0], nn.Linear) else 1
+    values = [x[:1].clone().requires_grad_()]
+    for start in range(0, len(stack), size):
+        values.append(stack[start : start + size](values[-1]))
+    gradients = torch.autograd.grad(values[-1].sum(), values)
+    return [float(g.norm()) for g in gradients]
+
+
+def random_graph(run: Run, vertices: int) -> nx.DiGraph:
+    """An acyclic graph with mixed widths and activations, every vertex on some path."""
+    names = ("tanh", "logistic", "softplus", "arctan")
+    graph = nx.DiGraph()
+    for v in range(vertices):
+        graph.add_node(v, width=1 + v % 3, activation=names[v % 4])
+        if v >= 3:
+            order = torch.randperm(v, generator=run.generator)[: 1 + v % 3]
+            graph.add_edges_from((int(u), v) for u in order)
+    graph.remove_nodes_from([v for v in range(3) if graph.out_degree(v) == 0])
+    return graph
+
+
+def quotient_gap(net: GraphNetwork, x: Tensor, *, cut: bool = False) -> float:
+    """Automatic gradient of the summed outputs against central differences, in x and one weight."""
+    net.zero_grad()
+    point = x.clone().requires_grad_()
+    vertex = net.vertex(net.outputs[-1])
+    weight = vertex[0].weight  # type: ignore[index, operator, union-attr]
+    kept = weight.detach().clone()
+    if cut:
+        with torch.no_grad():
+            weight.zero_()
+    net(point).sum().backward()
+    gradient, by_weight = point.grad, weight.grad
+    assert gradient is not None
+    assert by_weight is not None
+    with torch.no_grad():
+        weight.copy_(kept)
+        h = 1e-5
+        worst = 0.0
+        for i in range(x.shape[1]):
+            step = torch.zeros_like(x)
+            step[:, i] = h
+            quotient = (net(x + step).sum(1) - net(x - step).sum(1)) / (2 * h)
+            worst = max(worst, gap(quotient, gradient[:, i]))
+        for value in (1, -1):
+            weight[0, 0] = kept[0, 0] + value * h
+            total = float(net(x).sum())
+            by_weight[0, 0] -= value * total / (2 * h)
+        weight.copy_(kept)
+    return max(worst, float(by_weight[0, 0].abs()))
+
+
+def by_recursion(net: GraphNetwork, x: Tensor) -> dict[Any, Tensor]:
+    """Values by depth-first recursion, an order of its own."""
+    dealt = torch.split(x, [net.widths[v] for v in net.inputs], dim=1)
+    known: dict[Any, Tensor] = dict(zip(net.inputs, dealt, strict=True))
+
+    def value(v: Any) -> Tensor:
+        if v not in known:
+            joined = torch.cat([value(u) for u in net.predecessors[v]], dim=1)
+            known[v] = net.vertex(v)(joined)
+        return known[v]
+
+    for v in reversed(list(net.graph)):
+        value(v)
+    return known
+
+
+def piecewise(x: Any, knots: Any, values: Any, left: float, right: float) -> Any:
+    inside = np.interp(x, knots, values)
+    inside = np.where(x < knots[0], values[0] + left * (x - knots[0]), inside)
+    return np.where(x > knots[-1], values[-1] + right * (x - knots[-1]), inside)
+
+
+def plot_gradients(axis: Any, norms: dict[str, list[float]], bound: float) -> None:
+    depth = len(norms["plain"]) - 1
+    layers = list(range(depth + 1))
+    for colour, (name, values) in zip(COLOURS, norms.items(), strict=False):
+        axis.semilogy(layers, values, color=colour, label=f"{name} stack")
+    floor = [(1 - bound) ** (depth - i) * norms["residual"][-1] for i in layers]
+    axis.semilogy(layers, floor, color="0.5", linestyle="--", label=f"$(1-{bound})^{{L-\\ell}}$")
+    axis.set_xlabel("layer ℓ")
+    axis.set_ylabel("gradient norm")
+    axis.legend()
+
+
+def plot_graphs(axes: Any, neurons: nx.DiGraph, graph: nx.DiGraph) -> None:
+    tall = {0: 3, 1: 4, 2: 6, 3: 1}
+    place = {(i, j): (i, j - (tall[i] - 1) / 2) for i, j in neurons}
+    depth = dict.fromkeys(graph, 0)
+    for v in nx.topological_sort(graph):
+        depth[v] = max((depth[u] + 1 for u in graph.predecessors(v)), default=0)
+    rows: dict[int, int] = {}
+    spread = {}
+    for v in graph:
+        rows[depth[v]] = rows.get(depth[v], 0) + 1
+        spread[v] = (depth[v], rows[depth[v]] + 0.37 * (depth[v] % 2))
+    for axis, g, position in ((axes[0, 0], neurons, place), (axes[0, 1], graph, spread)):
+        for u, v in g.edges:
+            axis.annotate(
+                "", position[v], position[u],
+                arrowprops={"arrowstyle": "->", "color": "0.6", "shrinkA": 6, "shrinkB": 6, "lw": 0.7},
+            )  # fmt: skip
+        for v in g:
+            ends = (
+                COLOURS[0]
+                if g.in_degree(v) == 0
+                else COLOURS[1]
+                if g.out_degree(v) == 0
+                else "white"
+            )
+            axis.plot(*position[v], marker="o", markersize=10, color=ends, markeredgecolor="0.3")
+        axis.margins(0.12)
+        axis.axis("off")
+
+
+def plot_difference(
+    axis: Any, x: Tensor, got: Tensor, up: Maxout, down: Maxout, knots: Tensor, values: Tensor
+) -> None:
+    column = x.unsqueeze(1)
+    axis.plot(x, up(column)[:, 0].detach(), color=COLOURS[0], label="first unit")
+    axis.plot(x, down(column)[:, 0].detach(), color=COLOURS[1], label="second unit")
+    axis.plot(x, got, color="black", label="their difference")
+    axis.scatter(knots, values, color="black", s=16, zorder=3, label="knots")
+    axis.set_ylim(float(got.min()) - 2, float(got.max()) + 8)
+    axis.set_xlabel("x")
+    axis.legend(ncols=2)

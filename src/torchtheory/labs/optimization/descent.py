@@ -1,0 +1,556 @@
+"""What smoothness and the Polyak-Łojasiewicz inequality promise gradient descent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.convergence import (
+    first_critical,
+    geometric_bound,
+    iterations_to_critical_point,
+    polyak_lojasiewicz_constant,
+    sufficient_decrease,
+)
+from torchtheory.optimization.descent import Descent, Function, gradient_descent, gradient_of
+from torchtheory.primer.smoothness import smoothness_from_below
+
+#: Smoothness constant of x² + 3 sin² x, whose second derivative is 2 + 6 cos 2x.
+WAVY_SMOOTHNESS = 8.0
+
+
+@lab(
+    "gradient-descent",
+    room="optimization",
+    covers=["N-42", "N-43", "N-44", "N-45", "N-46", "N-47"],
+    title="Smoothness sets the step of gradient descent, and what it then achieves",
+    errata=[
+        "sufficient-decrease-taylor",
+        "sufficient-decrease-missing-gradient",
+        "sufficient-decrease-equality",
+        "geometric-convergence-index",
+    ],
+    full={"starts": 2000, "samples": 500, "features": 50, "iterations": 2000},
+)
+def descent(
+    run: Run, starts: int = 100, samples: int = 60, features: int = 8, iterations: int = 200
+) -> None:
+    """Gradient descent from many starts at once, on quadratics, logistic regression and functions
+    that are not convex.
+
+    The step 2/L separates convergence from divergence; below it every step decreases the function
+    by a definite amount; added up, that bounds the time to a point with a small gradient; and
+    where the gradient controls the gap (the Polyak-Łojasiewicz inequality, which a least squares
+    problem of deficient rank satisfies and x² + 3 sin² x as well) the gap falls geometrically.
+    Look at the three regimes of the step, and at how the bound follows the slowest run.
+    """
+    quadratic_regimes(run, features)
+    smoothness(run, samples, features)
+    logistic, constant = logistic_regression(run, samples, features)
+    decrease(run, logistic, constant, features, starts, iterations)
+    printed_lines(run, logistic, constant, features)
+    critical_points(run, starts)
+    curves = gradient_dominance(run, samples, features, starts, iterations)
+    run.figure(
+        "step-sizes",
+        plot_regimes,
+        caption="Gradient descent on ½(θ₁² + 10 θ₂²): below, at and above the step 2/λ with the "
+        "largest eigenvalue λ = 10.",
+        grid=(1, 3),
+        size=(11, 3.3),
+    )
+    run.figure(
+        "geometric-convergence",
+        lambda axes: plot_geometric(axes, curves),
+        caption="Gaps of all runs (thin) and the bound (1-μ/L)^T times the largest initial gap, "
+        "on a least squares problem of deficient rank and on x² + 3 sin² x.",
+        grid=(1, 2),
+    )
+
+
+def quadratic(matrix: Tensor) -> Function:
+    return lambda theta: (theta @ matrix * theta).sum(-1) / 2
+
+
+def spectrum_matrix(run: Run, eigenvalues: Tensor) -> tuple[Tensor, Tensor]:
+    """A symmetric matrix with these eigenvalues in a random basis, and the basis."""
+    basis, _ = torch.linalg.qr(run.randn(len(eigenvalues), len(eigenvalues)))
+    return basis * eigenvalues @ basis.T, basis
+
+
+def quadratic_regimes(run: Run, size: int) -> None:
+    eigenvalues = torch.logspace(-1, 1, size, dtype=torch.float64)
+    matrix, basis = spectrum_matrix(run, eigenvalues)
+    largest, start, steps = 10.0, run.randn(size), 40
+    h = quadratic(matrix)
+    eta = 1.5 / largest
+    path = gradient_descent(h, start, eta, steps).points
+    times = torch.arange(steps + 1).double()
+    factors = (1 - eta * eigenvalues) ** times[:, None]
+    closed = factors * (start @ basis) @ basis.T
+    bent = gradient_descent(lambda x: h(x) + 0.1 * torch.cos(x).sum(-1), start, eta, steps).points
+    run.claim(
+        "N-42",
+        r"h=\tfrac12\theta^\top A\theta:\ \theta^t=(I-\eta A)^t\theta^0: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(path - closed).abs().max(),
+        tolerance=1e-10,
+        control=Control("h is not quadratic: 0.1 Σ cos θ is added", (bent - closed).abs().max()),
+    )
+
+    def growth(relative: float) -> Tensor:
+        """How the component along the top eigenvector changes over all steps."""
+        top = gradient_descent(h, start, relative / largest, steps).points @ basis[:, -1]
+        return (top[-1] / top[0]).abs()
+
+    run.claim(
+        "N-42",
+        r"\eta<2/\lambda_{\max}: \text{ the top component shrinks}",
+        promised=1,
+        relation="<",
+        measured=torch.stack([growth(r) for r in (0.5, 1.0, 1.5, 1.9)]),
+        reason=f"ratio of its size after {steps} steps; η = 0.5, 1, 1.5, 1.9 in units of 1/λ",
+        control=Control("η = 2.1/λ", growth(2.1)),
+    )
+    run.claim(
+        "N-42",
+        r"\eta=2/\lambda_{\max}: \text{ the top component keeps its size}",
+        promised=1,
+        relation="==",
+        measured=growth(2.0),
+        tolerance=1e-9,
+        control=Control("η = 2.1/λ", growth(2.1)),
+    )
+    theta = start.clone().requires_grad_()
+    optimizer = torch.optim.SGD([theta], lr=eta)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        h(theta).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    run.claim(
+        "N-42",
+        r"\text{torch.optim.SGD is } \theta^{t+1}=\theta^t-\eta\nabla h(\theta^t):"
+        r" \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(theta.detach() - path[-1]).abs().max(),
+        tolerance=1e-12,
+    )
+
+
+def logistic_regression(run: Run, samples: int, features: int) -> tuple[Function, float]:
+    """The mean logistic loss of a noisy sample, and its smoothness constant (rows are patterns)."""
+    x = run.randn(samples, features)
+    y = torch.sign(x[:, 0] + run.randn(samples))
+
+    def h(theta: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(-y * (theta @ x.T)).mean(-1)
+
+    return h, float(torch.linalg.matrix_norm(x, 2) ** 2) / (4 * samples)
+
+
+def smoothness(run: Run, samples: int, features: int) -> None:
+    patterns, y = run.randn(features, samples), run.randn(samples)
+    exact = float(torch.linalg.eigvalsh(patterns @ patterns.T)[-1])
+    points = run.randn(30, features)
+
+    def squares(theta: Tensor) -> Tensor:
+        return (theta @ patterns - y).square().sum(-1) / 2
+
+    found = smoothness_from_below(squares, points, ascent_steps=0)
+    run.claim(
+        "N-43",
+        r"\text{least squares: } \|\nabla^2h\|_2=\lambda_{\max}(XX^\top)",
+        promised=exact,
+        relation="==",
+        measured=found.from_derivatives,
+        tolerance=1e-10,
+        control=Control(
+            "a quartic term is added",
+            smoothness_from_below(
+                lambda t: squares(t) + t.square().square().sum(), points, ascent_steps=0
+            ).from_derivatives,
+        ),
+    )
+    logistic, bound = logistic_regression(run, samples, features)
+    pieces = torch.cat([points, torch.zeros(1, features, dtype=torch.float64)])
+    measured = smoothness_from_below(logistic, pieces, ascent_steps=5)
+
+    def kinked(theta: Tensor) -> Tensor:
+        """Hinges instead of logistic losses: as steep, and not smooth at all."""
+        return torch.relu(theta).sum() * bound
+
+    close = torch.cat([points, -1e-3 * points.abs(), 1e-3 * points.abs()])
+    run.claim(
+        "N-43",
+        r"\text{logistic regression: } \frac{\|\nabla h(\theta_1)-\nabla h(\theta_2)\|}"
+        r"{\|\theta_1-\theta_2\|}\le\lambda_{\max}\bigl(\tfrac1{4s}XX^\top\bigr)",
+        promised=bound,
+        relation="<=",
+        measured=[measured.from_pairs, measured.from_derivatives],
+        tolerance=1e-10,
+        reason="largest difference quotient over pairs of points, and largest Hessian norm met",
+        control=Control(
+            "ReLUs, which are not smooth: the gradient jumps",
+            smoothness_from_below(kinked, close, ascent_steps=0).from_pairs,
+        ),
+    )
+    run.claim(
+        "N-43",
+        r"\text{logistic regression: } \|\nabla^2h(0)\|_2=\lambda_{\max}"
+        r"\bigl(\tfrac1{4s}XX^\top\bigr): \text{ the bound is attained}",
+        promised=bound,
+        relation="==",
+        measured=smoothness_from_below(logistic, pieces, ascent_steps=0).from_derivatives,
+        tolerance=1e-10,
+        control=Control(
+            "θ = 0 is not among the points",
+            smoothness_from_below(logistic, points, ascent_steps=0).from_derivatives,
+        ),
+    )
+    # on a domain of two pieces the Hessian knows nothing of what lies between them
+    slope = gradient_of(lambda t: torch.cos(t).sum(-1))
+    path = torch.linspace(0, 4, 400, dtype=torch.float64)[:, None]
+    quotients = torch.cdist(slope(path, 0), slope(path, 0)) / torch.cdist(path, path)
+    split = torch.cat([path[:40], path[-40:]])  # near 0 with slope +1 to come, and far off
+    step = torch.where(split > 2, 10.0, 0.0)  # h = 10 θ on the second piece, 0 on the first
+    run.claim(
+        "N-43",
+        r"\Theta \text{ convex}, \|\nabla^2h\|\le1 \implies \text{difference quotients}\le1",
+        promised=1.0,
+        relation="<=",
+        measured=torch.nan_to_num(quotients),
+        tolerance=1e-9,
+        reason="h = cos on [0, 4]",
+        control=Control(
+            "the domain is two intervals; h = 0 on one and 10 θ on the other has Hessian 0",
+            torch.nan_to_num(torch.cdist(step, step) / torch.cdist(split, split)),
+        ),
+    )
+
+
+def decrease(
+    run: Run, logistic: Function, constant: float, features: int, starts: int, steps: int
+) -> None:
+    def slack(h: Function, at: Tensor, eta: float, assumed: float) -> Tensor:
+        done = gradient_descent(h, at, eta, steps)
+        return sufficient_decrease(done.values, done.gradient_norms, eta, assumed)
+
+    def cosines(theta: Tensor) -> Tensor:
+        return torch.cos(theta).sum(-1)
+
+    at = 3 * run.randn(starts, features)
+    small = constant / 4
+    run.claim(
+        "N-44",
+        r"h(\theta-\eta\nabla h)\le h(\theta)-\eta(1-\tfrac{L\eta}2)\|\nabla h(\theta)\|^2:"
+        r" \text{ slack of every step}",
+        promised=0,
+        relation=">=",
+        measured=torch.stack(
+            [slack(logistic, at, r / constant, constant) for r in (0.5, 1.0, 1.9)]
+            + [slack(cosines, at, r, 1.0) for r in (0.5, 1.0, 1.9)]
+        ),
+        tolerance=1e-12,
+        reason="logistic regression and Σ cos θ, steps of 0.5, 1 and 1.9 in units of 1/L",
+        control=Control(
+            "L is taken four times too small",
+            slack(logistic, at / 30, 1 / small, small),
+        ),
+    )
+    run.claim(
+        "N-44",
+        r"h=\tfrac L2\|\theta\|^2: \text{ equality}",
+        promised=0,
+        relation="==",
+        measured=slack(lambda t: 1.5 * t.square().sum(-1), at[:1], 0.2, 3.0),
+        tolerance=1e-10,
+        control=Control("logistic regression", slack(logistic, at, 1 / constant, constant)),
+    )
+    ends = gradient_descent(cosines, at, 1.999, 1).values
+    far = gradient_descent(lambda t: t.square().sum(-1) / 2, at, 2.001, 1).values
+    run.claim(
+        "N-44",
+        r"0<\eta<2/L: \text{ the function decreases strictly}",
+        promised=ends[0],
+        relation="<",
+        measured=ends[1],
+        reason="Σ cos θ, one step of 1.999/L",
+        control=Control("η = 2.001/L on ½‖θ‖²", far[1], promised=far[0]),
+    )
+
+
+def printed_lines(run: Run, logistic: Function, constant: float, features: int) -> None:
+    """The three lines of the printed derivation that are not true."""
+    one, two = math.cos(1.0), math.cos(2.0)
+    run.erratum(
+        "sufficient-decrease-taylor",
+        r"h(\theta_2)-h(\theta_1)=\nabla h(\theta_1)^\top(\theta_2-\theta_1)+\tfrac12(\theta_2-"
+        r"\theta_1)^\top\nabla^2h(\theta_1)(\theta_2-\theta_1)",
+        promised=-math.sin(1.0) - math.cos(1.0) / 2,
+        relation="==",
+        measured=two - one,
+        tolerance=1e-3,
+        reason="h = cos from 1 to 2",
+    )
+    at = run.randn(features)
+    done = gradient_descent(logistic, at, 1 / constant, 1)
+    moved = (done.points[1] - done.points[0]).norm()
+    run.erratum(
+        "sufficient-decrease-missing-gradient",
+        r"\tfrac L2\|\theta_2-\theta_1\|^2=\tfrac{L\eta^2}2\|h(\theta_1)\|^2",
+        promised=done.values[0].square() / (2 * constant),
+        relation="==",
+        measured=constant / 2 * moved.square(),
+        tolerance=1e-3,
+        reason="a step of logistic regression, η = 1/L",
+    )
+    run.erratum(
+        "sufficient-decrease-equality",
+        r"h(\theta_2)=h(\theta_1)-\tfrac1{2L}\|\nabla h(\theta_1)\|^2",
+        promised=done.values[0] - done.gradient_norms[0].square() / (2 * constant),
+        relation="==",
+        measured=done.values[1],
+        tolerance=1e-4,
+        reason="a step of logistic regression, η = 1/L: it gains more",
+    )
+
+
+def critical_points(run: Run, starts: int) -> None:
+    """Time to an ε-critical point on functions that are not convex."""
+
+    def cosines(theta: Tensor) -> Tensor:
+        return torch.cos(theta).sum(-1)
+
+    def well(theta: Tensor) -> Tensor:
+        return (theta.square() / (1 + theta.square())).sum(-1)
+
+    cases = [("Σ cos θᵢ", cosines, 1.0, -4.0, 4), ("Σ θᵢ²/(1+θᵢ²)", well, 2.0, 0.0, 4)]
+    rows: list[tuple[str, float, int, float]] = []
+    needed, allowed = [], []
+    best, promised = [], []
+    for name, h, constant, infimum, size in cases:
+        at = 3 * run.randn(starts, size)
+        done = gradient_descent(h, at, 1 / constant, 3000)
+        gaps = done.values[0] - infimum
+        for epsilon in (0.3, 0.1, 0.03):
+            hit = first_critical(done.gradient_norms, epsilon).double()
+            bound = torch.tensor(
+                [iterations_to_critical_point(constant, float(g), epsilon) for g in gaps]
+            ).double()
+            # times are counted from 0: the first T iterates are 0, ..., T - 1
+            needed.append(hit + 1)
+            allowed.append(bound)
+            rows.append((name, epsilon, int(hit.max()) + 1, float(bound.max())))
+        times = torch.arange(1, len(done.values) + 1).double()[:, None]
+        best.append(done.gradient_norms.square().cummin(0).values)
+        promised.append(2 * constant / times * gaps)
+
+    def endless(theta: Tensor) -> Tensor:
+        """No lower bound: a slope that never ends."""
+        return -theta.sum(-1)
+
+    run_away = gradient_descent(endless, run.randn(1, 1), 1.0, 500)
+    run.claim(
+        "N-45",
+        r"\eta=1/L: \text{ one of the first } \lceil 2L(h(\theta^0)-\inf h)/\epsilon^2\rceil"
+        r" \text{ iterates has } \|\nabla h\|\le\epsilon",
+        promised=torch.cat(allowed),
+        relation="<=",
+        measured=torch.cat(needed),
+        control=Control(
+            "h = -θ is not bounded below; the value at step 1 is taken for the infimum",
+            first_critical(run_away.gradient_norms, 0.3).double() + 1,
+            promised=iterations_to_critical_point(1.0, 1.0, 0.3),
+        ),
+    )
+    # from close to a maximum the gradient first grows: the last iterate is not the best
+    late = gradient_descent(cosines, torch.full((1, 1), 1e-3, dtype=torch.float64), 1.0, 30)
+    times = torch.arange(1, len(late.values) + 1).double()[:, None]
+    run.claim(
+        "N-45",
+        r"\min_{t<T}\|\nabla h(\theta^t)\|^2\le\frac{2L}T(h(\theta^0)-\inf h)",
+        promised=torch.cat(promised, 1),
+        relation="<=",
+        measured=torch.cat(best, 1),
+        tolerance=1e-12,
+        control=Control(
+            "the last iterate instead of the best, from close to a maximum",
+            late.gradient_norms.square(),
+            promised=2 / times * (late.values[0] + 1),
+        ),
+    )
+    run.table(
+        "critical-points",
+        ["function", "ε", "iterates needed, slowest run", "allowed, largest gap"],
+        rows,
+        caption="Iterates until the gradient is at most ε, and how many the lemma allows",
+    )
+
+
+def wavy(theta: Tensor) -> Tensor:
+    """x² + 3 sin² x in every coordinate: not convex, one minimum, no other stationary point."""
+    return (theta.square() + 3 * theta.sin().square()).sum(-1)
+
+
+def wavy_constant() -> float:
+    """Its Polyak-Łojasiewicz constant from a fine grid (one coordinate suffices: they add up)."""
+    grid = torch.linspace(1e-3, 40, 400_001, dtype=torch.float64)[:, None]
+    return polyak_lojasiewicz_constant(wavy(grid), gradient_of(wavy)(grid, 0).abs()[:, 0], 0.0)
+
+
+def gradient_dominance(
+    run: Run, samples: int, features: int, starts: int, steps: int
+) -> list[tuple[str, Tensor, Tensor]]:
+    """Two functions that are not strongly convex; what they satisfy, and what follows."""
+    rank = features // 2
+    patterns = run.randn(features, rank) @ run.randn(rank, samples) / math.sqrt(samples)
+    y = run.randn(samples)
+    spectrum = torch.linalg.eigvalsh(patterns @ patterns.T)
+    least, largest = float(spectrum[-rank]), float(spectrum[-1])
+    solution = torch.linalg.lstsq(patterns.T, y[:, None], driver="gelsd").solution[:, 0]
+
+    def squares(theta: Tensor) -> Tensor:
+        """Half the squared residual above its minimum, from the difference to a minimiser."""
+        return ((theta - solution) @ patterns).square().sum(-1) / 2
+
+    at = solution + run.randn(50 * starts, features)
+    slopes = gradient_of(squares)(at, 0).norm(dim=-1)
+    quartic_slopes = gradient_of(quartic)(at / 10, 0).norm(dim=-1)
+    run.claim(
+        "N-46",
+        r"\text{rank-deficient least squares: } \tfrac12\|\nabla h\|^2\ge\lambda^+_{\min}"
+        r"(h-\inf h)",
+        promised=least * squares(at),
+        relation=">=",
+        measured=slopes.square() / 2,
+        tolerance=1e-12,
+        reason="the smallest eigenvalue that is not 0; h is not strongly convex",
+        control=Control(
+            "Σ θᵢ⁴, flat at its minimum",
+            quartic_slopes.square() / 2,
+            promised=least * quartic(at / 10),
+        ),
+    )
+    _, vectors = torch.linalg.eigh(patterns @ patterns.T)
+    along = solution + vectors[:, -rank]
+    run.claim(
+        "N-46",
+        r"\text{the constant of the quadratic is } \lambda^+_{\min}: \text{ attained along its"
+        r" eigenvector}",
+        promised=least,
+        relation="==",
+        measured=polyak_lojasiewicz_constant(
+            squares(along)[None], gradient_of(squares)(along, 0).norm()[None], 0.0
+        ),
+        tolerance=1e-8,
+        control=Control("the smallest eigenvalue", float(spectrum[0])),
+    )
+    mu = wavy_constant()
+    grid = torch.linspace(-40, 40, 20_001, dtype=torch.float64)[:, None]
+    run.claim(
+        "N-46",
+        r"h=x^2+3\sin^2x,\ \mu=\tfrac1{32}:\ \tfrac12h'^2\ge\mu h \text{ although } h''<0"
+        r" \text{ somewhere}",
+        promised=wavy(grid) / 32,
+        relation=">=",
+        measured=gradient_of(wavy)(grid, 0)[:, 0].square() / 2,
+        reason=f"the best constant on a fine grid is {mu:.5f}",
+        control=Control("μ = 1/4", gradient_of(wavy)(grid, 0)[:, 0].square() / 2, wavy(grid) / 4),
+    )
+    run.claim(
+        "N-46",
+        r"\mu\le L",
+        promised=[largest, WAVY_SMOOTHNESS],
+        relation="<=",
+        measured=[least, mu],
+    )
+
+    curves = []
+    flat = gradient_descent(quartic, torch.ones(1, features, dtype=torch.float64), 1 / 12, steps)
+    runs: list[tuple[str, Descent, float, float]] = [
+        (
+            "least squares of deficient rank",
+            gradient_descent(squares, at[:starts], 1 / largest, steps),
+            least,
+            largest,
+        ),
+        (
+            "x² + 3 sin² x",
+            gradient_descent(wavy, 5 * run.randn(starts, 1), 1 / WAVY_SMOOTHNESS, steps),
+            mu,
+            WAVY_SMOOTHNESS,
+        ),
+    ]
+    for name, done, constant, smooth in runs:
+        bound = geometric_bound(done.values[0], constant, smooth, steps)
+        curves.append((name, done.values, bound.amax(1)))
+        run.claim(
+            "N-47",
+            r"h(\theta^T)-\inf h\le(1-\mu/L)^T(h(\theta^0)-\inf h)",
+            promised=bound,
+            relation="<=",
+            measured=done.values,
+            tolerance=1e-12,
+            reason=f"{name}: every run and every T up to {steps}",
+            control=Control(
+                "Σ θᵢ⁴, which satisfies no such inequality",
+                flat.values,
+                promised=geometric_bound(flat.values[0], constant, smooth, steps),
+            ),
+        )
+    after = runs[1][1].values[1]
+    run.erratum(
+        "geometric-convergence-index",
+        r"h(\theta^T)-h(\theta^\star)\le(1-\mu/L)(h(\theta^T)-h(\theta^\star))",
+        promised=(1 - mu / WAVY_SMOOTHNESS) * after,
+        relation="<=",
+        measured=after,
+        reason="x² + 3 sin² x after one step; it would force the gap to be 0",
+    )
+    return curves
+
+
+def quartic(theta: Tensor) -> Tensor:
+    return theta.square().square().sum(-1)
+
+
+def plot_regimes(axes: Any) -> None:
+    matrix = torch.diag(torch.tensor([1.0, 10.0], dtype=torch.float64))
+    h = quadratic(matrix)
+    first, second = torch.meshgrid(
+        torch.linspace(-0.5, 2.4, 80).double(),
+        torch.linspace(-1.1, 1.1, 80).double(),
+        indexing="xy",
+    )
+    heights = h(torch.stack([first, second], -1))
+    start = torch.tensor([2.2, 0.5], dtype=torch.float64)
+    for axis, relative in zip(axes[0], (1.8, 2.0, 2.06), strict=True):
+        path = gradient_descent(h, start, relative / 10, 25).points
+        axis.contour(first, second, heights, levels=8, colors="0.75", linewidths=0.7)
+        axis.plot(path[:, 0], path[:, 1], "o-", markersize=3, linewidth=0.9, color=COLOURS[0])
+        axis.plot(0, 0, "*", color=COLOURS[1], markersize=10)
+        axis.set(
+            title=rf"$\eta = {relative:g}/\lambda_{{\max}}$",
+            xlabel=r"$\theta_1$",
+            xlim=(-0.5, 2.4),
+            ylim=(-1.1, 1.1),
+        )
+    axes[0, 0].set_ylabel(r"$\theta_2$")
+
+
+def plot_geometric(axes: Any, curves: list[tuple[str, Tensor, Tensor]]) -> None:
+    for axis, (name, values, bound) in zip(axes[0], curves, strict=True):
+        shown = min(len(values), 400)
+        axis.semilogy(values[:shown, :40].clamp_min(1e-16), color=COLOURS[0], linewidth=0.5)
+        axis.semilogy(bound[:shown], "--", color=COLOURS[1], label=r"$(1-\mu/L)^T$ bound")
+        axis.set(xlabel="steps T", ylabel="gap", title=name, ylim=(1e-16, None))
+        axis.legend(loc="upper right")

@@ -1,0 +1,373 @@
+"""Lipschitz and smoothness constants, measured and known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.eigenvalues import top_eigenpairs
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.regression import logistic_loss, logistic_regression, logistic_smoothness
+from torchtheory.primer.differences import hessian_at
+from torchtheory.primer.smoothness import (
+    lipschitz_from_below,
+    parabola_bounds,
+    smoothness_from_below,
+)
+from torchtheory.robustness import layer_norms
+
+Scalar = Callable[[Tensor], Tensor]
+#: Figure 1.2 of the source: how regular each function is at 0, as exponents of the largest slope
+#: of f, and of f', between points at distance h. None: there is no f' to speak of.
+GALLERY: dict[str, tuple[Scalar, float, float | None]] = {
+    "step: discontinuous": (lambda x: (x > 0).to(x), -1.0, None),
+    "|x|: continuous, with a kink": (torch.abs, 0.0, -1.0),
+    "|x|^{3/2}: differentiable, not smooth": (lambda x: x.abs() ** 1.5, 0.5, -0.5),
+    "x²: smooth": (torch.square, 1.0, 0.0),
+}
+
+
+@lab(
+    "primer-smoothness",
+    room="primer",
+    covers=["L-016", "L-017", "L-037", "L-038"],
+    title="Lipschitz and smoothness constants: what sampling finds and what bounds it",
+    full={"samples": 2000, "dim": 20, "width": 64},
+)
+def primer_smoothness(run: Run, samples: int = 200, dim: int = 6, width: int = 16) -> None:
+    """How fast a function can change, and how fast its gradient can.
+
+    Slopes between sampled points, gradients at points and gradients after local ascent are lower
+    bounds of the Lipschitz constant; for a network the product of its layers' norms bounds it from
+    above. Where the constants are known (linear and quadratic functions, least squares, logistic
+    regression) the measured ones reach them. An L-smooth function lies between two parabolas at
+    every point, and grows at most quadratically from its minimum, without a remainder.
+    """
+    lipschitz(run, samples, dim, width)
+    smoothness(run, samples, dim)
+    minimum(run, samples, dim)
+    gallery(run)
+    run.figure(
+        "parabola-sandwich",
+        plot_sandwich,
+        caption="A 1-smooth function lies between the two parabolas that touch it, at every point; "
+        "with a constant that is too small the function breaks out.",
+        grid=(1, 2),
+    )
+
+
+def lipschitz(run: Run, samples: int, dim: int, width: int) -> None:
+    w, points = run.randn(dim), run.randn(samples, dim)
+    linear = lipschitz_from_below(lambda x: w @ x, points)
+    run.claim(
+        "L-016",
+        r"f(x)=w^\top x:\ \text{sampled slopes} \le \sup\|\nabla f\| = \|w\|",
+        promised=[float(w.norm()), linear.from_derivatives],
+        relation="<=",
+        measured=[linear.from_pairs, float(w.norm())],
+        tolerance=1e-12,
+        control=Control(
+            "‖w‖ in the 1-norm where the inputs are measured in the 2-norm",
+            [float(w.abs().sum())],
+            promised=[float(w.norm())],
+        ),
+    )
+    net = nn.Sequential(
+        nn.Linear(dim, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
+    ).double()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(run.randn(*parameter.shape) / math.sqrt(parameter.shape[-1]))
+    product = math.prod(layer.lipschitz for layer in layer_norms(net, (dim,)))
+    for parameter in net.parameters():
+        parameter.requires_grad_(False)
+    found = lipschitz_from_below(lambda x: net(x)[0], points, ascent_steps=150)
+    run.claim(
+        "L-016",
+        r"\|f(x)-f(y)\|/\|x-y\| \le \sup\|\nabla f\| \le \prod_\ell\|W_\ell\|_2 \text{ (tanh network)}",
+        promised=[found.from_derivatives, product],
+        relation="<=",
+        measured=[found.from_pairs, found.from_derivatives],
+        control=Control(
+            "the product leaves out the last layer's norm, which is scaled by 10",
+            [10 * found.from_derivatives],
+            promised=[product / layer_norms(net, (dim,))[-1].lipschitz],
+        ),
+        reason="the middle is measured from below, by ascent",
+    )
+    # the angle on an annulus that is cut open: |grad| <= 1, but the ends of the cut are neighbours
+    theta = torch.linspace(0.01, 2 * math.pi - 0.01, samples, dtype=torch.float64)
+    ring = torch.stack([theta.cos(), theta.sin()], dim=1)
+
+    def angle(x: Tensor) -> Tensor:
+        return torch.atan2(-x[1], -x[0])
+
+    half = lipschitz_from_below(angle, ring[: samples // 4], ascent_steps=0)
+    cut = lipschitz_from_below(angle, ring, ascent_steps=0)
+    run.claim(
+        "L-016",
+        r"\|\nabla f\|\le L \text{ on a convex domain, so } |f(x)-f(y)|\le L\|x-y\|"
+        r" \text{ (the angle, } L = 1.42 \text{ on the hull of a quarter circle)}",
+        promised=math.sqrt(2) + 0.01,
+        relation="<=",
+        measured=half.from_pairs,
+        control=Control("the domain is an annulus cut open, which is not convex", cut.from_pairs),
+    )
+    run.table(
+        "lipschitz",
+        ["function", "slopes of pairs", "gradients, with ascent", "upper bound"],
+        [
+            ("linear", linear.from_pairs, linear.from_derivatives, float(w.norm())),
+            ("tanh network", found.from_pairs, found.from_derivatives, product),
+            ("angle on a cut annulus", cut.from_pairs, cut.from_derivatives, None),
+        ],
+        caption="Everything measured is a lower bound of the Lipschitz constant",
+    )
+
+
+def smoothness(run: Run, samples: int, dim: int) -> None:
+    points = run.randn(samples, dim)
+    Q, A, y = run.randn(dim, dim), run.randn(3 * dim, dim), run.randn(3 * dim)
+    Q = Q @ Q.T
+    features, labels = run.randn(samples, dim), (run.rand(samples) < 0.5).double()
+    line = torch.linspace(-2, 2, 41, dtype=torch.float64)[:, None]
+
+    functions: dict[str, tuple[Scalar, Tensor, float]] = {
+        "x²": (lambda x: x.square().sum(), line, 2.0),
+        "½xᵀQx": (lambda x: 0.5 * x @ Q @ x, points, float(torch.linalg.eigvalsh(Q)[-1])),
+        "‖Ax−y‖²": (
+            lambda x: (A @ x - y).square().sum(),
+            points,
+            2 * float(torch.linalg.matrix_norm(A, 2)) ** 2,
+        ),
+        "logistic loss": (
+            lambda x: nn.functional.softplus((1 - 2 * labels) * (features @ x)).mean(),
+            points / 4,
+            logistic_smoothness(features),
+        ),
+    }
+    found = {
+        name: smoothness_from_below(f, at, ascent_steps=100, climbers=4)
+        for name, (f, at, _) in functions.items()
+    }
+    known = {name: constant for name, (*_, constant) in functions.items()}
+    run.claim(
+        "L-017",
+        r"\|\nabla f(x)-\nabla f(y)\|/\|x-y\|\le L \text{ for } x^2,\ \tfrac12x^\top Qx,\ \|Ax-y\|^2,"
+        r"\ \text{logistic loss}",
+        promised=list(known.values()),
+        relation="<=",
+        measured=[f.value for f in found.values()],
+        tolerance=1e-10,
+        control=Control(
+            "L = σ₁² for ‖Ax−y‖², without the 2",
+            found["‖Ax−y‖²"].value,
+            promised=known["‖Ax−y‖²"] / 2,
+        ),
+    )
+    run.claim(
+        "L-017",
+        r"\text{the largest } |\lambda(\nabla^2f)| \text{ met is } L=2,\ \lambda_{\max}(Q),\ 2\sigma_1(A)^2,"
+        r"\ \lambda_{\max}(X^\top X)/(4n)",
+        promised=list(known.values()),
+        relation="==",
+        measured=[f.from_derivatives for f in found.values()],
+        tolerance=1e-5,
+        control=Control(
+            "only slopes between random points", [f.from_pairs for f in found.values()]
+        ),
+        reason="the logistic loss attains its constant at 0, which the ascent must find",
+    )
+    quadratic = functions["½xᵀQx"][0]
+    top = top_eigenpairs(
+        hessian_at(quadratic, points[0]), 1, which="magnitude", generator=run.generator
+    )
+    run.claim(
+        "L-017",
+        r"|\lambda|_{\max}(\nabla^2f(x)) \text{ from Hessian-vector products alone}",
+        promised=known["½xᵀQx"],
+        relation="==",
+        measured=top.values[0],
+        tolerance=1e-6,
+        control=Control("the mean eigenvalue", float(Q.trace()) / dim),
+    )
+    hessians = torch.func.vmap(torch.func.hessian(functions["logistic loss"][0]))
+    spectra = torch.linalg.eigvalsh(hessians(3 * run.randn(samples, dim)))
+
+    def quartic(x: Tensor) -> Tensor:
+        return x.square().sum() ** 2
+
+    ball = points / points.norm(dim=1, keepdim=True) * run.rand(samples, 1)
+    inside = smoothness_from_below(quartic, ball, box=(-1.0, 1.0), ascent_steps=0).from_derivatives
+    far = torch.linalg.eigvalsh(torch.func.hessian(quartic)(3 * torch.ones(dim).double()))
+    run.claim(
+        "L-037",
+        r"f\ L\text{-smooth}:\ |\lambda_i(\nabla^2f(x))|\le L \text{ at every } x \text{ (logistic loss)}",
+        promised=known["logistic loss"],
+        relation="<=",
+        measured=spectra.abs().max(),
+        tolerance=1e-12,
+        control=Control(
+            "‖x‖⁴ is not smooth: L is that of the unit ball",
+            far.abs().max(),
+            promised=inside,
+        ),
+    )
+    starts = run.randn(8, dim)
+    bounds = [
+        parabola_bounds(f, x[: at.shape[1]], at, known[name])
+        for name, (f, at, _) in functions.items()
+        for x in starts
+    ]
+    short = parabola_bounds(quadratic, starts[0], points, 0.3 * known["½xᵀQx"])
+    run.claim(
+        "L-017, L-038",
+        r"|f(y)-f(x)-\nabla f(x)^\top(y-x)|\le\tfrac L2\|y-x\|^2",
+        promised=torch.cat([torch.cat([high, -low]) for low, _, high in bounds]),
+        relation="<=",
+        measured=torch.cat([torch.cat([value, -value]) for _, value, _ in bounds]),
+        tolerance=1e-12,
+        control=Control("L is too small", short[1], promised=short[2]),
+    )
+    run.table(
+        "smoothness",
+        ["function", "slopes of gradients", "|λ| of Hessians, with ascent", "known constant"],
+        [(n, f.from_pairs, f.from_derivatives, known[n]) for n, f in found.items()],
+    )
+
+
+def minimum(run: Run, samples: int, dim: int) -> None:
+    x, labels = run.randn(samples, dim), (run.rand(samples) < 0.5).double()
+    fit = logistic_regression(x, labels)
+    L = logistic_smoothness(x)
+    hessian = torch.func.hessian(lambda w: logistic_loss_at(w, x, labels))(fit.weight)
+    run.claim(
+        "L-037",
+        r"\|\nabla^2f(x^\star)\|_2\le L \text{ at the minimiser of the logistic loss}",
+        promised=L,
+        relation="<=",
+        measured=torch.linalg.matrix_norm(hessian, 2),
+        control=Control("L is 16 times too small", torch.linalg.matrix_norm(hessian, 2), L / 16),
+    )
+    directions = run.randn(samples, dim)
+    steps = directions * torch.logspace(-3, 2, samples, dtype=torch.float64)[:, None]
+    best = logistic_loss(fit.weight, x, labels)
+    growth = torch.stack([logistic_loss(fit.weight + s, x, labels) for s in steps]) - best
+    start = fit.weight + 3 * torch.ones(dim).double()
+    from_start = torch.stack([logistic_loss(start + s, x, labels) for s in steps])
+    squares = L / 2 * steps.square().sum(1)
+    run.claim(
+        "L-038",
+        r"f(x)-f(x^\star)\le\tfrac L2\|x-x^\star\|^2 \text{ for all } x, \text{ with no remainder}",
+        promised=squares,
+        relation="<=",
+        measured=growth,
+        tolerance=1e-12,
+        control=Control("x* is not the minimiser", from_start - logistic_loss(start, x, labels)),
+    )
+    radii = [10 ** (-0.5 - 0.25 * i) for i in range(9)]
+
+    def bent(v: float) -> float:
+        return v**2 / 2 + v**3
+
+    errors = [abs(bent(r) - r**2 / 2) / r**3 for r in radii]
+    third = fit_slope(radii, errors)
+    even = fit_slope(radii, [r**4 / r**3 for r in radii])
+    run.claim(
+        "L-038",
+        r"\text{a second-order expansion errs by } O(\|\cdot\|^3) \text{ and not } o(\|\cdot\|^3):\ "
+        r"x^2/2+x^3 \text{ (exponent of error}/|x|^3)",
+        promised=0.0,
+        relation="slope",
+        measured=third.estimate,
+        interval=third,
+        tolerance=1e-6,
+        control=Control("x²/2 + x⁴, whose third derivative is 0", even.estimate, interval=even),
+    )
+    run.note(
+        "Problem 3e states the growth bound with a remainder o(‖x−x*‖³). The bound is true without "
+        "any; the remainder could not come from a second-order expansion, which gives o(‖x−x*‖²)."
+    )
+
+
+def gallery(run: Run) -> None:
+    scales = [2.0**-i for i in range(3, 11)]
+    rows = []
+    # |x|^{1/2} is continuous and belongs to none of the kinds: its slopes grow like h^{-1/2}, those
+    # of its derivative like h^{-3/2}
+    root = slope_exponents(lambda x: x.abs().sqrt(), scales)
+    for name, (f, first, second) in GALLERY.items():
+        exponents = [slope_exponents(f, scales)]
+        run.claim(
+            "L-017",
+            rf"\text{{{name}; exponent of the largest slope of }} f \text{{ at scale }} h",
+            promised=first,
+            relation="==",
+            measured=exponents[0],
+            tolerance=0.05,
+            control=Control("|x|^{1/2} in its place", root),
+        )
+        if second is not None:
+            exponents.append(slope_exponents(torch.func.vmap(torch.func.grad(f)), scales))
+            run.claim(
+                "L-017",
+                rf"\text{{{name}; exponent of the largest slope of }} f' \text{{ at scale }} h",
+                promised=second,
+                relation="==",
+                measured=exponents[1],
+                tolerance=0.05,
+                control=Control(
+                    "|x|^{1/4} in the place of f'",
+                    slope_exponents(lambda x: x.abs() ** 0.25, scales),
+                ),
+            )
+        rows.append((name, *[float(e[-1]) for e in exponents], *([""] if second is None else [])))
+    run.table(
+        "gallery",
+        ["function at 0", "exponent of slopes of f", "exponent of slopes of f'"],
+        rows,
+        caption="An exponent >= 0 means bounded slopes: Lipschitz there. A negative one means that "
+        "slopes grow without bound as points come closer",
+    )
+
+
+def slope_exponents(f: Scalar, scales: list[float]) -> Tensor:
+    """How the largest slope near 0 between neighbours at distance h/2 grows as h halves."""
+    slopes = []
+    for h in scales:
+        x = torch.linspace(-2 * h, 2 * h, 9, dtype=torch.float64) + h / 16
+        slopes.append((f(x).diff() / x.diff()).abs().max())
+    return -torch.stack(slopes).log2().diff()
+
+
+def logistic_loss_at(w: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+    """The logistic loss without its input checks, which torch.func cannot trace."""
+    return nn.functional.softplus((1 - 2 * labels) * (x @ w)).mean()
+
+
+def plot_sandwich(axes: Any) -> None:
+    y = torch.linspace(-5, 5, 300, dtype=torch.float64)[:, None]
+    x = torch.tensor([0.8], dtype=torch.float64)
+
+    def f(v: Tensor) -> Tensor:
+        return torch.cos(v).sum()
+
+    for axis, L in zip(axes.ravel(), (1.0, 0.35), strict=True):
+        low, value, high = parabola_bounds(f, x, y, L)
+        axis.fill_between(y[:, 0], low, high, color=COLOURS[5], alpha=0.3, lw=0, label="allowed")
+        axis.plot(y[:, 0], value, color=COLOURS[0], label="f = cos")
+        outside = (value > high) | (value < low)
+        if bool(outside.any()):
+            broken = torch.where(outside, value, math.nan)
+            axis.plot(y[:, 0], broken, color=COLOURS[1], lw=3, label="outside")
+        axis.plot(x, f(x), "o", color=COLOURS[6], zorder=4)
+        axis.set(ylim=(-3, 3), xlabel="y", title=f"L = {L:g}" + (", too small" if L < 1 else ""))
+        axis.legend(loc="upper right")

@@ -1,0 +1,677 @@
+"""The optimisers of torch and the printed recursions, step for step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.convergence import accelerated_bound
+from torchtheory.training.adam import UncorrectedAdam
+from torchtheory.training.decay import weight_decay_groups
+from torchtheory.training.momentum import HeavyBall, Nesterov, effective_step, nesterov_iterate
+
+Function = Callable[[Tensor], Tensor]
+EXACT = 1e-12
+
+
+@lab(
+    "optimizers",
+    room="training",
+    covers=["N-48", "N-49", "N-50", "N-51", "L-066"],
+    title="What torch's optimisers compute, and what the printed ones do",
+    errata=["heavy-ball-effective-step", "adam-printed-form"],
+    full={"dimension": 200, "iterations": 1000},
+)
+def optimizers(run: Run, dimension: int = 40, iterations: int = 200) -> None:
+    """Each printed recursion is written out once more, line by line, and compared with the
+    optimiser over a whole trajectory on a smooth function that is not convex.
+
+    Where torch's form is another one, the comparison says how: torch keeps Nesterov's extrapolated
+    point in the parameters, multiplies the whole velocity by the current learning rate, and
+    corrects Adam's averages. Then what momentum buys: on a convex quadratic of `dimension`
+    variables Nesterov stays below 2L‖θ⁰-θ*‖²/(T+1)², and gradient descent does not. Look at the
+    two curves, and at the first steps of Adam with and without its correction.
+    """
+    wavy, start = rough_function(run, 6)
+    nesterov_forms(run, wavy, start)
+    heavy_ball_forms(run, wavy, start)
+    constant_gradient(run)
+    adagrad_forms(run, wavy, start)
+    adam_forms(run, wavy, start)
+    decay_forms(run)
+    chain, minimiser = worst_quadratic(dimension)
+    curves = acceleration(run, chain, minimiser, iterations)
+    strongly_convex(run, dimension, iterations)
+
+    run.table(
+        "forms",
+        ["method", "torch", "how the printed form differs"],
+        [
+            ("gradient descent", "SGD", "not at all"),
+            ("heavy ball", "SGD(momentum)", "the same while the learning rate is constant"),
+            ("Nesterov", "SGD(nesterov=True)", "torch's parameters are the extrapolated points"),
+            ("AdaGrad", "Adagrad", "not at all (δ outside the root)"),
+            ("RMSprop", "RMSprop", "printed Adam with β = 0"),
+            ("Adam", "Adam", "printed without bias correction and with η = 1"),
+            ("decay of the lectures", "SGD(weight_decay=λ/η)", "λ is not multiplied by η"),
+        ],
+        caption="The printed recursions and what torch computes",
+    )
+    run.figure(
+        "acceleration",
+        lambda axis: plot_acceleration(axis, curves),
+        caption="The gap on the hardest quadratic: Nesterov's sequence stays below its bound of "
+        "order 1/T², gradient descent leaves it.",
+    )
+    run.figure(
+        "adam-first-steps",
+        plot_adam,
+        caption="Step lengths of Adam for a constant gradient, in units of η: without the "
+        "correction the first steps are up to 7 times too long.",
+    )
+
+
+def rough_function(run: Run, size: int) -> tuple[Function, Tensor]:
+    """Smooth and not convex, with coordinates of very different curvature; and a start."""
+    scales = torch.logspace(-1, 1, size, dtype=torch.float64)
+    mix = run.randn(size, size) / math.sqrt(size)
+
+    def h(theta: Tensor) -> Tensor:
+        return (scales * theta.square()).sum() / 2 + torch.cos(mix @ theta).sum()
+
+    return h, run.randn(size)
+
+
+def trajectory(
+    make: Callable[[list[Tensor]], Optimizer],
+    h: Function,
+    start: Tensor,
+    steps: int,
+    rates: Sequence[float] | None = None,
+    seen: Callable[[Optimizer, Tensor], Tensor] | None = None,
+) -> Tensor:
+    """What an optimiser does, ``[steps + 1, p]``; ``seen`` reads another variable off it."""
+    theta = start.clone().requires_grad_()
+    optimizer = make([theta])
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = h(theta)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    points = [start]
+    for t in range(steps):
+        if rates is not None:
+            optimizer.param_groups[0]["lr"] = rates[t]
+        optimizer.step(closure)
+        points.append((seen(optimizer, theta) if seen else theta).detach().clone())
+    return torch.stack(points)
+
+
+def printed_momentum(
+    h: Function,
+    start: Tensor,
+    steps: int,
+    rates: Sequence[float],
+    beta: float | Tensor | None,
+    *,
+    nesterov: bool,
+) -> tuple[Tensor, Tensor]:
+    """The two recursions of section 3.3: the iterates, and the points of the gradients."""
+    slope = torch.func.grad(h)
+    previous, theta = start, start
+    iterates, met = [start], []
+    for t in range(steps):
+        b = t / (t + 3) if beta is None else beta
+        carried = b * (theta - previous)
+        at = theta + carried if nesterov else theta
+        met.append(at)
+        theta, previous = theta + carried - rates[t] * slope(at), theta
+        iterates.append(theta)
+    return torch.stack(iterates), torch.stack(met)
+
+
+def nesterov_forms(run: Run, h: Function, start: Tensor) -> None:
+    steps, eta, beta = 60, 0.05, 0.8
+    rates = [eta] * steps
+    theta, chi = printed_momentum(h, start, steps, rates, beta, nesterov=True)
+    ball, _ = printed_momentum(h, start, steps, rates, beta, nesterov=False)
+    ours = trajectory(lambda p: Nesterov(p, lr=eta, momentum=beta), h, start, steps)
+    run.claim(
+        "N-48",
+        r"\text{Nesterov: } \chi^{t+1}=\theta^t+\beta(\theta^t-\theta^{t-1}),\ "
+        r"\theta^{t+1}=\chi^{t+1}-\eta\nabla h(\chi^{t+1}): \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(ours - theta).abs().max(),
+        tolerance=EXACT,
+        control=Control(
+            "the gradient is taken before the extrapolation (the heavy ball)",
+            (ours - ball).abs().max(),
+        ),
+    )
+    torchs = trajectory(lambda p: SGD(p, lr=eta, momentum=beta, nesterov=True), h, start, steps)
+    run.claim(
+        "N-48",
+        r"\text{the parameters of SGD(nesterov=True) are } \chi^{t+1}: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(torchs[:-1] - chi).abs().max(),
+        tolerance=EXACT,
+        control=Control("read as the iterates themselves", (torchs - theta).abs().max()),
+    )
+
+    def recovered(optimizer: Optimizer, parameter: Tensor) -> Tensor:
+        assert isinstance(optimizer, SGD)
+        return nesterov_iterate(optimizer, parameter)
+
+    back = trajectory(
+        lambda p: SGD(p, lr=eta, momentum=beta, nesterov=True), h, start, steps, seen=recovered
+    )
+    run.claim(
+        "N-48",
+        r"\theta^t=\chi^{t+1}+\eta\beta v_t: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(back - theta).abs().max(),
+        tolerance=EXACT,
+    )
+    plain = trajectory(lambda p: SGD(p, lr=eta), h, start, steps)
+    still = trajectory(lambda p: Nesterov(p, lr=eta, momentum=0.0), h, start, steps)
+    run.claim(
+        "N-48, N-49",
+        r"\beta=0 \text{ is gradient descent: largest difference}",
+        promised=[0, 0],
+        relation="==",
+        measured=torch.stack(
+            [
+                (still - plain).abs().max(),
+                (trajectory(lambda p: HeavyBall(p, lr=eta, momentum=0.0), h, start, steps) - plain)
+                .abs()
+                .max(),
+            ]
+        ),
+        tolerance=EXACT,
+        control=Control("β = 0.8", (theta - plain).abs().max(), promised=0),
+    )
+
+
+def heavy_ball_forms(run: Run, h: Function, start: Tensor) -> None:
+    steps, eta, beta = 60, 0.05, 0.8
+    constant, falling = [eta] * steps, [eta * 0.97**t for t in range(steps)]
+
+    def both(rates: list[float], make: Callable[[list[Tensor]], Optimizer]) -> Tensor:
+        printed, _ = printed_momentum(h, start, steps, rates, beta, nesterov=False)
+        return (trajectory(make, h, start, steps, rates) - printed).abs().max()
+
+    def ours(p: list[Tensor]) -> Optimizer:
+        return HeavyBall(p, lr=eta, momentum=beta)
+
+    def torchs(p: list[Tensor]) -> Optimizer:
+        return SGD(p, lr=eta, momentum=beta)
+
+    run.claim(
+        "N-49",
+        r"\text{HeavyBall: } \theta^{t+1}=\theta^t-\eta_t\nabla h(\theta^t)"
+        r"+\beta(\theta^t-\theta^{t-1}): \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=torch.stack([both(constant, ours), both(falling, ours)]),
+        tolerance=EXACT,
+        reason="a constant and a falling learning rate",
+    )
+    run.claim(
+        "N-49",
+        r"\text{SGD(momentum=}\beta\text{) is the heavy ball for constant } \eta:"
+        r" \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=both(constant, torchs),
+        tolerance=EXACT,
+        control=Control(
+            "a falling learning rate, which torch also applies to the old velocity",
+            both(falling, torchs),
+        ),
+    )
+    quadratic = torch.tensor([1.0, 25.0], dtype=torch.float64)
+
+    betas = torch.tensor([0.0, 0.3, 0.6, 0.9, 1.0], dtype=torch.float64)
+    points, _ = printed_momentum(
+        lambda x: (quadratic * x.square()).sum() / 2,
+        torch.ones(5, 2, dtype=torch.float64),
+        400,
+        [1 / 25] * 400,
+        betas[:, None],
+        nesterov=False,
+    )
+    left = points[-1].norm(dim=1)
+    run.claim(
+        "N-49",
+        r"\beta<1:\ \theta^t\to0 \text{ on } \tfrac12(\theta_1^2+25\theta_2^2),\ \eta=1/25",
+        promised=1e-6,
+        relation="<=",
+        measured=left[:-1],
+        reason="distance from 0 after 400 steps, from (1, 1), with β = 0, 0.3, 0.6, 0.9",
+        control=Control("β = 1", left[-1]),
+    )
+
+
+def constant_gradient(run: Run) -> None:
+    """A linear function: the steps of the heavy ball, of torch's and with dampening."""
+    eta, beta, steps = 0.1, 0.9, 120
+    slope = torch.tensor([2.0, -3.0], dtype=torch.float64)
+
+    def h(theta: Tensor) -> Tensor:
+        return theta @ slope
+
+    def lengths(make: Callable[[list[Tensor]], Optimizer]) -> Tensor:
+        points = trajectory(make, h, torch.zeros(2, dtype=torch.float64), steps)
+        return points.diff(dim=0) @ slope / -slope.square().sum()
+
+    moved = lengths(lambda p: HeavyBall(p, lr=eta, momentum=beta))
+    exact = [effective_step(eta, beta, t + 1) for t in range(steps)]
+    run.claim(
+        "N-49",
+        r"\theta^{t+1}-\theta^t=-\eta\frac{1-\beta^{t+1}}{1-\beta}\delta",
+        promised=exact,
+        relation="==",
+        measured=moved,
+        tolerance=EXACT,
+        control=Control(
+            "torch's dampening = β, which divides the effect out",
+            lengths(lambda p: SGD(p, lr=eta, momentum=beta, dampening=beta)),
+        ),
+    )
+    run.claim(
+        "N-49",
+        r"\text{the effective step tends to } \eta/(1-\beta)",
+        promised=effective_step(eta, beta),
+        relation="==",
+        measured=moved[-1],
+        tolerance=1e-5,
+        reason=f"after {steps} steps, β to that power being {beta**steps:.1g}",
+        control=Control("no momentum", lengths(lambda p: SGD(p, lr=eta))[-1]),
+    )
+    run.claim(
+        "N-49",
+        r"\text{SGD(momentum=}\beta\text{, dampening=}\beta\text{): every step is } \eta",
+        promised=eta,
+        relation="==",
+        measured=lengths(lambda p: SGD(p, lr=eta, momentum=beta, dampening=beta)),
+        tolerance=EXACT,
+        reason="torch does not dampen the first gradient, so the steps do not even start smaller",
+    )
+    printed = [eta * sum(beta**k for k in range(1, t)) for t in range(steps)]
+    run.erratum(
+        "heavy-ball-effective-step",
+        r"\theta^{t+1}-\theta^t=-\eta\bigl(\textstyle\sum_{\tau=1}^{t-1}\beta^\tau\bigr)\delta",
+        promised=printed,
+        relation="==",
+        measured=moved,
+        tolerance=EXACT,
+        reason="the sum is empty at t = 0 and 1, where the ball has long moved, and its limit is "
+        "ηβ/(1-β)",
+    )
+
+
+def adagrad_forms(run: Run, h: Function, start: Tensor) -> None:
+    steps, eta, delta = 60, 0.3, 1e-3
+
+    def printed(function: Function, inside: bool = False) -> Tensor:
+        slope = torch.func.grad(function)
+        theta, gamma = start, torch.zeros_like(start)
+        points = [theta]
+        for _ in range(steps):
+            g = slope(theta)
+            gamma = gamma + g.square()
+            size = (gamma + delta).sqrt() if inside else gamma.sqrt() + delta
+            theta = theta - eta / size * g
+            points.append(theta)
+        return torch.stack(points)
+
+    def torchs(function: Function, eps: float = delta, at: Tensor = start) -> Tensor:
+        return trajectory(lambda p: Adagrad(p, lr=eta, eps=eps), function, at, steps)
+
+    run.claim(
+        "N-50",
+        r"\text{Adagrad: } \gamma_i^t=\gamma_i^{t-1}+(\partial_ih)^2,\ \theta_i^{t+1}=\theta_i^t-"
+        r"\frac{\eta}{\sqrt{\gamma_i^t}+\delta}\partial_ih: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(torchs(h) - printed(h)).abs().max(),
+        tolerance=EXACT,
+        control=Control(
+            "δ under the root: √(γ+δ)", (torchs(h) - printed(h, inside=True)).abs().max()
+        ),
+    )
+    slope = torch.func.grad(h)(start)
+    run.claim(
+        "N-50",
+        r"\theta^1-\theta^0=-\eta\,\mathrm{sign}\,\nabla h(\theta^0)",
+        promised=-eta * slope.sign(),
+        relation="==",
+        measured=torchs(h, eps=1e-300)[1] - start,
+        tolerance=1e-10,
+        reason="δ = 1e-300",
+        control=Control("δ = 1", torchs(h, eps=1.0)[1] - start),
+    )
+    steady = torch.tensor([5.0, -0.01], dtype=torch.float64)
+    moved = torchs(lambda x: x @ steady, eps=1e-300, at=torch.zeros(2, dtype=torch.float64))
+    root = torch.arange(1, steps + 1).double().sqrt()
+    run.claim(
+        "N-50",
+        r"\nabla h \text{ constant: step } t \text{ has length } \eta/\sqrt t \text{ in every "
+        r"coordinate}",
+        promised=torch.stack([eta / root] * 2, 1),
+        relation="==",
+        measured=moved.diff(dim=0).abs(),
+        tolerance=EXACT,
+        control=Control(
+            "gradient descent",
+            trajectory(
+                lambda p: SGD(p, lr=eta),
+                lambda x: x @ steady,
+                torch.zeros(2, dtype=torch.float64),
+                steps,
+            )
+            .diff(dim=0)
+            .abs(),
+        ),
+    )
+    weights = torch.logspace(-3, 3, len(start), dtype=torch.float64)
+
+    def separable(theta: Tensor, by: Tensor | float = 1.0) -> Tensor:
+        return (by * (theta.square() / 2 + torch.cos(theta))).sum()
+
+    def difference(make: Callable[[list[Tensor]], Optimizer]) -> Tensor:
+        a = trajectory(make, separable, start, steps)
+        b = trajectory(make, lambda x: separable(x, weights), start, steps)
+        return (a - b).abs().max()
+
+    run.claim(
+        "N-50",
+        r"\text{Adagrad, } \delta\to0: \sum_ic_ih_i(\theta_i) \text{ and } \sum_ih_i(\theta_i)"
+        r" \text{ have one trajectory: largest difference}",
+        promised=0,
+        relation="==",
+        measured=difference(lambda p: Adagrad(p, lr=eta, eps=1e-300)),
+        tolerance=1e-10,
+        reason="c from 10⁻³ to 10³",
+        control=Control("gradient descent", difference(lambda p: SGD(p, lr=1e-4))),
+    )
+
+
+def adam_forms(run: Run, h: Function, start: Tensor) -> None:
+    steps, eta, beta, alpha, delta = 80, 0.05, 0.9, 0.999, 1e-3
+
+    def printed(
+        *, corrected: bool, beta: float = beta, rate: float = eta, shrink: float = 0.0
+    ) -> Tensor:
+        slope = torch.func.grad(h)
+        theta, g, gamma = start, torch.zeros_like(start), torch.zeros_like(start)
+        points = [theta]
+        for t in range(1, steps + 1):
+            now = slope(theta)
+            theta = (1 - shrink) * theta
+            g = beta * g + (1 - beta) * now
+            gamma = alpha * gamma + (1 - alpha) * now.square()
+            first = g / (1 - beta**t) if corrected else g
+            second = gamma / (1 - alpha**t) if corrected else gamma
+            theta = theta - rate / (second.sqrt() + delta) * first
+            points.append(theta)
+        return torch.stack(points)
+
+    def torchs(make: Callable[[list[Tensor]], Optimizer]) -> Tensor:
+        return trajectory(make, h, start, steps)
+
+    adam = torchs(lambda p: Adam(p, lr=eta, betas=(beta, alpha), eps=delta))
+    run.claim(
+        "N-51",
+        r"\text{Adam: } \hat g=g_t/(1-\beta^t),\ \hat\gamma=\gamma_t/(1-\alpha^t),\ "
+        r"\theta_{t+1}=\theta_t-\frac{\eta}{\sqrt{\hat\gamma}+\delta}\hat g:"
+        r" \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(adam - printed(corrected=True)).abs().max(),
+        tolerance=EXACT,
+        control=Control(
+            "the notes' form, without the corrections",
+            (adam - printed(corrected=False)).abs().max(),
+        ),
+    )
+    ours = torchs(lambda p: UncorrectedAdam(p, lr=eta, betas=(beta, alpha), eps=delta))
+    run.claim(
+        "N-51",
+        r"\text{UncorrectedAdam: } g_t=\beta g_{t-1}+(1-\beta)\nabla h,\ \gamma_t=\alpha"
+        r"\gamma_{t-1}+(1-\alpha)(\nabla h)^{\odot2}: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(ours - printed(corrected=False)).abs().max(),
+        tolerance=EXACT,
+        control=Control("with the corrections", (ours - printed(corrected=True)).abs().max()),
+    )
+    rms = torchs(lambda p: RMSprop(p, lr=eta, alpha=alpha, eps=delta))
+    run.claim(
+        "N-51",
+        r"\text{RMSprop is the printed Adam with } \beta=0: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(rms - printed(corrected=False, beta=0.0)).abs().max(),
+        tolerance=EXACT,
+        control=Control("β = 0.9", (rms - printed(corrected=False)).abs().max()),
+    )
+    shrinking = torchs(lambda p: AdamW(p, lr=eta, betas=(beta, alpha), eps=delta, weight_decay=0.1))
+    coupled = torchs(lambda p: Adam(p, lr=eta, betas=(beta, alpha), eps=delta, weight_decay=0.1))
+    decoupled = printed(corrected=True, shrink=eta * 0.1)
+    run.claim(
+        "N-51, L-066",
+        r"\text{AdamW multiplies } \theta \text{ by } 1-\eta\lambda \text{ and takes Adam's step:}"
+        r" \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(shrinking - decoupled).abs().max(),
+        tolerance=EXACT,
+        control=Control(
+            "Adam(weight_decay=λ), where the decay enters the averages",
+            (coupled - decoupled).abs().max(),
+        ),
+    )
+    slope = torch.tensor([5.0, -0.3], dtype=torch.float64)
+    zero = torch.zeros(2, dtype=torch.float64)
+
+    def first(make: Callable[[list[Tensor]], Optimizer]) -> Tensor:
+        return trajectory(make, lambda x: x @ slope, zero, 1)[1] / -slope.sign()
+
+    def short(p: list[Tensor]) -> Optimizer:
+        return Adam(p, lr=1e-3, eps=1e-12)
+
+    def long(p: list[Tensor]) -> Optimizer:
+        return UncorrectedAdam(p, lr=1e-3, eps=1e-12)
+
+    run.claim(
+        "N-51",
+        r"\text{first step: corrected } \eta, \text{ uncorrected } "
+        r"\eta(1-\beta)/\sqrt{1-\alpha}=3.162\,\eta, \text{ in units of } \eta",
+        promised=[1.0, 1.0, 0.1 / math.sqrt(1e-3), 0.1 / math.sqrt(1e-3)],
+        relation="==",
+        measured=torch.cat([first(short), first(long)]) / 1e-3,
+        tolerance=1e-9,
+        control=Control("gradient descent", first(lambda p: SGD(p, lr=1e-3)) / 1e-3, promised=1.0),
+    )
+    run.erratum(
+        "adam-printed-form",
+        r"\theta_{t+1}=\theta_t-g_t/(\sqrt{\gamma_t}+\delta) \text{ is Adam: the first step is }"
+        r" \eta=0.001",
+        promised=1e-3,
+        relation="==",
+        measured=first(lambda p: UncorrectedAdam(p, lr=1.0, eps=1e-12)),
+        tolerance=1e-9,
+        reason="with no base rate and no correction the first step is 3.16, at any scale of h",
+    )
+
+
+def decay_forms(run: Run) -> None:
+    """The decaying gradient descent of the lectures on a small network."""
+    eta, decay, steps = 0.2, 0.03, 30
+    x = run.randn(64, 2)
+    y = (x[:, :1] * x[:, 1:] > 0).double()
+    sizes = [(8, 2), (8,), (1, 8), (1,)]
+    values = [run.randn(*shape) / 2 for shape in sizes]
+
+    def network() -> nn.Sequential:
+        net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        with torch.no_grad():
+            for p, value in zip(net.parameters(), values, strict=True):
+                p.copy_(value)
+        return net
+
+    def loss(net: nn.Module, penalty: float = 0.0) -> Tensor:
+        weights = torch.cat([p.flatten() for p in net.parameters() if p.ndim == 2])
+        plain = nn.functional.binary_cross_entropy_with_logits(net(x), y)
+        return plain + penalty / 2 * weights.square().sum()
+
+    def result(make: Callable[[nn.Module], Optimizer], penalty: float = 0.0) -> Tensor:
+        net = network()
+        optimizer = make(net)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss(net, penalty).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return nn.utils.parameters_to_vector(net.parameters()).detach()
+
+    net = network()
+    for _ in range(steps):
+        net.zero_grad()
+        loss(net).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for p in net.parameters():
+                assert p.grad is not None
+                p.sub_(eta * p.grad + (decay if p.ndim == 2 else 0.0) * p)
+    printed = nn.utils.parameters_to_vector(net.parameters()).detach()
+
+    def apart(other: Tensor) -> Tensor:
+        return (other - printed).abs().max()
+
+    run.claim(
+        "L-066",
+        r"W\leftarrow W-(\eta\,\partial_WL+\lambda W),\ b\leftarrow b-\eta\,\partial_bL"
+        r" \text{ is SGD(weight\_decay=}\lambda/\eta\text{) on the weights: largest difference}",
+        promised=0,
+        relation="==",
+        measured=apart(result(lambda n: SGD(weight_decay_groups(n, decay / eta), lr=eta))),
+        tolerance=EXACT,
+        control=Control(
+            "SGD(weight_decay=λ), as one might read it",
+            apart(result(lambda n: SGD(weight_decay_groups(n, decay), lr=eta))),
+        ),
+    )
+    run.claim(
+        "L-066",
+        r"\text{it is gradient descent on } L+\frac{\lambda}{2\eta}\|W\|^2:"
+        r" \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=apart(result(lambda n: SGD(n.parameters(), lr=eta), penalty=decay / eta)),
+        tolerance=EXACT,
+        control=Control(
+            "the biases decay as well",
+            apart(result(lambda n: SGD(n.parameters(), lr=eta, weight_decay=decay / eta))),
+        ),
+    )
+
+
+def worst_quadratic(size: int) -> tuple[Tensor, Tensor]:
+    """Nesterov's chain: the quadratic on which every first-order method is slow, L = 4."""
+    chain = 2 * torch.eye(size, dtype=torch.float64)
+    chain -= torch.diag(torch.ones(size - 1, dtype=torch.float64), 1)
+    chain -= torch.diag(torch.ones(size - 1, dtype=torch.float64), -1)
+    pull = torch.zeros(size, dtype=torch.float64)
+    pull[0] = 1
+    return chain, torch.linalg.solve(chain, pull)
+
+
+def acceleration(run: Run, matrix: Tensor, minimiser: Tensor, steps: int) -> dict[str, Tensor]:
+    smoothness = 4.0
+
+    def gap(theta: Tensor) -> Tensor:
+        offset = theta - minimiser
+        return (offset @ matrix * offset).sum(-1) / 2
+
+    start = torch.zeros_like(minimiser)
+    fast = trajectory(lambda p: Nesterov(p, lr=1 / smoothness), gap, start, steps)
+    slow = trajectory(lambda p: SGD(p, lr=1 / smoothness), gap, start, steps)
+    bound = accelerated_bound(float(minimiser.norm()), smoothness, steps)
+    run.claim(
+        "N-48",
+        r"\eta=1/L,\ \beta_t=\frac{t-1}{t+2}:\ h(\theta^T)-\min h\le"
+        r"\frac{2L\|\theta^0-\theta^\star\|^2}{(T+1)^2}",
+        promised=bound,
+        relation="<=",
+        measured=gap(fast[1:]),
+        tolerance=EXACT,
+        reason="at every step, on the chain quadratic, L = 4",
+        control=Control("no extrapolation: gradient descent", gap(slow[1:])),
+    )
+    return {"bound": bound, "Nesterov": gap(fast[1:]), "gradient descent": gap(slow[1:])}
+
+
+def strongly_convex(run: Run, size: int, steps: int) -> None:
+    condition = 100.0
+    spectrum = torch.logspace(0, math.log10(condition), size, dtype=torch.float64)
+    start = torch.ones(size, dtype=torch.float64)
+
+    def h(theta: Tensor) -> Tensor:
+        return (spectrum * theta.square()).sum(-1) / 2
+
+    root = math.sqrt(condition)
+    best = (root - 1) / (root + 1)
+    fast = h(trajectory(lambda p: Nesterov(p, lr=1 / condition, momentum=best), h, start, steps))
+    slow = h(trajectory(lambda p: SGD(p, lr=1 / condition), h, start, steps))
+    times = torch.arange(steps + 1).double()
+    run.claim(
+        "N-48",
+        r"\beta=\frac{\sqrt\kappa-1}{\sqrt\kappa+1}:\ h(\theta^T)-\min h\le(1-\kappa^{-1/2})^T"
+        r"\bigl(h(\theta^0)-\min h+\tfrac\mu2\|\theta^0-\theta^\star\|^2\bigr)",
+        promised=(1 - 1 / root) ** times * (h(start) + start.square().sum() / 2),
+        relation="<=",
+        measured=fast,
+        reason="κ = 100, at every step",
+        control=Control("gradient descent, whose factor is 1 - 1/κ", slow),
+    )
+    run.claim(
+        "N-48",
+        r"\text{gradient descent: } h(\theta^T)-\min h\le(1-1/\kappa)^T(h(\theta^0)-\min h)",
+        promised=(1 - 1 / condition) ** times * h(start),
+        relation="<=",
+        measured=slow,
+    )
+
+
+def plot_acceleration(axis: Any, curves: dict[str, Tensor]) -> None:
+    times = torch.arange(1, len(curves["bound"]) + 1)
+    styles = {"bound": ("--", "0.4"), "Nesterov": ("-", COLOURS[0])}
+    for name, values in curves.items():
+        style, colour = styles.get(name, ("-", COLOURS[1]))
+        label = r"$2L\|\theta^0-\theta^\star\|^2/(T+1)^2$" if name == "bound" else name
+        axis.loglog(times, values, style, color=colour, label=label)
+    axis.set(xlabel="steps T", ylabel=r"$h(\theta^T)-\min h$")
+    axis.legend()
+
+
+def plot_adam(axis: Any) -> None:
+    times = torch.arange(1, 3001).double()
+    plain = (1 - 0.9**times) / (1 - 0.999**times).sqrt()
+    axis.semilogx(times, plain, color=COLOURS[1], label="as printed, without correction")
+    axis.semilogx(times, torch.ones_like(times), color=COLOURS[0], label="corrected (torch)")
+    axis.set(xlabel="step t", ylabel=r"step length / $\eta$", ylim=(0, None))
+    axis.legend()

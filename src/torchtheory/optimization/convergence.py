@@ -1,0 +1,179 @@
+r"""What is promised of gradient descent and its relatives, from values and gradient norms alone.
+
+The functions take what a run has recorded (of any model, by any means), shape ``[T + 1, ...]``
+with time first, so they check a training as well as a formula. Sources: notes "Deep Learning",
+section 3.2; The Modern Mathematics of Deep Learning, Theorem 1.15.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+
+
+def sufficient_decrease(
+    values: Tensor, gradient_norms: Tensor, step: float, smoothness: float
+) -> Tensor:
+    r"""How much more than promised each gradient step decreased the function, ``[T, ...]``.
+
+    For an :math:`L`-smooth :math:`h`,
+    :math:`h(\theta-\eta\nabla h(\theta))\le h(\theta)-\eta(1-\frac{L\eta}2)\|\nabla h(\theta)\|^2`.
+    The slack is right minus left: at least 0 at every step, and 0 for
+    :math:`h=\frac L2\|\theta\|^2`. A negative entry shows that :math:`L` is too small.
+
+    >>> h = torch.tensor([0.5, 0.0])                      # x squared over 2, from 1, with step 1
+    >>> sufficient_decrease(h, torch.tensor([1.0, 0.0]), step=1.0, smoothness=1.0)
+    tensor([0.])
+    """
+    _check_run(values, gradient_norms, 2)
+    _check_positive(step, "the step")
+    _check_positive(smoothness, "the smoothness constant")
+    promised = step * (1 - smoothness * step / 2) * gradient_norms[:-1].square()
+    return values[:-1] - promised - values[1:]
+
+
+def iterations_to_critical_point(smoothness: float, gap: float, tolerance: float) -> int:
+    r"""Gradient steps after which some iterate is :math:`\epsilon`-critical:
+    :math:`\lceil 2L(h(\theta^0)-\inf h)/\epsilon^2\rceil`.
+
+    With :math:`\eta=1/L` one of :math:`\theta^0,\dots,\theta^{T-1}` has
+    :math:`\|\nabla h\|\le\epsilon`, since the decreases add up:
+    :math:`\min_{t<T}\|\nabla h(\theta^t)\|^2\le\frac{2L}T(h(\theta^0)-\inf h)`. It is the best
+    iterate, not the last.
+
+    >>> iterations_to_critical_point(smoothness=1.0, gap=2.0, tolerance=0.1)
+    400
+    """
+    _check_positive(smoothness, "the smoothness constant")
+    _check_positive(tolerance, "the tolerance")
+    if not (math.isfinite(gap) and gap >= 0):
+        raise InvalidInput(f"the gap to the infimum must be a number >= 0, not {gap!r}")
+    exact = 2 * smoothness * gap / tolerance**2
+    # rounding must not add a step where the quotient is whole
+    return max(1, math.ceil(exact * (1 - 1e-12)))
+
+
+def first_critical(gradient_norms: Tensor, tolerance: float) -> Tensor:
+    r"""First time with :math:`\|\nabla h\|\le\epsilon` in each run ``[...]``; :math:`T+1`: never.
+
+    >>> first_critical(torch.tensor([[3.0, 3.0], [1.0, 2.0], [0.1, 2.0]]), 1.0)
+    tensor([1, 3])
+    """
+    _check_positive(tolerance, "the tolerance")
+    if gradient_norms.ndim < 1 or not len(gradient_norms):
+        raise ShapeMismatch("gradient norms are needed with time first, [T + 1, ...]")
+    reached = gradient_norms <= tolerance
+    return torch.where(reached.any(0), reached.int().argmax(0), len(gradient_norms))
+
+
+def polyak_lojasiewicz_constant(values: Tensor, gradient_norms: Tensor, infimum: float) -> float:
+    r"""The largest :math:`\mu` the given points allow in
+    :math:`\tfrac12\|\nabla h\|^2\ge\mu(h-\inf h)`.
+
+    It is an upper estimate of the constant of :math:`h`: more points can only lower it. For a
+    quadratic with matrix :math:`A\succeq0` the constant is the smallest *non-zero* eigenvalue, and
+    always :math:`\mu\le L`. Points at the infimum say nothing and are left out.
+
+    Args:
+        values: ``[...]``.
+        gradient_norms: of the same shape.
+        infimum: :math:`\inf h`; a value below it is refused.
+
+    >>> x = torch.tensor([1.0, 2.0])
+    >>> polyak_lojasiewicz_constant(3 * x**2 / 2, 3 * x, infimum=0.0)
+    3.0
+    """
+    _check_run(values, gradient_norms, 1)
+    gaps = values - infimum
+    if bool((gaps < 0).any()):
+        raise InvalidInput(
+            f"a value is {float(gaps.min()):.3g} below the infimum: the infimum is smaller"
+        )
+    outside = gaps > 0
+    if not bool(outside.any()):
+        raise InvalidInput("every point is at the infimum: any constant fits")
+    return float((gradient_norms[outside].square() / (2 * gaps[outside])).min())
+
+
+def geometric_bound(gap: float | Tensor, constant: float, smoothness: float, steps: int) -> Tensor:
+    r""":math:`(1-\mu/L)^T(h(\theta^0)-\inf h)` for :math:`T=0,\dots` ``steps``.
+
+    Gradient descent with :math:`\eta=1/L` stays below it on an :math:`L`-smooth function with the
+    Polyak-Łojasiewicz constant :math:`\mu`, convex or not.
+
+    Args:
+        gap: :math:`h(\theta^0)-\inf h`, one number or ``[...]``.
+        constant: :math:`\mu`, at most :math:`L`.
+        smoothness: :math:`L`.
+        steps: the last :math:`T`.
+
+    Returns:
+        ``[steps + 1, ...]``, in the precision of ``gap`` (double for a number).
+
+    >>> geometric_bound(8.0, 1.0, 2.0, 3).tolist()
+    [8.0, 4.0, 2.0, 1.0]
+    """
+    _check_positive(constant, "the Polyak-Łojasiewicz constant")
+    _check_positive(smoothness, "the smoothness constant")
+    if constant > smoothness:
+        raise InvalidInput(
+            f"a Polyak-Łojasiewicz constant of {constant} above the smoothness {smoothness} is "
+            "impossible: one of them is wrong"
+        )
+    start = gap if isinstance(gap, Tensor) else torch.tensor(gap, dtype=torch.float64)
+    times = torch.arange(steps + 1, dtype=start.dtype, device=start.device)
+    factors = (1 - constant / smoothness) ** times
+    return factors.reshape(-1, *[1] * start.ndim) * start
+
+
+def accelerated_bound(distance: float, smoothness: float, steps: int) -> Tensor:
+    r"""Nesterov's :math:`2L\|\theta^0-\theta^\star\|^2/(T+1)^2` for :math:`T=1,\dots` ``steps``.
+
+    It bounds :math:`h(\theta^T)-\min h` for convex :math:`L`-smooth :math:`h`, step :math:`1/L` and
+    :math:`\beta_t=(t-1)/(t+2)`; ``[steps]`` in double precision.
+
+    >>> accelerated_bound(1.0, 2.0, 3).tolist()
+    [1.0, 0.4444444444444444, 0.25]
+    """
+    _check_positive(smoothness, "the smoothness constant")
+    if not distance >= 0:
+        raise InvalidInput(f"the distance to the minimiser must be at least 0, not {distance!r}")
+    times = torch.arange(1, steps + 1, dtype=torch.float64)
+    return 2 * smoothness * distance**2 / (times + 1).square()
+
+
+def averaged_descent_bound(iterations: int, radius: float = 1.0, lipschitz: float = 1.0) -> float:
+    r""":math:`RG/\sqrt K`: the expected gap of the averaged iterate of stochastic descent.
+
+    For convex :math:`r`, :math:`\Theta^{(0)}=0`, :math:`\|D^{(k)}\|\le G` and
+    :math:`\eta=R/(G\sqrt K)`, the average :math:`\frac1K\sum_{k=0}^{K-1}\Theta^{(k)}` of the points
+    where the directions were taken has an expected value of at most this above the best point of
+    the ball of radius :math:`R`. Projecting onto that ball keeps the bound.
+
+    >>> averaged_descent_bound(100)
+    0.1
+    """
+    if iterations < 1:
+        raise InvalidInput(f"an average needs at least one iteration, not {iterations}")
+    _check_positive(radius, "the radius")
+    _check_positive(lipschitz, "the bound on the directions")
+    return radius * lipschitz / math.sqrt(iterations)
+
+
+def _check_positive(value: float, name: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} must be a positive number, not {value!r}")
+
+
+def _check_run(values: Tensor, gradient_norms: Tensor, least: int) -> None:
+    if values.shape != gradient_norms.shape:
+        raise ShapeMismatch(
+            f"values {list(values.shape)} and gradient norms {list(gradient_norms.shape)} differ "
+            "in shape"
+        )
+    if values.ndim < 1 or len(values) < least:
+        raise ShapeMismatch(f"at least {least} recorded points are needed, with time first")

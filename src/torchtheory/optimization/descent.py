@@ -1,0 +1,146 @@
+r"""Descent: :math:`\Theta^{(k)}=\Theta^{(k-1)}-\eta_kD^{(k)}`, many runs at once.
+
+With :math:`D^{(k)}=\nabla h(\Theta^{(k-1)})` it is gradient descent; with a random direction whose
+conditional mean is the gradient it is stochastic gradient descent (The Modern Mathematics of Deep
+Learning, Algorithm 1.1). Parameters are vectors along the last axis, ``[..., p]``; everything in
+front is a batch of independent runs. For a network with an ``nn.Module`` use ``torch.optim.SGD``,
+which is the same step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
+
+Function = Callable[[Tensor], Tensor]
+"""A function of ``[..., p]`` with one value ``[...]`` a vector."""
+
+Direction = Callable[[Tensor, int], Tensor]
+"""The direction :math:`D` at ``[..., p]`` in iteration 0, 1, 2, ..., of the same shape."""
+
+
+def descend(
+    direction: Direction,
+    start: Tensor,
+    steps: Sequence[float] | Tensor,
+    projection: Function | None = None,
+) -> Iterator[Tensor]:
+    r"""The iterates :math:`\Theta^{(0)},\dots,\Theta^{(K)}` of
+    :math:`\Theta^{(k)}=P(\Theta^{(k-1)}-\eta_kD^{(k)})`, one after the other.
+
+    Only the current iterate is held; ``torch.stack(list(descend(...)))`` is the trajectory
+    ``[K + 1, ..., p]``.
+
+    Args:
+        direction: :math:`D`, see :func:`gradient_of` and ``minibatch_direction``.
+        start: :math:`\Theta^{(0)}`, ``[..., p]``.
+        steps: :math:`\eta_1,\dots,\eta_K`.
+        projection: onto the set that holds the iterates; none unless given.
+
+    >>> h = lambda x: x.square().sum(-1) / 2
+    >>> path = descend(gradient_of(h), torch.tensor([[1.0], [8.0]]), [0.5, 0.5])
+    >>> [x.flatten().tolist() for x in path]
+    [[1.0, 8.0], [0.5, 4.0], [0.25, 2.0]]
+    """
+    check_start(start)
+    etas = [float(eta) for eta in steps]
+    if not all(math.isfinite(eta) and eta >= 0 for eta in etas):
+        raise InvalidInput("every step size must be a finite number >= 0")
+    return _iterates(direction, start, etas, projection)
+
+
+def _iterates(
+    direction: Direction, theta: Tensor, steps: Sequence[float], projection: Function | None
+) -> Iterator[Tensor]:
+    yield theta
+    for k, eta in enumerate(steps):
+        move = direction(theta, k)
+        if move.shape != theta.shape:
+            raise ShapeMismatch(
+                f"the direction has shape {list(move.shape)}, the parameters {list(theta.shape)}"
+            )
+        theta = theta - eta * move
+        if projection is not None:
+            theta = projection(theta)
+        yield theta
+
+
+def gradient_of(function: Function) -> Direction:
+    r"""The gradient of a function of ``[..., p]``, for all vectors of a batch in one pass.
+
+    >>> gradient_of(lambda x: x.square().sum(-1))(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 0)
+    tensor([[2., 4.],
+            [6., 8.]])
+    """
+
+    def total(theta: Tensor) -> Tensor:
+        values = function(theta)
+        if values.shape != theta.shape[:-1]:
+            raise ShapeMismatch(
+                f"the function maps {list(theta.shape)} to {list(values.shape)}; it must give one "
+                f"value a vector, {list(theta.shape[:-1])}"
+            )
+        return values.sum()
+
+    slope = torch.func.grad(total)
+    return lambda theta, _: slope(theta)
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """A run of gradient descent, or a batch of them.
+
+    Attributes:
+        points: ``[T + 1, ..., p]``.
+        values: ``[T + 1, ...]``, the function there.
+        gradient_norms: ``[T + 1, ...]``.
+    """
+
+    points: Tensor
+    values: Tensor
+    gradient_norms: Tensor
+
+
+def gradient_descent(function: Function, start: Tensor, step: float, iterations: int) -> Descent:
+    r"""Gradient descent :math:`\theta^{t+1}=\theta^t-\eta\nabla h(\theta^t)` with a constant step.
+
+    On :math:`\frac12\theta^\top A\theta` the iterates are :math:`(I-\eta A)^t\theta^0`: they
+    converge for :math:`\eta<2/\lambda_{\max}`, keep the size of their top component at equality and
+    diverge beyond (values become infinite, without an error). Source: notes "Deep Learning", 3.2.
+
+    Args:
+        function: of ``[..., p]``, with one value a vector.
+        start: ``[..., p]``.
+        step: :math:`\eta>0`.
+        iterations: :math:`T`.
+
+    Costs :math:`T` gradients, and once more values and gradients at all points.
+
+    >>> run = gradient_descent(lambda x: x.square().sum(-1) / 2, torch.ones(1), 0.5, 3)
+    >>> run.points.flatten().tolist(), run.gradient_norms.tolist()
+    ([1.0, 0.5, 0.25, 0.125], [1.0, 0.5, 0.25, 0.125])
+    """
+    check_start(start)
+    if not (math.isfinite(step) and step > 0):
+        raise InvalidInput(f"the step must be a positive number, not {step!r}")
+    if iterations < 0:
+        raise InvalidInput(f"the number of iterations must be at least 0, not {iterations}")
+    slope = gradient_of(function)
+    points = torch.stack(list(descend(slope, start, [step] * iterations)))
+    return Descent(points, function(points), slope(points, 0).norm(dim=-1))
+
+
+def check_start(start: Tensor) -> None:
+    """Refuse what is no batch of floating-point vectors."""
+    if not isinstance(start, Tensor) or not start.is_floating_point():
+        raise InvalidType("the start must be a tensor of floating-point numbers")
+    if start.ndim < 1 or start.shape[-1] < 1:
+        raise ShapeMismatch(f"the start must be vectors [..., p], not {list(start.shape)}")
+    if not bool(torch.isfinite(start).all()):
+        raise InvalidInput("the start contains NaN or infinity")

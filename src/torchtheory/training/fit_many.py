@@ -1,0 +1,538 @@
+r"""Hundreds of small trainings as one batched computation.
+
+A step of a small network is mostly overhead: a hundred microseconds of Python and dispatch around
+a few microseconds of arithmetic. Stacked, K networks pay it once. Seeds, widths, learning rates,
+weight decays, labels and label noise may differ from network to network; each one ends (to
+rounding) where :func:`~torchtheory.training.fit.fit` would have taken it alone.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    ShapeMismatch,
+    UnknownName,
+)
+from torchtheory.core.model import global_randomness_kept
+from torchtheory.core.problem import Loss, Problem, Task
+from torchtheory.core.progress import display, track
+from torchtheory.core.samples import Data, Samples
+from torchtheory.training.batches import EVALUATION_CHUNK, OpenData
+from torchtheory.training.fit import OPTIMIZERS
+from torchtheory.training.history import Epoch, History
+from torchtheory.training.seeds import derived_generator, epoch_order
+from torchtheory.training.stacked import Layout, Stack, layout, stack
+from torchtheory.training.stacked_steps import STEPS, stacked_steps
+
+Each = float | Sequence[float] | Tensor
+"""One number for all networks, or one for each."""
+
+# Padding costs arithmetic and a further group costs overhead; in parameters times samples a step,
+# this much padding takes as long as the overhead of one more group.
+PADDING_WORTH_A_GROUP = 2_500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Networks that were trained as one stack: which ones, and the stack."""
+
+    members: tuple[int, ...]
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class ManyResult:
+    """Trained networks and their histories.
+
+    Attributes:
+        groups: the stacks of parameters; every network is in exactly one.
+        train_loss, train_error: ``[K, epochs]``, as in :class:`History`; the error is NaN in
+            regression.
+        validation_loss, validation_error: ``[K, epochs]``, or None without validation data.
+        learning_rates: ``[K]``.
+        labels: what each network was trained on, ``[K, n, ...]``, or ``[n, ...]`` if all shared it.
+        seconds: for all together.
+    """
+
+    groups: tuple[Group, ...]
+    train_loss: Tensor
+    train_error: Tensor
+    validation_loss: Tensor | None
+    validation_error: Tensor | None
+    learning_rates: Tensor
+    labels: Tensor
+    seconds: float
+
+    def __len__(self) -> int:
+        return len(self.train_loss)
+
+    @property
+    def diverged(self) -> Tensor:
+        """Which networks ``[K]`` ended with a loss or weights that are not finite."""
+        bad = ~torch.isfinite(self.train_loss[:, -1])
+        for group in self.groups:
+            for p in group.stack.trained:
+                finite = torch.isfinite(p.detach()).flatten(1).all(1)
+                bad[list(group.members)] |= ~finite.cpu()
+        return bad
+
+    def network(self, k: int) -> nn.Module:
+        """An ordinary module with the k-th network's weights, without padding."""
+        if not -len(self) <= k < len(self):
+            raise InvalidInput(f"there are {len(self)} networks, and no network {k}")
+        k %= len(self)
+        group = next(g for g in self.groups if k in g.members)
+        return group.stack.network(group.members.index(k))
+
+    def networks(self) -> Iterator[nn.Module]:
+        """All of them, in the order they were given."""
+        return (self.network(k) for k in range(len(self)))
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Tensor:
+        """Outputs ``[K, n, outputs]`` of all networks for inputs ``x[n, ...]``."""
+        parts: list[Tensor | None] = [None] * len(self)
+        for group in self.groups:
+            like = group.stack.trained[0]
+            x = x.to(like) if x.is_floating_point() else x.to(like.device)
+            chunks = [group.stack.on_shared(c).mT for c in torch.split(x, EVALUATION_CHUNK)]
+            for k, outputs in zip(group.members, torch.cat(chunks, 1), strict=True):
+                parts[k] = outputs
+        return torch.stack([p for p in parts if p is not None])
+
+    def history(self, k: int) -> History:
+        """The k-th network's history, as `fit` would have returned it."""
+        if not 0 <= k < len(self):
+            raise InvalidInput(f"there are {len(self)} networks, and no network {k}")
+        rows = []
+        for e in range(self.train_loss.shape[1]):
+            error = float(self.train_error[k, e])
+            rows.append(
+                Epoch(
+                    e + 1,
+                    float(self.train_loss[k, e]),
+                    None if math.isnan(error) else error,
+                    _entry(self.validation_loss, k, e),
+                    _entry(self.validation_error, k, e),
+                    float(self.learning_rates[k]),
+                    self.seconds / self.train_loss.numel(),
+                )
+            )
+        return History(rows, "all epochs done", len(rows))
+
+
+def fit_many(
+    networks: Sequence[nn.Module],
+    train: Data,
+    *,
+    validation: Data | float | None = None,
+    epochs: int = 10,
+    batch_size: int = 64,
+    optimizer: str = "adam",
+    learning_rate: Each | None = None,
+    weight_decay: Each = 0.0,
+    labels: Tensor | None = None,
+    label_noise: Each = 0.0,
+    loss: Loss | None = None,
+    task: Task | None = None,
+    seed: int | Sequence[int] = 0,
+    memory: int = 2**30,
+) -> ManyResult:
+    r"""Train many networks at once; the given ones stay as they are.
+
+    Args:
+        networks: modules with the same inputs and outputs. Chains of linear layers and
+            elementwise activations may differ in width and depth; other networks are stacked
+            with those of the same architecture. Dropout and batch normalisation are refused.
+        train, validation, epochs, batch_size, task: as for `fit`; the data are held in memory.
+        optimizer: ``sgd``, ``momentum``, ``nesterov``, ``adam`` or ``adamw``.
+        learning_rate, weight_decay: one for all, or one for each network.
+        labels: targets of their own for each network, ``[K, n, ...]``, instead of those in
+            ``train``.
+        label_noise: share of the labels replaced by another class at random; one for all, or one
+            for each network. The noise follows from the network's seed.
+        loss: mean over the batch of ``loss(outputs, targets)``, mapped over the networks.
+        seed: one for all, or one for each network. Networks with the same seed get the same
+            batches in the same order, those `fit` would give them; when all seeds are equal a
+            batch is read once for all, and the first layers become one matrix product.
+        memory: bytes to stay within. Networks that do not fit together are trained group after
+            group; so are networks of too different widths.
+
+    Returns:
+        :class:`ManyResult`. A network that diverges does not disturb the others; see
+        ``.diverged``.
+
+    Time of a step: one batched product a layer. Memory: for each network about
+    :math:`(6P + 4Bw)` numbers with :math:`P` parameters, :math:`w` units and batches of
+    :math:`B`.
+
+    >>> nets = mlp_family(2, widths=[3, 8], outputs=2, seeds=[0, 1])
+    >>> x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    >>> result = fit_many(nets, (x, (x[:, 0] > 0).long()), epochs=30, learning_rate=0.05)
+    >>> len(result), result.network(2)[0].out_features, bool((result.train_error[:, -1] < 0.2).all())
+    (4, 8, True)
+    """
+    started = time.perf_counter()
+    networks = list(networks)
+    if not networks:
+        raise EmptyData("there is no network to train")
+    for k, model in enumerate(networks):
+        if not isinstance(model, nn.Module):
+            raise InvalidType(f"network {k} is a {type(model).__name__}, not a torch.nn.Module")
+        if not any(p.requires_grad for p in model.parameters()):
+            raise InvalidInput(f"network {k} has no parameter to train")
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise InvalidInput(f"epochs must be a whole number >= 1, not {epochs!r}")
+    if optimizer not in STEPS:
+        raise UnknownName("optimizer of stacked networks", str(optimizer), STEPS)
+    count = len(networks)
+    rates = _each(
+        OPTIMIZERS[optimizer][2] if learning_rate is None else learning_rate, count, "learning_rate"
+    )
+    decays = _each(weight_decay, count, "weight_decay")
+    noise = _each(label_noise, count, "label_noise")
+    seeds = [seed] * count if isinstance(seed, int) else list(seed)
+    if len(seeds) != count:
+        raise ShapeMismatch(f"there are {count} networks but {len(seeds)} seeds")
+
+    data = OpenData(
+        networks[0],
+        train,
+        validation,
+        loss=loss,
+        task=task,
+        batch_size=batch_size,
+        seed=seeds[0],
+        memory=sys.maxsize,
+    )
+    problem = data.problem
+    x = problem.train.x
+    _refuse_other_shapes(networks, problem)
+    targets = _targets(problem, labels, noise, seeds)
+    held_out = None if data.validation is None else _samples(data.validation)
+    layouts = [layout(m) for m in networks]
+    groups = _group(layouts, batch_size, memory, problem)
+
+    shape = (count, epochs)
+    train_loss, train_error = torch.full(shape, math.nan), torch.full(shape, math.nan)
+    train_loss, train_error = train_loss.double(), train_error.double()
+    validation_loss, validation_error = train_loss.clone(), train_error.clone()
+    trained = []
+    with torch.enable_grad(), global_randomness_kept(), display():
+        for members in track(groups, "groups of networks"):
+            rows = torch.tensor(members)
+            one = _Stacked(
+                stack([networks[k] for k in members]),
+                problem,
+                x,
+                targets if targets.ndim == problem.train.y.ndim else targets[rows.to(x.device)],
+                [seeds[k] for k in members],
+                usual_loss=loss is None,
+            )
+            step = stacked_steps(optimizer, one.stack.trained, rates[rows], decays[rows])
+            for epoch in track(range(1, epochs + 1), f"{len(members)} networks"):
+                losses, errors = one.run_epoch(epoch, batch_size, step)
+                train_loss[rows, epoch - 1] = losses
+                train_error[rows, epoch - 1] = errors
+                if held_out is not None:
+                    losses, errors = one.evaluate(held_out)
+                    validation_loss[rows, epoch - 1] = losses
+                    validation_error[rows, epoch - 1] = errors
+            for p in one.stack.trained:
+                p.requires_grad_(False)
+            trained.append(Group(tuple(members), one.stack))
+    classified = problem.is_classification
+    return ManyResult(
+        tuple(trained),
+        train_loss,
+        train_error,
+        None if held_out is None else validation_loss,
+        None if held_out is None or not classified else validation_error,
+        rates,
+        targets,
+        time.perf_counter() - started,
+    )
+
+
+class _Stacked:
+    """A stack of networks with its data."""
+
+    def __init__(
+        self,
+        stack: Stack,
+        problem: Problem,
+        x: Tensor,
+        y: Tensor,
+        seeds: Sequence[int],
+        *,
+        usual_loss: bool,
+    ) -> None:
+        self.stack, self.problem, self.x, self.y = stack, problem, x, y
+        self.seeds, self.usual_loss = seeds, usual_loss
+        self.own_labels = y.ndim > problem.train.y.ndim
+        self.one_order = len(set(seeds)) == 1
+
+    def run_epoch(self, epoch: int, batch_size: int, step: object) -> tuple[Tensor, Tensor]:
+        """One pass over the data; mean losses and errors ``[K]``."""
+        assert callable(step)
+        stack, masks = self.stack, self.stack.masks
+        n = len(self.x)
+        losses, errors = [], []
+        for index in self._orders(epoch, batch_size):
+            outputs, y = self._batch(index)
+            each, wrong = self._losses(outputs, y)
+            gradients = torch.autograd.grad(each.sum(), stack.trained)
+            if masks is not None:
+                gradients = tuple(torch._foreach_mul(gradients, masks))
+            step(gradients)
+            size = index.shape[-1]
+            losses.append(each.detach().double() * size)
+            if wrong is not None:
+                errors.append(wrong)
+        mean = torch.stack(losses).sum(0).cpu() / n
+        if not errors:
+            return mean, torch.full_like(mean, math.nan)
+        return mean, torch.stack(errors).sum(0).double().cpu() / n
+
+    @torch.no_grad()
+    def evaluate(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """Mean losses and errors ``[K]`` of all networks on the same samples."""
+        losses, errors = [], []
+        for x, y in samples.chunks(EVALUATION_CHUNK):
+            each, wrong = self._losses(self.stack.on_shared(x), y)
+            losses.append(each.double() * len(x))
+            if wrong is not None:
+                errors.append(wrong)
+        mean = torch.stack(losses).sum(0).cpu() / len(samples)
+        if not errors:
+            return mean, torch.full_like(mean, math.nan)
+        return mean, torch.stack(errors).sum(0).double().cpu() / len(samples)
+
+    def _orders(self, epoch: int, batch_size: int) -> tuple[Tensor, ...]:
+        """Row numbers of each batch: ``[B]`` where all share it, else ``[K, B]``."""
+        if self.one_order:
+            order = epoch_order(len(self.x), self.seeds[0], epoch)
+        else:
+            known = {s: epoch_order(len(self.x), s, epoch) for s in set(self.seeds)}
+            order = torch.stack([known[s] for s in self.seeds])
+        return torch.split(order.to(self.x.device), batch_size, -1)
+
+    def _batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs ``[K, outputs, B]`` and targets ``[K, B, ...]`` (or ``[B, ...]``)."""
+        x, y = self.x, self.y
+        if index.ndim == 1:
+            return self.stack.on_shared(x.index_select(0, index)), (
+                y.index_select(1, index) if self.own_labels else y.index_select(0, index)
+            )
+        # one index_select over all rows: several times faster than x[index] on the CPU
+        flat = index.reshape(-1)
+        inputs = x.index_select(0, flat).view(*index.shape, *x.shape[1:])
+        if self.own_labels:
+            flat = (index + len(x) * torch.arange(len(index), device=x.device)[:, None]).view(-1)
+            y = y.flatten(0, 1)
+        return self.stack(inputs), y.index_select(0, flat).view(*index.shape, *y.shape[1:])
+
+    def _losses(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The mean loss ``[K]`` of each network on its batch, and its number of errors."""
+        task, usual = self.problem.task, self.usual_loss
+        networks, _, size = outputs.shape
+        shared = y.ndim == self.problem.train.y.ndim
+        if task == "multiclass":
+            labels = y.expand(networks, size) if shared else y
+            wrong = (outputs.detach().argmax(1) != labels).sum(1)
+            if usual:
+                picked = F.log_softmax(outputs, 1).gather(1, labels.unsqueeze(1))
+                return -picked.sum((1, 2)) / size, wrong
+        rows = outputs.mT
+        if task != "multiclass":
+            labels = y.expand(networks, *y.shape) if shared else y
+            rows = rows.reshape(labels.shape)
+            wrong = None
+            if task == "binary":
+                wrong = ((rows.detach() > 0) != (labels > 0.5)).flatten(1).sum(1)
+            if usual:
+                kind = F.mse_loss if task == "regression" else F.binary_cross_entropy_with_logits
+                return kind(rows, labels, reduction="none").flatten(1).mean(1), wrong
+        each: Tensor = torch.vmap(self.problem.loss)(rows, labels)
+        return each, wrong
+
+
+def mlp_family(
+    inputs: int,
+    widths: Sequence[int],
+    outputs: int,
+    *,
+    depth: int = 1,
+    seeds: Sequence[int] = (0,),
+    activation: type[nn.Module] = nn.ReLU,
+    bias: bool = True,
+    dtype: torch.dtype | None = None,
+) -> list[nn.Module]:
+    """One multilayer perceptron for every width and seed, all seeds of the first width first.
+
+    Each has ``depth`` hidden layers of the width and torch's usual initial weights, drawn with
+    the seed.
+
+    >>> [net[0].out_features for net in mlp_family(4, widths=[1, 5], outputs=3, seeds=[0, 1])]
+    [1, 1, 5, 5]
+    """
+    for name, value in (("inputs", inputs), ("outputs", outputs), ("depth", depth)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidInput(f"{name} must be a whole number >= 1, not {value!r}")
+    made: list[nn.Module] = []
+    for width in widths:
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise InvalidInput(f"a width must be a whole number >= 1, not {width!r}")
+        for seed in seeds:
+            sizes = [inputs, *[width] * depth]
+            with global_randomness_kept():
+                torch.manual_seed(seed)
+                layers: list[nn.Module] = []
+                for before, after in zip(sizes, sizes[1:], strict=False):
+                    layers += [nn.Linear(before, after, bias=bias, dtype=dtype), activation()]
+                layers.append(nn.Linear(sizes[-1], outputs, bias=bias, dtype=dtype))
+            made.append(nn.Sequential(*layers))
+    return made
+
+
+def noisy_labels(y: Tensor, classes: int, share: float, *, seed: int = 0) -> Tensor:
+    """Labels ``y[n]`` with ``round(share * n)`` of them, at random, moved to another class.
+
+    >>> y = torch.zeros(10, dtype=torch.long)
+    >>> int((noisy_labels(y, 3, 0.4) != 0).sum())
+    4
+    """
+    if not 0 <= share <= 1:
+        raise InvalidInput(f"the share of noisy labels must lie in [0, 1], not {share!r}")
+    if classes < 2:
+        raise InvalidInput("label noise needs at least two classes")
+    generator = derived_generator(seed, "label noise")
+    chosen = torch.randperm(len(y), generator=generator)[: round(share * len(y))]
+    shift = torch.randint(1, classes, (len(chosen),), generator=generator)
+    noisy = y.clone()
+    chosen, shift = chosen.to(y.device), shift.to(y.device)
+    noisy[chosen] = ((y[chosen].long() + shift) % classes).to(y.dtype)
+    return noisy
+
+
+# ---------------------------------------------------------------------------------- preparation
+
+
+def _targets(
+    problem: Problem, labels: Tensor | None, noise: Tensor, seeds: Sequence[int]
+) -> Tensor:
+    """Targets shared by all ``[n, ...]``, or of each network ``[K, n, ...]``."""
+    y = problem.train.y
+    if labels is not None:
+        if not isinstance(labels, Tensor) or labels.shape[:2] != (len(seeds), len(y)):
+            raise ShapeMismatch(
+                f"labels must be a tensor [{len(seeds)} networks, {len(y)} samples, ...]"
+            )
+        probe = problem.outputs(problem.train.first(2))
+        y = torch.stack(
+            [
+                problem._prepare(
+                    Samples(problem.train.x, own.to(y.device)), probe, f"network {k}'s"
+                ).y
+                for k, own in enumerate(labels)
+            ]
+        )
+    if not bool(noise.any()):
+        return y
+    if problem.classes is None:
+        raise InvalidInput("label noise is for classification, and this is a regression")
+    if len({*zip(noise.tolist(), seeds, strict=True)}) == 1 and labels is None:
+        return noisy_labels(y, problem.classes, float(noise[0]), seed=seeds[0])
+    own = y if labels is not None else y.expand(len(seeds), *y.shape)
+    return torch.stack(
+        [
+            noisy_labels(row, problem.classes, float(share), seed=s)
+            for row, share, s in zip(own, noise, seeds, strict=True)
+        ]
+    )
+
+
+def _refuse_other_shapes(networks: Sequence[nn.Module], problem: Problem) -> None:
+    """Refuse networks that do not fit the data, or give other outputs than the first."""
+    wanted = problem.outputs(problem.train.first(1))
+    if wanted.ndim != 2:
+        raise ShapeMismatch(f"a stacked network returns [n, outputs], not {list(wanted.shape)}")
+    like = problem.function.reference()
+    for k, model in enumerate(networks):
+        for p in model.parameters():
+            if p.dtype != like.dtype or p.device != like.device:
+                raise InvalidInput(
+                    f"network {k} is in {p.dtype} on {p.device} and the first in {like.dtype} on "
+                    f"{like.device}: they must agree"
+                )
+        other = Problem(model, problem.train.first(1), loss=problem.loss, task=problem.task)
+        outputs = other.outputs(other.train)
+        if outputs.shape != wanted.shape:
+            raise ShapeMismatch(
+                f"network {k} returns {list(outputs.shape)} and the first {list(wanted.shape)}"
+            )
+
+
+def _group(
+    layouts: Sequence[Layout], batch_size: int, memory: int, problem: Problem
+) -> list[list[int]]:
+    """Networks to be stacked together: of one kind, not too different, within the memory."""
+    item = problem.function.reference().element_size()
+    inputs = problem.train.x[0].numel()
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for k, found in enumerate(layouts):
+        kinds.setdefault(found.kind, []).append(k)
+    groups: list[list[int]] = []
+    for members in kinds.values():
+        members.sort(key=lambda k: (-layouts[k].parameters, k))
+        group: list[int] = []
+        for k in members:
+            if group:
+                first, size = layouts[group[0]], len(group) + 1
+                samples = max(batch_size, EVALUATION_CHUNK // 4)
+                each = 6 * first.parameters + 4 * samples * (first.units + inputs)
+                real = sum(layouts[j].parameters for j in [*group, k])
+                waste = (size * first.parameters - real) * batch_size
+                if size * each * item > memory or waste > PADDING_WORTH_A_GROUP:
+                    groups.append(group)
+                    group = []
+            group.append(k)
+        groups.append(group)
+    return groups
+
+
+def _each(values: Each, count: int, name: str) -> Tensor:
+    found = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+    if found.ndim == 0:
+        found = found.expand(count)
+    if found.shape != (count,):
+        raise ShapeMismatch(
+            f"{name} must be one number or {count} of them, one a network, not {list(found.shape)}"
+        )
+    if not bool(torch.isfinite(found).all()) or bool((found < 0).any()):
+        raise InvalidInput(f"{name} must be numbers >= 0")
+    return found.clone()
+
+
+def _samples(source: object) -> Samples:
+    from torchtheory.training.batches import InMemory
+
+    if not isinstance(source, InMemory):
+        raise InvalidInput("fit_many holds its data in memory: a stream cannot be read")
+    return source.data
+
+
+def _entry(table: Tensor | None, k: int, e: int) -> float | None:
+    return None if table is None else float(table[k, e])

@@ -1,0 +1,107 @@
+r"""Gradient steps on stacked parameters, with a learning rate and a weight decay for each network.
+
+The formulas are those of ``torch.optim``: entry :math:`k` of a stack moves exactly as a network
+with learning rate :math:`\eta_k` and weight decay :math:`\mu_k` would move alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Step = Callable[[Sequence[Tensor]], None]
+
+
+def stacked_steps(kind: str, parameters: Sequence[Tensor], rates: Tensor, decays: Tensor) -> Step:
+    """A function that takes the gradients ``[K, ...]`` and moves the parameters in place.
+
+    Args:
+        kind: ``sgd``, ``momentum``, ``nesterov``, ``adam`` or ``adamw``.
+        parameters: the stacked tensors.
+        rates, decays: ``[K]``.
+
+    >>> p = torch.zeros(2, 3)
+    >>> step = stacked_steps("sgd", [p], torch.tensor([1.0, 2.0]), torch.zeros(2))
+    >>> step([torch.ones(2, 3)])
+    >>> p
+    tensor([[-1., -1., -1.],
+            [-2., -2., -2.]])
+    """
+    make = STEPS[kind]
+    moves = [
+        make(p, _beside(rates, p), _beside(decays, p) if bool(decays.any()) else None)
+        for p in parameters
+    ]
+
+    @torch.no_grad()
+    def step(gradients: Sequence[Tensor]) -> None:
+        for move, gradient in zip(moves, gradients, strict=True):
+            move(gradient)
+
+    return step
+
+
+Move = Callable[[Tensor], object]
+
+
+def _sgd(p: Tensor, rate: Tensor, decay: Tensor | None) -> Move:
+    return lambda g: p.addcmul_(_penalised(g, p, decay), rate, value=-1)
+
+
+def _momentum(p: Tensor, rate: Tensor, decay: Tensor | None, nesterov: bool = False) -> Move:
+    velocity = torch.zeros_like(p)
+
+    def move(g: Tensor) -> None:
+        g = _penalised(g, p, decay)
+        velocity.mul_(0.9).add_(g)
+        p.addcmul_(g.add(velocity, alpha=0.9) if nesterov else velocity, rate, value=-1)
+
+    return move
+
+
+def _nesterov(p: Tensor, rate: Tensor, decay: Tensor | None) -> Move:
+    return _momentum(p, rate, decay, nesterov=True)
+
+
+def _adam(p: Tensor, rate: Tensor, decay: Tensor | None, decoupled: bool = False) -> Move:
+    first, second = torch.zeros_like(p), torch.zeros_like(p)
+    t = 0
+
+    def move(g: Tensor) -> None:
+        nonlocal t
+        t += 1
+        if decay is not None and decoupled:
+            p.mul_(1 - rate * decay)
+        elif decay is not None:
+            g = _penalised(g, p, decay)
+        first.lerp_(g, 0.1)
+        second.mul_(0.999).addcmul_(g, g, value=0.001)
+        scale = second.sqrt().div_(math.sqrt(1 - 0.999**t)).add_(1e-8)
+        p.addcmul_(torch.div(first, scale), rate, value=-1 / (1 - 0.9**t))
+
+    return move
+
+
+def _adamw(p: Tensor, rate: Tensor, decay: Tensor | None) -> Move:
+    return _adam(p, rate, decay, decoupled=True)
+
+
+STEPS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Move]] = {
+    "sgd": _sgd,
+    "momentum": _momentum,
+    "nesterov": _nesterov,
+    "adam": _adam,
+    "adamw": _adamw,
+}
+
+
+def _penalised(g: Tensor, p: Tensor, decay: Tensor | None) -> Tensor:
+    return g if decay is None else torch.addcmul(g, p, decay)
+
+
+def _beside(values: Tensor, p: Tensor) -> Tensor:
+    """``[K]`` as ``[K, 1, ...]`` in the precision of ``p``."""
+    return values.to(p).view(-1, *[1] * (p.ndim - 1))

@@ -1,0 +1,68 @@
+"""Figures: the same bytes for the same numbers, whatever style the user has set."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from torchtheory.core.figure import draw
+
+
+def plot(ax: Any) -> None:
+    ax.plot([0, 1, 2], [0, 1, 4], "o-", label="$x^2$ & <more>")
+    ax.fill_between([0, 1], [0, 1], alpha=0.2)
+    ax.legend()
+
+
+def test_same_bytes_twice() -> None:
+    first, second = draw("f", plot), draw("f", plot)
+    assert first.svg == second.svg
+    assert first.png == second.png
+    assert first.png.startswith(b"\x89PNG")
+
+
+def test_a_users_style_changes_nothing() -> None:
+    plain = draw("f", plot)
+    with mpl.rc_context({"axes.facecolor": "red", "font.size": 30, "savefig.dpi": 30}):
+        assert draw("f", plot) == plain
+        assert mpl.rcParams["font.size"] == 30  # and ours stays inside
+
+
+def test_svg_is_xml_without_prologue() -> None:
+    svg = draw("f", plot).svg
+    assert svg is not None
+    assert svg.startswith("<svg")
+    ElementTree.fromstring(svg)
+
+
+def test_a_figure_of_many_marks_is_a_picture_only() -> None:
+    x = np.random.default_rng(0).normal(size=20_000)
+    figure = draw("cloud", lambda ax: ax.plot(x, x[::-1], "o"))
+    assert figure.svg is None
+    assert len(figure.png) > 1000
+
+
+def test_grid_gives_an_array_of_axes() -> None:
+    shapes = []
+    draw("f", lambda axes: shapes.append(axes.shape), grid=(2, 3), size=(3, 2))
+    draw("g", lambda axes: shapes.append(axes.shape), grid=(1, 2), size=(3, 2))
+    assert shapes == [(2, 3), (1, 2)]
+
+
+def test_an_error_in_the_plot_leaves_the_style_alone() -> None:
+    before = dict(mpl.rcParams)
+    with pytest.raises(ZeroDivisionError):
+        draw("f", lambda ax: 1 / 0)
+    assert dict(mpl.rcParams) == before
+
+
+def test_json() -> None:
+    assert draw("f", plot, caption="c").to_json() == {
+        "name": "f",
+        "caption": "c",
+        "file": "figures/f.png",
+    }

@@ -1,0 +1,133 @@
+"""Confidence intervals against exact enumeration, scipy and numpy."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.intervals import (
+    Interval,
+    clopper_pearson,
+    fit_slope,
+    hoeffding_radius,
+    hoeffding_sample_size,
+    mean_interval,
+)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 30])
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+def test_clopper_pearson_covers_every_proportion(n: int, confidence: float) -> None:
+    intervals = [clopper_pearson(k, n, confidence) for k in range(n + 1)]
+    for p in np.linspace(0, 1, 101):
+        mass = stats.binom.pmf(np.arange(n + 1), n, p)
+        covered = sum(m for m, i in zip(mass, intervals, strict=True) if i.low <= p <= i.high)
+        assert covered >= confidence - 1e-12
+
+
+@given(st.integers(1, 400), st.floats(0, 1), st.sampled_from([0.8, 0.95, 0.999]))
+def test_clopper_pearson_is_scipys(n: int, share: float, confidence: float) -> None:
+    k = round(share * n)
+    ours = clopper_pearson(k, n, confidence)
+    theirs = stats.binomtest(k, n).proportion_ci(confidence, method="exact")
+    assert ours.low == pytest.approx(theirs.low, abs=1e-9)
+    assert ours.high == pytest.approx(theirs.high, abs=1e-9)
+    assert ours.low <= ours.estimate <= ours.high
+
+
+def test_hoeffding_golden_values() -> None:
+    assert hoeffding_radius(1000, 0.05) == pytest.approx(0.042947, abs=5e-7)
+    assert hoeffding_radius(1000, 0.05, -1, 1) == pytest.approx(2 * hoeffding_radius(1000, 0.05))
+    assert hoeffding_sample_size(0.05, 0.05) == 738
+    assert hoeffding_sample_size(100.0, 0.5) == 1
+
+
+@given(st.integers(1, 10**7), st.floats(1e-6, 0.9), st.floats(0.1, 50))
+def test_sample_size_is_the_smallest_that_suffices(n: int, delta: float, width: float) -> None:
+    radius = hoeffding_radius(n, delta, 0, width)
+    assert hoeffding_sample_size(radius, delta, 0, width) == n
+    smallest = hoeffding_sample_size(radius * 1.000001, delta, 0, width)
+    assert hoeffding_radius(smallest, delta, 0, width) <= radius * 1.000001
+    if smallest > 1:
+        assert hoeffding_radius(smallest - 1, delta, 0, width) > radius * 1.000001
+
+
+def test_mean_interval_is_scipys() -> None:
+    x = np.random.default_rng(0).normal(size=50)
+    for values in (x, torch.as_tensor(x), x.tolist()):
+        ours = mean_interval(values, 0.9)
+        low, high = stats.t.interval(0.9, 49, loc=x.mean(), scale=stats.sem(x))
+        assert (ours.low, ours.high) == (pytest.approx(low), pytest.approx(high))
+        assert ours.trials == 50
+    assert mean_interval(torch.tensor([1, 2, 3], dtype=torch.bfloat16)).estimate == 2
+
+
+def test_slope_is_numpys_and_scipys() -> None:
+    rng = np.random.default_rng(1)
+    x = np.geomspace(1, 100, 12)
+    y = 3 * x**-0.7 * np.exp(0.1 * rng.normal(size=12))
+    ours = fit_slope(x, y, 0.95)
+    slope, covariance = np.polyfit(np.log(x), np.log(y), 1, cov="unscaled")
+    residuals = np.log(y) - np.polyval(slope, np.log(x))
+    error = math.sqrt(covariance[0, 0] * (residuals**2).sum() / 10)
+    radius = stats.t.isf(0.025, 10) * error
+    assert ours.estimate == pytest.approx(slope[0])
+    assert (ours.low, ours.high) == (pytest.approx(slope[0] - radius), pytest.approx(slope[0] + radius))  # fmt: skip
+    line = fit_slope(x, 2 * x + 1, log=False)
+    assert line.estimate == pytest.approx(2)
+    assert line.test == "least squares"
+
+
+def test_slope_covers_the_truth_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(2)
+    x = np.geomspace(1, 50, 8)
+    hits = 0
+    for _ in range(400):
+        found = fit_slope(x, x**0.5 * np.exp(0.3 * rng.normal(size=8)), 0.9)
+        hits += found.low <= 0.5 <= found.high
+    assert stats.binomtest(hits, 400, 0.9).pvalue > 1e-4
+
+
+def test_json_round_trip_with_infinite_ends() -> None:
+    for made in (clopper_pearson(3, 10), Interval(np.float32(1), -math.inf, math.inf, 0.9, 3, "t")):
+        text = json.dumps(made.to_json(), allow_nan=False)
+        assert Interval.from_json(json.loads(text)) == made
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: clopper_pearson(0, 0), EmptyData),
+        (lambda: clopper_pearson(-1, 5), InvalidInput),
+        (lambda: clopper_pearson(6, 5), InvalidInput),
+        (lambda: clopper_pearson(1, 5, 1.0), InvalidInput),
+        (lambda: clopper_pearson(1, 5, math.nan), InvalidInput),
+        (lambda: hoeffding_radius(0, 0.1), EmptyData),
+        (lambda: hoeffding_radius(5, 0.0), InvalidInput),
+        (lambda: hoeffding_radius(5, 0.1, 1, 1), InvalidInput),
+        (lambda: hoeffding_sample_size(0.0, 0.1), InvalidInput),
+        (lambda: hoeffding_sample_size(math.nan, 0.1), InvalidInput),
+        (lambda: hoeffding_sample_size(math.inf, 0.1), InvalidInput),
+        (lambda: hoeffding_sample_size(0.1, 2), InvalidInput),
+        (lambda: hoeffding_sample_size(0.1, 0.1, 2, 1), InvalidInput),
+        (lambda: mean_interval([1.0]), EmptyData),
+        (lambda: mean_interval([1.0, math.nan]), NonFinite),
+        (lambda: fit_slope([1, 2], [1, 2]), EmptyData),
+        (lambda: fit_slope([1, 1, 1], [1, 2, 3]), EmptyData),
+        (lambda: fit_slope([1, 2, 3], [1, 2]), ShapeMismatch),
+        (lambda: fit_slope([1, 2, 3], [1, -2, 3]), InvalidInput),
+        (lambda: fit_slope([1, 2, 3], [1, math.inf, 3]), NonFinite),
+    ],
+)
+def test_refused(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call()

@@ -1,0 +1,129 @@
+"""Records: controls take over the claim's check, tables and names are checked."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from torchtheory.core import catalogue
+from torchtheory.core.claim import Verdict
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.intervals import Interval
+from torchtheory.core.record import Control, Record, Table
+
+KEY = next(iter(catalogue.errata()))
+
+
+def test_a_control_is_the_same_check() -> None:
+    record = Record()
+    made = record.claim(
+        ["N-06", "N-08"],
+        "x",
+        promised=2.0,
+        relation="<=",
+        measured=1.0,
+        tolerance=0.25,
+        trivial=10.0,
+        control=Control("the margin is zero", 2.6),
+    )
+    control = made.control
+    assert control is not None
+    same = ("ids", "statement", "relation", "tolerance", "promised")
+    assert all(getattr(control, f) == getattr(made, f) for f in same)
+    assert (control.measured, control.reason) == (2.6, "the margin is zero")
+    assert control.verdict is Verdict.VIOLATED
+    assert record.claims == [made]
+
+
+def test_a_control_within_the_tolerance_holds() -> None:
+    made = Record().claim(
+        "N-08", "x", promised=2.0, relation="<=", measured=1.0, tolerance=0.25,
+        control=Control("nothing is broken", 2.4),
+    )  # fmt: skip
+    assert made.control is not None
+    assert made.control.verdict is Verdict.HOLDS
+
+
+def test_a_control_may_have_its_own_promise_and_interval() -> None:
+    near, far = Interval(0.5, 0.4, 0.6, 0.9, 9, "t"), Interval(0.9, 0.8, 1.0, 0.9, 9, "t")
+    made = Record().claim(
+        "N-08", "x", promised=0.5, relation="~", measured=0.5, interval=near,
+        control=Control("broken", 0.9, promised=0.7, interval=far),
+    )  # fmt: skip
+    assert made.control is not None
+    assert made.control.promised == 0.7
+    assert made.control.verdict is Verdict.VIOLATED
+    with pytest.raises(InvalidInput, match="confidence interval"):
+        Record().claim(
+            "N-08", "x", promised=0.5, relation="~", measured=0.5, interval=near,
+            control=Control("broken", 0.9),
+        )  # fmt: skip
+
+
+def test_a_refused_control_leaves_no_claim_behind() -> None:
+    record = Record()
+    with pytest.raises(InvalidInput):
+        record.claim(
+            "N-08", "x", promised=1, relation="<=", measured=0, control=Control("broken", [])
+        )
+    assert record.claims == []
+
+
+def test_errata_take_their_id_from_the_catalogue() -> None:
+    record = Record()
+    made = record.erratum(KEY, "x", promised=1, relation="<=", measured=2)
+    assert made.ids == (catalogue.errata()[KEY].id,)
+    data = record.content_json()["errata"][0]
+    assert (data["key"], data["printed"]) == (KEY, catalogue.errata()[KEY].printed)
+    with pytest.raises(UnknownName, match="erratum"):
+        record.erratum("no-such-key", "x", promised=1, relation="<=", measured=2)
+
+
+def test_tables_hold_plain_cells() -> None:
+    record = Record()
+    cells = [torch.tensor(1.5), np.int64(3), np.float32(0.5), True, None, "text", 2 + 0j]
+    record.table("all-kinds", [str(k) for k in range(7)], [cells])
+    assert record.tables[0].rows == ((1.5, 3, 0.5, True, None, "text", "(2+0j)"),)
+    assert [type(c) for c in record.tables[0].rows[0][:4]] == [float, int, float, bool]
+
+
+def test_table_json_round_trip() -> None:
+    table = Table("t", ("a", "b"), ((math.inf, "x"), (-math.inf, None), (1, 2.5)), "caption")
+    text = json.dumps(table.to_json(), allow_nan=False)
+    assert Table.from_json(json.loads(text)) == table
+    nan = Table("t", ("a",), ((math.nan,),))
+    back = Table.from_json(json.loads(json.dumps(nan.to_json(), allow_nan=False)))
+    assert math.isnan(float(back.rows[0][0] or 0))
+
+
+def test_names_and_shapes_are_checked() -> None:
+    record = Record()
+    with pytest.raises(ShapeMismatch, match="2 columns but a row of 1"):
+        record.table("t", ["a", "b"], [(1, 2), (3,)])
+    for name in ("", "Upper", "a b", "../x", "a--b", "a/b"):
+        with pytest.raises(InvalidInput, match="lower-case words"):
+            record.table(name, ["a"], [(1,)])
+        with pytest.raises(InvalidInput, match="lower-case words"):
+            record.figure(name, lambda ax: None)
+    record.table("t", ["a"], [])
+    with pytest.raises(InvalidInput, match="already a table named 't'"):
+        record.table("t", ["a"], [])
+    assert [t.name for t in record.tables] == ["t"]
+    record.figure("f", lambda ax: ax.plot([0, 1]))
+    with pytest.raises(InvalidInput, match="already a figure named 'f'"):
+        record.figure("f", lambda ax: None)
+
+
+def test_count_and_notes() -> None:
+    record = Record()
+    record.claim("N-08", "x", promised=1, relation="<=", measured=0)
+    record.claim("N-08", "x", promised=1, relation="<=", measured=2)
+    record.not_applicable("N-08", "x", "no data")
+    record.note("a sentence")
+    counts = [record.count(v) for v in Verdict]
+    assert counts == [1, 1, 0, 1]
+    assert record.content_json()["notes"] == ["a sentence"]
