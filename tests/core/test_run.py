@@ -64,7 +64,7 @@ def test_a_violated_claim_is_a_problem() -> None:
     def function(run: Run) -> None:
         run.claim("N-08", "x > y", promised=1, relation="<=", measured=2, control=BROKEN)
 
-    assert problems(function) == ["N-08: x > y is violated"]
+    assert problems(function) == ["N-08: $x > y$ is violated"]
 
 
 def test_a_control_that_holds_is_a_problem() -> None:

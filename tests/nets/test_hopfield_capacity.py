@@ -1,5 +1,6 @@
 """Capacity formulas against enumeration, and the batched sweep against a plain loop."""
 
+import importlib
 import math
 
 import pytest
@@ -7,7 +8,6 @@ import torch
 from scipy import integrate, stats
 
 from torchtheory.core.errors import EmptyData, InvalidInput
-from torchtheory.nets import hopfield_capacity as module
 from torchtheory.nets.hopfield import Hopfield, all_states, crosstalk, hebbian, overlap
 from torchtheory.nets.hopfield_capacity import (
     capacity_sweep,
@@ -16,6 +16,9 @@ from torchtheory.nets.hopfield_capacity import (
     hopfield_capacity,
     retrieval_overlap,
 )
+
+# the package's attribute of this name is the function, not the module
+module = importlib.import_module("torchtheory.nets.hopfield_capacity")
 
 
 @pytest.mark.parametrize("zero_diagonal", [True, False])

@@ -79,17 +79,21 @@ def gradient_of(function: Function) -> Direction:
             [6., 8.]])
     """
 
-    def total(theta: Tensor) -> Tensor:
-        values = function(theta)
+    def slope(theta: Tensor, _: int) -> Tensor:
+        # several times faster than torch.func.grad on the small functions this is used for
+        point = theta.detach().requires_grad_()
+        with torch.enable_grad():
+            values = function(point)
         if values.shape != theta.shape[:-1]:
             raise ShapeMismatch(
                 f"the function maps {list(theta.shape)} to {list(values.shape)}; it must give one "
                 f"value a vector, {list(theta.shape[:-1])}"
             )
-        return values.sum()
+        if not values.requires_grad:
+            return torch.zeros_like(theta)
+        return torch.autograd.grad(values.sum(), point)[0]
 
-    slope = torch.func.grad(total)
-    return lambda theta, _: slope(theta)
+    return slope
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,12 +88,10 @@ def minibatch_gradient(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> T
     if not examples:
         raise EmptyData("there is no example to take a gradient at")
 
-    def total(point: Tensor) -> Tensor:
+    point = theta.detach().requires_grad_()
+    with torch.enable_grad():
         each = loss(point.unsqueeze(-2), *examples)
-        return each.sum() / each.shape[-1]
-
-    made: Tensor = torch.func.grad(total)(theta)
-    return made
+    return torch.autograd.grad(each.sum() / each.shape[-1], point)[0]
 
 
 def minibatch_direction(

@@ -160,20 +160,28 @@ def _climb(
     sizes: Function, x: Tensor, box: tuple[float, float] | None, steps: int
 ) -> tuple[Tensor, Tensor]:
     """Ascent with a step per climber that doubles on success and halves on failure."""
-    heights = sizes(x)
+
+    def total(at: Tensor) -> tuple[Tensor, Tensor]:
+        heights = sizes(at)
+        return heights.sum(), heights
+
+    slopes_and_heights = torch.func.grad(total, has_aux=True)
+    slopes, heights = slopes_and_heights(x)
     length = torch.full_like(heights, 0.1 * max(1.0, float(x.abs().max())))
-    slopes = torch.func.grad(lambda at: sizes(at).sum())
     for _ in range(steps):
-        direction = torch.nan_to_num(slopes(x))
+        direction = torch.nan_to_num(slopes)
         direction = direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
         trial = x + length[:, None] * direction
         if box is not None:
             trial = trial.clamp(*box)
-        reached = sizes(trial)
+        new_slopes, reached = slopes_and_heights(trial)
         better = reached > heights
         x = torch.where(better[:, None], trial, x)
+        slopes = torch.where(better[:, None], new_slopes, slopes)
         heights = torch.where(better, reached, heights)
         length = torch.where(better, 2 * length, length / 2)
+        if float(length.max()) < 1e-9 * max(1.0, float(x.abs().max())):
+            break
     return x, heights
 
 

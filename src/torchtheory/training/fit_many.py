@@ -8,6 +8,7 @@ rounding) where :func:`~torchtheory.training.fit.fit` would have taken it alone.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
@@ -29,19 +30,19 @@ from torchtheory.core.model import global_randomness_kept
 from torchtheory.core.problem import Loss, Problem, Task
 from torchtheory.core.progress import display, track
 from torchtheory.core.samples import Data, Samples
-from torchtheory.training.batches import EVALUATION_CHUNK, OpenData
+from torchtheory.training.batches import EVALUATION_CHUNK, InMemory, OpenData, Source
 from torchtheory.training.fit import OPTIMIZERS
 from torchtheory.training.history import Epoch, History
 from torchtheory.training.seeds import derived_generator, epoch_order
 from torchtheory.training.stacked import Layout, Stack, layout, stack
-from torchtheory.training.stacked_steps import STEPS, stacked_steps
+from torchtheory.training.stacked_steps import STEPS, Step, stacked_steps
 
 Each = float | Sequence[float] | Tensor
 """One number for all networks, or one for each."""
 
-# Padding costs arithmetic and a further group costs overhead; in parameters times samples a step,
-# this much padding takes as long as the overhead of one more group.
-PADDING_WORTH_A_GROUP = 2_500_000
+# What a step of a group costs besides its arithmetic, in parameters times samples: padding costs
+# arithmetic, and a further group costs this.
+OVERHEAD = 2_500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +182,10 @@ def fit_many(
     >>> nets = mlp_family(2, widths=[3, 8], outputs=2, seeds=[0, 1])
     >>> x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     >>> result = fit_many(nets, (x, (x[:, 0] > 0).long()), epochs=30, learning_rate=0.05)
-    >>> len(result), result.network(2)[0].out_features, bool((result.train_error[:, -1] < 0.2).all())
-    (4, 8, True)
+    >>> len(result), result.network(2)[0].out_features
+    (4, 8)
+    >>> bool((result.train_error[:, -1] < 0.2).all())
+    True
     """
     started = time.perf_counter()
     networks = list(networks)
@@ -219,10 +222,10 @@ def fit_many(
     )
     problem = data.problem
     x = problem.train.x
-    _refuse_other_shapes(networks, problem)
+    layouts = [layout(m) for m in networks]
+    _refuse_other_shapes(networks, layouts, problem)
     targets = _targets(problem, labels, noise, seeds)
     held_out = None if data.validation is None else _samples(data.validation)
-    layouts = [layout(m) for m in networks]
     groups = _group(layouts, batch_size, memory, problem)
 
     shape = (count, epochs)
@@ -284,9 +287,8 @@ class _Stacked:
         self.own_labels = y.ndim > problem.train.y.ndim
         self.one_order = len(set(seeds)) == 1
 
-    def run_epoch(self, epoch: int, batch_size: int, step: object) -> tuple[Tensor, Tensor]:
+    def run_epoch(self, epoch: int, batch_size: int, step: Step) -> tuple[Tensor, Tensor]:
         """One pass over the data; mean losses and errors ``[K]``."""
-        assert callable(step)
         stack, masks = self.stack, self.stack.masks
         n = len(self.x)
         losses, errors = [], []
@@ -295,7 +297,7 @@ class _Stacked:
             each, wrong = self._losses(outputs, y)
             gradients = torch.autograd.grad(each.sum(), stack.trained)
             if masks is not None:
-                gradients = tuple(torch._foreach_mul(gradients, masks))
+                gradients = tuple(g.mul_(m) for g, m in zip(gradients, masks, strict=True))
             step(gradients)
             size = index.shape[-1]
             losses.append(each.detach().double() * size)
@@ -347,6 +349,7 @@ class _Stacked:
     def _losses(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
         """The mean loss ``[K]`` of each network on its batch, and its number of errors."""
         task, usual = self.problem.task, self.usual_loss
+        wrong: Tensor | None = None
         networks, _, size = outputs.shape
         shared = y.ndim == self.problem.train.y.ndim
         if task == "multiclass":
@@ -359,7 +362,6 @@ class _Stacked:
         if task != "multiclass":
             labels = y.expand(networks, *y.shape) if shared else y
             rows = rows.reshape(labels.shape)
-            wrong = None
             if task == "binary":
                 wrong = ((rows.detach() > 0) != (labels > 0.5)).flatten(1).sum(1)
             if usual:
@@ -400,7 +402,7 @@ def mlp_family(
             with global_randomness_kept():
                 torch.manual_seed(seed)
                 layers: list[nn.Module] = []
-                for before, after in zip(sizes, sizes[1:], strict=False):
+                for before, after in itertools.pairwise(sizes):
                     layers += [nn.Linear(before, after, bias=bias, dtype=dtype), activation()]
                 layers.append(nn.Linear(sizes[-1], outputs, bias=bias, dtype=dtype))
             made.append(nn.Sequential(*layers))
@@ -464,19 +466,26 @@ def _targets(
     )
 
 
-def _refuse_other_shapes(networks: Sequence[nn.Module], problem: Problem) -> None:
+def _refuse_other_shapes(
+    networks: Sequence[nn.Module], layouts: Sequence[Layout], problem: Problem
+) -> None:
     """Refuse networks that do not fit the data, or give other outputs than the first."""
     wanted = problem.outputs(problem.train.first(1))
     if wanted.ndim != 2:
         raise ShapeMismatch(f"a stacked network returns [n, outputs], not {list(wanted.shape)}")
     like = problem.function.reference()
-    for k, model in enumerate(networks):
+    met = set()
+    for k, (model, found) in enumerate(zip(networks, layouts, strict=True)):
         for p in model.parameters():
             if p.dtype != like.dtype or p.device != like.device:
                 raise InvalidInput(
                     f"network {k} is in {p.dtype} on {p.device} and the first in {like.dtype} on "
                     f"{like.device}: they must agree"
                 )
+        ends = None if found.sizes is None else (found.sizes[0][1], found.sizes[-1][0])
+        if (found.kind, ends) in met:
+            continue
+        met.add((found.kind, ends))
         other = Problem(model, problem.train.first(1), loss=problem.loss, task=problem.task)
         outputs = other.outputs(other.train)
         if outputs.shape != wanted.shape:
@@ -497,19 +506,29 @@ def _group(
     groups: list[list[int]] = []
     for members in kinds.values():
         members.sort(key=lambda k: (-layouts[k].parameters, k))
-        group: list[int] = []
-        for k in members:
-            if group:
-                first, size = layouts[group[0]], len(group) + 1
-                samples = max(batch_size, EVALUATION_CHUNK // 4)
-                each = 6 * first.parameters + 4 * samples * (first.units + inputs)
-                real = sum(layouts[j].parameters for j in [*group, k])
-                waste = (size * first.parameters - real) * batch_size
-                if size * each * item > memory or waste > PADDING_WORTH_A_GROUP:
-                    groups.append(group)
-                    group = []
-            group.append(k)
-        groups.append(group)
+        for group in _least_padding(members, [layouts[k].parameters * batch_size for k in members]):
+            largest = layouts[group[0]]
+            samples = max(batch_size, EVALUATION_CHUNK)
+            each = item * (6 * largest.parameters + 4 * samples * (largest.units + inputs))
+            most = max(1, memory // each)
+            groups += [group[i : i + most] for i in range(0, len(group), most)]
+    return groups
+
+
+def _least_padding(members: list[int], costs: list[int]) -> list[list[int]]:
+    """Cut a list, largest first, where padding to a group's largest would cost more than a cut.
+
+    Minimises the sum over groups of ``OVERHEAD + size * largest`` by dynamic programming over the
+    places where the cost changes.
+    """
+    places = [i for i in range(len(costs)) if i == 0 or costs[i] != costs[i - 1]] + [len(costs)]
+    best: dict[int, tuple[float, int]] = {len(costs): (0.0, len(costs))}
+    for i in reversed(places[:-1]):
+        best[i] = min((OVERHEAD + (j - i) * costs[i] + best[j][0], j) for j in places if j > i)
+    groups, i = [], 0
+    while i < len(costs):
+        groups.append(members[i : best[i][1]])
+        i = best[i][1]
     return groups
 
 
@@ -526,9 +545,7 @@ def _each(values: Each, count: int, name: str) -> Tensor:
     return found.clone()
 
 
-def _samples(source: object) -> Samples:
-    from torchtheory.training.batches import InMemory
-
+def _samples(source: Source) -> Samples:
     if not isinstance(source, InMemory):
         raise InvalidInput("fit_many holds its data in memory: a stream cannot be read")
     return source.data

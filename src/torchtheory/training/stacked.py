@@ -188,10 +188,9 @@ class StackedChain:
 class StackedModules:
     """Networks of one architecture, whatever it is, mapped over with ``torch.vmap``."""
 
-    masks = None
-
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self.models = models
+        self.masks: list[Tensor] | None = None
         self.base = copy.deepcopy(models[0]).to("meta")
         self.parameters = _stack_named([dict(m.named_parameters()) for m in models])
         self.buffers = _stack_named([dict(m.named_buffers()) for m in models])

@@ -78,20 +78,20 @@ def posterior(x: Tensor) -> Tensor:
     Its logit is a quadratic function of :math:`x` (quadratic discriminant analysis).
 
     >>> posterior(torch.tensor([[2.0, 2.0], [-1.0, -1.0]]).double()).round(decimals=4)
-    tensor([0.0002, 0.9777], dtype=torch.float64)
+    tensor([1.0000e-04, 9.5260e-01], dtype=torch.float64)
     """
     return torch.softmax(log_densities(x), dim=1)[:, 1]
 
 
-def bayes_accuracy(points: int = 1600) -> float:
+def bayes_accuracy(points: int = 400) -> float:
     r"""The accuracy :math:`\frac12\int\max(f_0,f_1)` of the best classifier, by the midpoint rule.
 
     Args:
         points: along each axis of the square :math:`[-11,12]^2`, outside which there is less than
-            :math:`10^{-9}` of either class.
+            :math:`10^{-9}` of either class; 400 give six digits.
 
     >>> round(bayes_accuracy(), 4)
-    0.9574
+    0.9462
     """
     check_count(points, 10**5, "points")
     width = 23.0 / points

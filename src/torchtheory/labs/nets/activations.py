@@ -13,6 +13,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
+from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.nets.activation_properties import (
     MOST_DERIVATIVES,
     ActivationProperties,
@@ -251,9 +252,7 @@ def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None
     """
     rows = list(ACTIVATIONS.values())
     found = {row.name: inspect_activation(row) for row in rows}
-    ripple = [
-        inspect_activation(lambda x, row=row: row(x) + 0.01 * torch.sin(5 * x)) for row in rows
-    ]
+    ripple = [inspect_activation(rippled(row)) for row in rows]
     run.claim(
         "A-10",
         r"\text{measured properties that differ from the known ones, per activation}",
@@ -535,11 +534,6 @@ def softmax(run: Run, samples: int = 500, classes: int = 7, features: int = 4) -
     )
 
 
-def gap(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference."""
-    return float((a - b).abs().max())
-
-
 def jumps(row: Activation) -> list[float]:
     """Jump of the value and of the slope at 0, from quotients on either side."""
     h = torch.tensor([1e-6], dtype=torch.float64)
@@ -555,13 +549,13 @@ def hidden_movement(run: Run, name: str) -> float:
     net = mlp([2, 8, 1], name, random=source)
     x = torch.randn(50, 2, generator=source, dtype=torch.float64)
     y = x[:, :1] * x[:, 1:]
-    start = net[0].weight.detach().clone()  # type: ignore[union-attr, operator]
+    start = linear_layer(net, 0).weight.detach().clone()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(50):
         optimiser.zero_grad()
         (net(x) - y).square().mean().backward()
         optimiser.step()
-    return gap(net[0].weight.detach(), start)  # type: ignore[union-attr, operator]
+    return gap(linear_layer(net, 0).weight.detach(), start)
 
 
 def tanh_derivative(x: Tensor, order: int) -> Tensor:
@@ -575,6 +569,10 @@ def half_tanh(x: Tensor) -> Tensor:
 
 def parameters(row: Activation) -> str:
     return ", ".join(f"{k} = {v:g}" for k, v in row.parameters.items())
+
+
+def rippled(row: Activation) -> Function:
+    return lambda x: row(x) + 0.01 * torch.sin(5 * x)
 
 
 def none_is(value: int | None) -> int:

@@ -14,6 +14,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
+from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.nets.activations import ACTIVATIONS, activation
 from torchtheory.nets.feedforward import dense, layer_outputs, mlp
 from torchtheory.nets.graph import GraphNetwork, layered_graph, neuron_graph
@@ -68,8 +69,7 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
     )
     v = run.randn(5, width)
     projected = residual(width, "logistic", 5)
-    with torch.no_grad():
-        projected.projection.weight.copy_(v)  # type: ignore[union-attr]
+    projected.projection = dense(v)
     run.claim(
         "N-27",
         r"F[V,0,0](x)=Vx,\ V\in\mathbb R^{m\times n}",
@@ -149,8 +149,10 @@ def densely(run: Run) -> None:
     x = run.randn(30, 5)
     net = nets[1]
     layers = []
-    for layer, m in zip(net.layers, (5, *net.growths), strict=False):
-        layers += [dense(layer.weight.detach()[:, :m], layer.bias.detach()), nn.Tanh()]  # type: ignore[index, operator]
+    read = (5, *net.growths[:-1])
+    for i, m in enumerate(read):
+        state = net.layers[i].state_dict()
+        layers += [dense(state["weight"][:, :m], state["bias"]), nn.Tanh()]
     plain = nn.Sequential(*layers[:-1])
     run.claim(
         "N-28",
@@ -193,8 +195,9 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     x = run.randn(samples, 3)
     net = mlp([3, 4, 6, 1], "tanh", random=run.generator)
     chain = GraphNetwork(layered_graph([3, 4, 6, 1], "tanh"))
-    for vertex, layer in zip((1, 2, 3), net[::2], strict=True):
-        chain.vertex(vertex)[0].load_state_dict(layer.state_dict())  # type: ignore[index, operator, union-attr]
+    for i in (1, 2, 3):
+        state = linear_layer(net, 2 * i - 2).state_dict()
+        linear_layer(chain.vertex(i), 0).load_state_dict(state)
     run.claim(
         ["A-07", "A-08"],
         r"\text{a chain graph is the dense network, bit for bit}",
@@ -227,7 +230,8 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
         every.add_edge(before, after)
     joined = GraphNetwork(every)
     for i in (1, 2, 3):
-        joined.vertex(i)[0].load_state_dict(shortcut.layers[i - 1].state_dict())  # type: ignore[index, operator, union-attr]
+        state = shortcut.layers[i - 1].state_dict()
+        linear_layer(joined.vertex(i), 0).load_state_dict(state)
     run.claim(
         ["A-07", "N-28"],
         r"\text{with all shortcut edges it is the densely connected network}",
@@ -366,14 +370,12 @@ def maxout(run: Run, samples: int = 500, features: int = 4, pieces: int = 5) -> 
     )
     run.figure(
         "difference",
-        lambda axis: plot_difference(axis, grid, got, up, down, knots, values),
-        caption="A piecewise linear function (black) as the difference of two convex maxout units.",
+        lambda axes: plot_difference(axes, grid, got, up, down, knots, values),
+        caption="A piecewise linear function through given knots (right) as the difference of two "
+        "convex maxout units (left).",
+        grid=(1, 2),
+        size=(9, 3.2),
     )
-
-
-def gap(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference."""
-    return float((a.detach() - b.detach()).abs().max())
 
 
 def residual(width: int, name: str, outputs: int | None = None) -> ResidualLayer:
@@ -411,8 +413,7 @@ def quotient_gap(net: GraphNetwork, x: Tensor, *, cut: bool = False) -> float:
     """Automatic gradient of the summed outputs against central differences, in x and one weight."""
     net.zero_grad()
     point = x.clone().requires_grad_()
-    vertex = net.vertex(net.outputs[-1])
-    weight = vertex[0].weight  # type: ignore[index, operator, union-attr]
+    weight = linear_layer(net.vertex(net.outputs[-1]), 0).weight
     kept = weight.detach().clone()
     if cut:
         with torch.no_grad():
@@ -472,6 +473,9 @@ def plot_gradients(axis: Any, norms: dict[str, list[float]], bound: float) -> No
     axis.legend()
 
 
+ARROW = {"arrowstyle": "->", "color": "0.6", "shrinkA": 6, "shrinkB": 6, "lw": 0.7}
+
+
 def plot_graphs(axes: Any, neurons: nx.DiGraph, graph: nx.DiGraph) -> None:
     tall = {0: 3, 1: 4, 2: 6, 3: 1}
     place = {(i, j): (i, j - (tall[i] - 1) / 2) for i, j in neurons}
@@ -485,31 +489,26 @@ def plot_graphs(axes: Any, neurons: nx.DiGraph, graph: nx.DiGraph) -> None:
         spread[v] = (depth[v], rows[depth[v]] + 0.37 * (depth[v] % 2))
     for axis, g, position in ((axes[0, 0], neurons, place), (axes[0, 1], graph, spread)):
         for u, v in g.edges:
-            axis.annotate(
-                "", position[v], position[u],
-                arrowprops={"arrowstyle": "->", "color": "0.6", "shrinkA": 6, "shrinkB": 6, "lw": 0.7},
-            )  # fmt: skip
+            axis.annotate("", position[v], position[u], arrowprops=ARROW)
         for v in g:
-            ends = (
-                COLOURS[0]
-                if g.in_degree(v) == 0
-                else COLOURS[1]
-                if g.out_degree(v) == 0
-                else "white"
-            )
+            inner = COLOURS[1] if g.out_degree(v) == 0 else "white"
+            ends = COLOURS[0] if g.in_degree(v) == 0 else inner
             axis.plot(*position[v], marker="o", markersize=10, color=ends, markeredgecolor="0.3")
         axis.margins(0.12)
         axis.axis("off")
 
 
 def plot_difference(
-    axis: Any, x: Tensor, got: Tensor, up: Maxout, down: Maxout, knots: Tensor, values: Tensor
+    axes: Any, x: Tensor, got: Tensor, up: Maxout, down: Maxout, knots: Tensor, values: Tensor
 ) -> None:
     column = x.unsqueeze(1)
-    axis.plot(x, up(column)[:, 0].detach(), color=COLOURS[0], label="first unit")
-    axis.plot(x, down(column)[:, 0].detach(), color=COLOURS[1], label="second unit")
-    axis.plot(x, got, color="black", label="their difference")
-    axis.scatter(knots, values, color="black", s=16, zorder=3, label="knots")
-    axis.set_ylim(float(got.min()) - 2, float(got.max()) + 8)
-    axis.set_xlabel("x")
-    axis.legend(ncols=2)
+    left, right = axes[0]
+    left.plot(x, up(column)[:, 0].detach(), color=COLOURS[0], label="first unit")
+    left.plot(x, down(column)[:, 0].detach(), color=COLOURS[1], linestyle="--", label="second unit")
+    left.set_title("two convex units")
+    right.plot(x, got, color="black", label="their difference")
+    right.scatter(knots, values, color=COLOURS[2], s=22, zorder=3, label="knots given")
+    right.set_title("their difference")
+    for axis in (left, right):
+        axis.set_xlabel("x")
+        axis.legend()

@@ -14,6 +14,7 @@ from torchtheory.core.lab import lab
 from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
+from torchtheory.labs.nets.comparing import gap, linear_layer
 from torchtheory.nets.activations import ACTIVATIONS, activation
 from torchtheory.nets.biases import absorb_biases, augment
 from torchtheory.nets.feedforward import (
@@ -123,13 +124,13 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
         measured=trips,
     )
     single = mlp([5, 3], random=run.generator)
-    weight, bias = single[0].weight, single[0].bias
+    weight, bias = linear_layer(single, 0).weight, linear_layer(single, 0).bias
     run.claim(
         "A-08",
         r"L=1:\ \Phi(x)=Wx+b",
         promised=0,
         relation="==",
-        measured=gap(single(x[5]), x[5] @ weight.T + bias),  # type: ignore[operator, union-attr]
+        measured=gap(single(x[5]), x[5] @ weight.T + bias),
         tolerance=1e-14,
     )
     run.erratum(
@@ -137,7 +138,7 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
         r"W\in\mathbb R^{m\times n}\Rightarrow b\in\mathbb R^n:\ \text{length of }b,\ n=5,\ m=3",
         promised=5,
         relation="==",
-        measured=len(bias),  # type: ignore[arg-type]
+        measured=len(bias),
         reason="a bias of length 5 cannot be added to Wx, which has 3 entries",
     )
     hypothesis_sets(run, x[2], hypotheses)
@@ -275,7 +276,7 @@ def bias_removal(run: Run, samples: int = 100) -> None:
     )
     run.claim(
         "A-11",
-        r"\text{rows }(0\ \ c/v),\ \text{columns }b/v,\ v=\varrho(c)\ne0:\ \text{equal for every }\varrho",
+        r"\text{rows }(0\ \ c/v),\ \text{columns }b/v,\ v=\varrho(c)\ne0:\ \text{equal always}",
         promised=0,
         relation="==",
         measured=[r[3] for r in rows],
@@ -306,11 +307,6 @@ def bias_removal(run: Run, samples: int = 100) -> None:
     )
 
 
-def gap(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference."""
-    return float((a.detach() - b.detach()).abs().max())
-
-
 def fit_curve(run: Run, name: str, t: Tensor, curve: Tensor) -> Tensor:
     """Train a small network on the samples by L-BFGS; its values there."""
     net = mlp([1, 12, 12, 1], name, random=run.seed)
@@ -322,7 +318,7 @@ def fit_curve(run: Run, name: str, t: Tensor, curve: Tensor) -> Tensor:
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(loss)  # type: ignore[arg-type, no-untyped-call]
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
     out: Tensor = net(t).detach()
     return out
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
+from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.activations import ACTIVATIONS, activation
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.labelled import homogeneous
@@ -316,12 +317,8 @@ def ridge_functions(run: Run, samples: int = 200, features: int = 5) -> None:
         caption="Level lines on a plane: straight and parallel for one unit (left), bent for the "
         "sum of two (right).",
         grid=(1, 2),
+        size=(7, 3.2),
     )
-
-
-def gap(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference."""
-    return float((a.detach() - b.detach()).abs().max())
 
 
 def unit(x: Tensor, theta: Tensor, b: Tensor) -> Tensor:
@@ -362,7 +359,8 @@ def learning_directions(x: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Te
 def batch_cosines(x: Tensor, y: Tensor, theta: Tensor) -> Tensor:
     t = theta.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(0.5 * (torch.tanh(x @ t) - y).square().mean(), t)
-    return (x @ gradient).abs() / (x.norm(dim=1) * gradient.norm())
+    cosines: Tensor = (x @ gradient).abs() / (x.norm(dim=1) * gradient.norm())
+    return cosines
 
 
 def spread(f: Any, features: int) -> float:

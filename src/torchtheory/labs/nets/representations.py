@@ -14,6 +14,7 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.data.synthetic import xor
+from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.feedforward import layer_outputs, mlp
 from torchtheory.nets.labelled import homogeneous
 from torchtheory.nets.representations import layerwise_separability, polar_coordinates
@@ -219,11 +220,6 @@ def sigmoid_perceptron(
     )
 
 
-def gap(a: Tensor, b: Tensor) -> float:
-    """Largest absolute difference."""
-    return float((a.detach() - b.detach()).abs().max())
-
-
 def rings(run: Run, samples: int, noise: float) -> tuple[Tensor, Tensor]:
     """Two concentric rings of radius 1 and 2; labels -1 and +1."""
     angle = 2 * math.pi * run.rand(samples)
@@ -249,7 +245,7 @@ def train(run: Run, x: Tensor, y: Tensor, steps: int) -> tuple[nn.Sequential, fl
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(loss)  # type: ignore[arg-type, no-untyped-call]
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         return net, float((y * net(x)[:, 0] > 0).double().mean())
 
@@ -294,6 +290,7 @@ def plot_coordinates(axes: Any, y: Tensor, *panels: Tensor) -> None:
         found = separability(points, y)
         if found.weight is not None and found.bias is not None:
             draw_line(axis, found.weight, found.bias, points)
+        axis.locator_params(nbins=5)
         axis.set_xlabel(across)
         axis.set_ylabel(up)
     axes[0, 0].legend(loc="upper right", fontsize=7)

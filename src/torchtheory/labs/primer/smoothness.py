@@ -89,7 +89,7 @@ def lipschitz(run: Run, samples: int, dim: int, width: int) -> None:
     product = math.prod(layer.lipschitz for layer in layer_norms(net, (dim,)))
     for parameter in net.parameters():
         parameter.requires_grad_(False)
-    found = lipschitz_from_below(lambda x: net(x)[0], points, ascent_steps=150)
+    found = lipschitz_from_below(lambda x: net(x)[0], points, ascent_steps=80)
     run.claim(
         "L-016",
         r"\|f(x)-f(y)\|/\|x-y\| \le \sup\|\nabla f\| \le \prod_\ell\|W_\ell\|_2 \text{ (tanh network)}",
@@ -155,8 +155,7 @@ def smoothness(run: Run, samples: int, dim: int) -> None:
         ),
     }
     found = {
-        name: smoothness_from_below(f, at, ascent_steps=100, climbers=4)
-        for name, (f, at, _) in functions.items()
+        name: smoothness_from_below(f, at, climbers=4) for name, (f, at, _) in functions.items()
     }
     known = {name: constant for name, (*_, constant) in functions.items()}
     run.claim(

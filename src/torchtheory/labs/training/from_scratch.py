@@ -1,0 +1,547 @@
+"""The multilayer perceptron of the lectures, in plain tensor code, and the run that trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.model import global_randomness_kept
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.synthetic import Sample
+from torchtheory.primer.differences import gradient_check
+from torchtheory.training.cross_entropy import (
+    binary_cross_entropy,
+    binary_cross_entropy_slope,
+    slope_in_probability,
+)
+from torchtheory.training.from_scratch import (
+    MLP,
+    BinaryCrossEntropy,
+    GradientDescent,
+    LinearLayer,
+    ReLU,
+    TrainingRun,
+    lecture_run,
+    train_mlp,
+)
+from torchtheory.training.two_clouds import (
+    COVARIANCES,
+    MEANS,
+    bayes_accuracy,
+    legacy_stream,
+    posterior,
+    two_gaussian_clouds,
+)
+
+FRESH = 100_000
+
+
+@lab(
+    "mlp-from-scratch",
+    room="training",
+    covers=["L-062", "L-063", "L-064", "L-065", "L-067", "L-068"],
+    title="A perceptron with two hidden layers, written by hand, and what dividing twice does to it",
+    errata=["linear-layer-divides-again", "hidden-layers-miscounted"],
+    full={"width": 200, "iterations": 500},
+)
+def mlp_from_scratch(
+    run: Run, samples: int = 1000, width: int = 40, iterations: int = 60, rate: float = 0.5
+) -> None:
+    """Layer classes with a forward and a backward, as the lectures write them, are put to the test.
+
+    Each class is compared with finite differences and with torch; the data set with numpy's own
+    stream of seed 0; the training loop with `nn.Sequential` and `torch.optim.SGD`, step by step.
+    The printed linear layer divides by the number of samples although the loss has done so: its
+    run is that of a correct layer at a rate 2000 times smaller, and after 500 steps it has not got
+    far. Look at the two curves, and at the two decision boundaries beside the best possible one.
+    """
+    cross_entropies(run)
+    layer_classes(run)
+    linear_layer(run)
+    container(run)
+    sample = data_set(run, samples)
+    printed, right = training(run, sample, samples, width, iterations, rate)
+    judge(run, right)
+
+    shown = sorted({int(i) for i in torch.linspace(0, iterations - 1, 8)})
+    run.table(
+        "training",
+        ["iteration", "loss, printed", "loss, divided once", "accuracy, printed", "divided once"],
+        [
+            (i, printed.losses[i], right.losses[i], printed.accuracies[i], right.accuracies[i])
+            for i in shown
+        ],
+        caption=f"Rate {rate:g}, {2 * samples} samples, widths 2, {width}, {width}, 1; before each "
+        f"step. The best possible accuracy is {bayes_accuracy():.4f}",
+    )
+    run.figure(
+        "data",
+        lambda axis: plot_data(axis, sample),
+        caption="The two clouds and the boundary of the best possible classifier.",
+        size=(6.0, 4.0),
+    )
+    run.figure(
+        "curves",
+        lambda axes: plot_curves(axes, printed, right),
+        caption="Loss and accuracy before each step: the printed layer, which divides twice, and "
+        "the same with one division.",
+        grid=(1, 2),
+    )
+    run.figure(
+        "predictions",
+        lambda axes: plot_predictions(axes, sample, printed, right),
+        caption="Predictions after the last step, and where the network says 1/2; dashed, the best "
+        "possible boundary.",
+        grid=(1, 2),
+    )
+
+
+def central(function: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> float:
+    """Largest difference to central quotients, relative to the largest entry."""
+    return gradient_check(function, x, gradient).error
+
+
+def cross_entropies(run: Run) -> None:
+    """Softmax and sigmoid agree for two classes, and the derivative of both is a difference."""
+    z, label = 3 * run.randn(200, 2), torch.randint(0, 2, (200,), generator=run.generator)
+    y = (label == 0).double()
+    run.claim(
+        "L-062",
+        r"C=2:\ -\sum_iy_i\log\mathrm{softmax}(z)_i=-[y\log\hat y+(1-y)\log(1-\hat y)],\ "
+        r"\hat y=\sigma(z_1-z_2)",
+        promised=F.cross_entropy(z, label, reduction="none"),
+        relation="==",
+        measured=binary_cross_entropy(z[:, 0] - z[:, 1], y),
+        tolerance=1e-12,
+        control=Control("z₁ alone in place of z₁ - z₂", binary_cross_entropy(z[:, 0], y)),
+    )
+    logit = (z[:, 0] - z[:, 1]).requires_grad_()
+    (autograd,) = torch.autograd.grad(binary_cross_entropy(logit, y).sum(), logit)
+    p = torch.sigmoid(logit.detach())
+    first = slope_in_probability(p, y)
+    run.claim(
+        "L-062",
+        r"\frac{dL}{dz}=-\Bigl[\frac y{\hat y}-\frac{1-y}{1-\hat y}\Bigr]\hat y(1-\hat y)",
+        promised=autograd,
+        relation="==",
+        measured=first * p * (1 - p),
+        tolerance=1e-12,
+        control=Control("without the link dŷ/dz", first),
+    )
+    run.claim(
+        "L-062",
+        r"\frac{dL}{dz}=\hat y-y",
+        promised=autograd,
+        relation="==",
+        measured=binary_cross_entropy_slope(logit.detach(), y),
+        tolerance=1e-12,
+    )
+
+
+def layer_classes(run: Run) -> None:
+    """The loss and the activation against difference quotients."""
+    z, y = 2 * run.randn(12, 1), torch.randint(0, 2, (12, 1), generator=run.generator).double()
+
+    def error(loss: BinaryCrossEntropy, at: Tensor) -> float:
+        _, y_hat = loss.forward(at, y)
+        return central(lambda v: loss.forward(v, y)[0], at, loss.backward(y_hat, y))
+
+    clipped = BinaryCrossEntropy(1e-12)
+    run.claim(
+        "L-063",
+        r"\text{backward }(\hat y-y)/N\text{ is the derivative of forward: error against }"
+        r"\text{difference quotients}",
+        promised=0,
+        relation="==",
+        measured=[error(BinaryCrossEntropy(), z), error(clipped, z)],
+        tolerance=1e-8,
+        control=Control(
+            "where the clipped loss is flat: logits of ±40 on the wrong side",
+            error(clipped, 40 * (1 - 2 * y)),
+        ),
+    )
+    extreme = torch.tensor([[-800.0], [800.0]], dtype=torch.float64)
+    wrong = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+    run.claim(
+        "L-063",
+        r"\text{the loss at logits } \mp800 \text{ on the wrong side is } 800",
+        promised=800,
+        relation="==",
+        measured=BinaryCrossEntropy().forward(extreme, wrong)[0],
+        tolerance=1e-12,
+        control=Control("with ŷ clipped at 1e-12", clipped.forward(extreme, wrong)[0]),
+    )
+    relu = ReLU()
+    at = run.randn(50)
+    at = at + 0.01 * at.sign()  # no closer to the kink than a difference quotient reaches
+
+    def kink_error(x: Tensor) -> float:
+        relu.forward(x)
+        d = relu.backward(torch.ones_like(x))
+        return central(lambda v: torch.clamp(v, min=0).sum(), x, d)
+
+    run.claim(
+        "L-063",
+        r"\mathrm{ReLU}'(z)=1[z>0]: \text{ error against difference quotients}",
+        promised=0,
+        relation="==",
+        measured=kink_error(at),
+        tolerance=1e-8,
+        control=Control("at the kink z = 0", kink_error(torch.zeros(3, dtype=torch.float64))),
+    )
+
+
+def linear_layer(run: Run) -> None:
+    """The three products of the backward pass, and the variance of the first weights."""
+    big = LinearLayer(100, 400, run.generator)
+    spread = big.W.square().reshape(-1)
+    interval = mean_interval(spread, 0.999)
+    he = mean_interval(run.randn(100 * 400).square() * 2 / 100, 0.999)
+    run.claim(
+        "L-064",
+        r"\mathbb E W_{ij}^2=\frac2{d_{\text{in}}+d_{\text{out}}}",
+        promised=2 / 500,
+        relation="~",
+        measured=interval.estimate,
+        interval=interval,
+        control=Control("variance 2/d_in (He)", he.estimate, interval=he),
+    )
+    n = 30
+    layer, again = LinearLayer(4, 3, run.generator), LinearLayer(4, 3, divide_again=True)
+    again.W = layer.W
+    x, y = run.randn(n, 4), run.randn(n, 3)
+
+    def mean_loss(w: Tensor) -> Tensor:
+        return (x @ w + layer.b - y).square().sum() / (2 * n)
+
+    dz = (layer.forward(x) - y) / n
+    dx = layer.backward(dz)
+    again.forward(x)
+    again.backward(dz)
+    x_ = x.clone().requires_grad_()
+    w_, b_ = layer.W.clone().requires_grad_(), layer.b.clone().requires_grad_()
+    loss = (x_ @ w_ + b_ - y).square().sum() / (2 * n)
+    dw_, db_, dx_ = torch.autograd.grad(loss, (w_, b_, x_))
+    run.claim(
+        "L-064",
+        r"dW=X^\top dZ,\quad db=\textstyle\sum dZ,\quad dX=dZ\,W^\top",
+        promised=torch.cat([dw_.reshape(-1), db_, dx_.reshape(-1)]),
+        relation="==",
+        measured=torch.cat([layer.dW.reshape(-1), layer.db, dx.reshape(-1)]),
+        tolerance=1e-12,
+        control=Control(
+            "dW and db divided by N again, as printed",
+            torch.cat([again.dW.reshape(-1), again.db, dx.reshape(-1)]),
+        ),
+    )
+    numerical = gradient_check(mean_loss, layer.W).numerical
+    run.erratum(
+        "linear-layer-divides-again",
+        r"dW=\frac1NX^\top dZ \text{ is the gradient of the mean loss, with } dZ=(\hat y-y)/N",
+        promised=again.dW,
+        relation="==",
+        measured=numerical,
+        tolerance=1e-8,
+        reason=f"difference quotients of the mean loss of {n} samples",
+    )
+    run.claim(
+        "L-064",
+        r"\text{true gradient}/\text{printed }dW=N",
+        promised=n,
+        relation="==",
+        measured=numerical / again.dW,
+        tolerance=1e-6,
+        control=Control("dW divided once", numerical / layer.dW),
+    )
+
+
+def container(run: Run) -> None:
+    """The same function as torch's, and the same gradients in every layer."""
+    widths = [5, 10, 7, 1]
+    net = MLP(widths, run.generator)
+    x, y = run.randn(40, 5), torch.randint(0, 2, (40, 1), generator=run.generator).double()
+    twin = net.as_torch()
+    outputs = net.forward(x)
+    gated = nn.Sequential(*twin[:-2], nn.Tanh(), twin[-1])
+    run.claim(
+        "L-065",
+        r"\text{the container computes what nn.Sequential of Linear and ReLU computes}",
+        promised=twin(x),
+        relation="==",
+        measured=outputs,
+        tolerance=1e-12,
+        control=Control("another activation in torch's", outputs, promised=gated(x)),
+    )
+    loss = BinaryCrossEntropy()
+    _, y_hat = loss.forward(outputs, y)
+    net.backward(loss.backward(y_hat, y))
+    F.binary_cross_entropy_with_logits(twin(x), y).backward()
+    theirs, ours = [], []
+    mates = [module for module in twin if isinstance(module, nn.Linear)]
+    for layer, mate in zip(net.linear_layers, mates, strict=True):
+        assert mate.weight.grad is not None and mate.bias.grad is not None
+        theirs += [mate.weight.grad.T.reshape(-1), mate.bias.grad]
+        ours += [layer.dW.reshape(-1), layer.db]
+    unmasked: list[Tensor] = []
+    dz = loss.backward(y_hat, y)
+    for layer in reversed(net.linear_layers):
+        dx = layer.backward(dz)
+        unmasked = [layer.dW.reshape(-1), layer.db, *unmasked]
+        dz = dx
+    run.claim(
+        "L-065",
+        r"\text{back through the layers in reverse order: } dW,db \text{ of all layers}",
+        promised=torch.cat(theirs),
+        relation="==",
+        measured=torch.cat(ours),
+        tolerance=1e-12,
+        control=Control("past the ReLU layers without their masks", torch.cat(unmasked)),
+    )
+    run.erratum(
+        "hidden-layers-miscounted",
+        r"[d_{\text{in}},10,5,d_{\text{out}}] \text{ has 3 hidden layers}",
+        promised=3,
+        relation="==",
+        measured=MLP([2, 10, 5, 1]).hidden_layers,
+        reason="two hidden layers, of 10 and 5 units, between three linear ones",
+    )
+
+
+def data_set(run: Run, samples: int) -> Sample:
+    """Entry by entry numpy's numbers, and how well the best classifier does on them."""
+    sample = two_gaussian_clouds(samples)
+
+    def by_numpy(seed: int) -> Tensor:
+        with global_randomness_kept():
+            np.random.seed(seed)  # noqa: NPY002  the source's own line
+            clouds = [
+                np.random.multivariate_normal(mean, covariance, samples)  # noqa: NPY002
+                for mean, covariance in zip(MEANS, COVARIANCES, strict=True)
+            ]
+        return torch.from_numpy(np.vstack(clouds))
+
+    run.claim(
+        "L-067",
+        r"X \text{ is, entry by entry, what numpy draws after seed }0",
+        promised=by_numpy(0),
+        relation="==",
+        measured=sample.x,
+        control=Control("seed 1", sample.x, promised=by_numpy(1)),
+    )
+    correct = int(((posterior(sample.x) > 0.5) == (sample.y[:, 0] == 1)).sum())
+    # the straight line halfway between the means
+    halfway = int(((sample.x.sum(1) < 1) == (sample.y[:, 0] == 1)).sum())
+    vertical = int(((sample.x[:, 0] < 0.5) == (sample.y[:, 0] == 1)).sum())
+    interval = clopper_pearson(correct, len(sample.x), 0.99)
+    other = clopper_pearson(vertical, len(sample.x), 0.99)
+    run.claim(
+        "L-067",
+        r"\text{the rule } P(y=1\mid x)>\tfrac12 \text{ is right with probability }"
+        r"\tfrac12\int\max(f_0,f_1)",
+        promised=bayes_accuracy(),
+        relation="~",
+        measured=interval.estimate,
+        interval=interval,
+        reason=f"the line halfway between the means gets {halfway} of {len(sample.x)}, the best "
+        f"rule {correct}",
+        control=Control("by the first feature alone", other.estimate, interval=other),
+    )
+    return sample
+
+
+def training(
+    run: Run, sample: Sample, samples: int, width: int, iterations: int, rate: float
+) -> tuple[TrainingRun, TrainingRun]:
+    """The printed run, the corrected one, and torch's, step by step."""
+    widths = (2, width, width, 1)
+    n = 2 * samples
+
+    def go(divide_again: bool, at_rate: float, steps: int = iterations) -> TrainingRun:
+        return lecture_run(
+            samples, widths, rate=at_rate, iterations=steps, divide_again=divide_again
+        )
+
+    printed, right = go(True, rate), go(False, rate)
+    slow = go(False, rate / n)
+    run.claim(
+        "L-068",
+        r"\text{the printed run at rate } \eta \text{ is the run of the gradient at } \eta/N:"
+        r"\text{ the losses, step by step}",
+        promised=slow.losses,
+        relation="==",
+        measured=printed.losses,
+        tolerance=1e-10,
+        control=Control("the gradient at rate η", right.losses, promised=printed.losses),
+    )
+    stream = legacy_stream(0)
+    two_gaussian_clouds(samples, stream)  # the stream goes on after the data
+    start = MLP(widths, stream)
+    run.claim(
+        "L-068",
+        r"\text{step by step the losses of nn.Sequential, binary cross-entropy and SGD}",
+        promised=torch_losses(start, sample, rate, iterations),
+        relation="==",
+        measured=right.losses,
+        tolerance=1e-9,
+        control=Control(
+            "SGD with momentum 0.9",
+            right.losses,
+            promised=torch_losses(start, sample, rate, iterations, momentum=0.9),
+        ),
+    )
+    stream = legacy_stream(0)
+    x, y = two_gaussian_clouds(samples, stream)
+    wild = train_mlp(MLP(widths, stream), x, y, GradientDescent(40 * rate), iterations=10)
+    run.claim(
+        "L-068",
+        r"\text{the printed run's loss falls at every step}",
+        promised=printed.losses[:-1],
+        relation="<",
+        measured=printed.losses[1:],
+        control=Control(
+            f"the gradient at rate {40 * rate:g}", wild.losses[1:], promised=wild.losses[:-1]
+        ),
+    )
+    run.claim(
+        "L-068",
+        r"\text{divided once, the same rate gets to a lower loss at every step}",
+        promised=printed.losses[1:],
+        relation="<",
+        measured=right.losses[1:],
+        control=Control(
+            "divided once, at half the rate the printed code really uses",
+            go(False, rate / (2 * n), 5).losses[1:],
+            promised=printed.losses[1:5],
+        ),
+    )
+    passed = int((right.losses < printed.losses[-1]).double().argmax())
+    run.note(
+        f"Divided once, the loss after {passed} steps is below where the printed code ends after "
+        f"{iterations}."
+    )
+    return printed, right
+
+
+def torch_losses(
+    start: MLP, sample: Sample, rate: float, iterations: int, momentum: float = 0.0
+) -> Tensor:
+    net = start.as_torch()
+    optimiser = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
+    found = []
+    for _ in range(iterations):
+        optimiser.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(net(sample.x), sample.y)
+        found.append(loss.detach())
+        loss.backward()
+        optimiser.step()
+    return torch.stack(found)
+
+
+def judge(run: Run, right: TrainingRun) -> None:
+    """Fresh draws, where nothing can be better than the best rule."""
+    x, y = two_gaussian_clouds(FRESH // 2, run.seed + 1)
+    best = bayes_accuracy()
+
+    def accuracy(decisions: Tensor) -> Interval:
+        right_ones = int((decisions == (y[:, 0] == 1)).sum())
+        return clopper_pearson(right_ones, FRESH, 0.999)
+
+    ours = accuracy(right.model.forward(x)[:, 0] > 0)
+    swapped = accuracy(right.model.forward(x)[:, 0] <= 0)
+    seen = accuracy(y[:, 0] == 1)
+    run.claim(
+        ["L-067", "L-068"],
+        r"\text{accuracy on fresh points}\le\tfrac12\int\max(f_0,f_1)",
+        promised=best,
+        relation="<=",
+        measured=ours.estimate,
+        interval=ours,
+        control=Control("labels learnt by heart and asked again", seen.estimate, interval=seen),
+    )
+    run.claim(
+        "L-068",
+        r"\text{divided once, the accuracy on fresh points ends within }0.01\text{ of the best}",
+        promised=best - 0.01,
+        relation=">=",
+        measured=ours.estimate,
+        interval=ours,
+        control=Control("its two answers exchanged", swapped.estimate, interval=swapped),
+    )
+
+
+# ------------------------------------------------------------------------------- figures
+
+
+def plane(sample: Sample, step: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
+    """The source's mesh: the data's box and 1 around it."""
+    low, high = sample.x.amin(0) - 1, sample.x.amax(0) + 1
+    across = torch.arange(float(low[0]), float(high[0]), step, dtype=torch.float64)
+    up = torch.arange(float(low[1]), float(high[1]), step, dtype=torch.float64)
+    grid = torch.cartesian_prod(up, across).flip(1)
+    return across, up, grid
+
+
+def best_boundary(axis: Any, sample: Sample) -> None:
+    across, up, grid = plane(sample)
+    level = posterior(grid).reshape(len(up), len(across))
+    axis.contour(across, up, level, levels=[0.5], colors="black", linestyles="--", linewidths=1.2)
+
+
+def plot_data(axis: Any, sample: Sample) -> None:
+    for label in (0, 1):
+        chosen = sample.x[sample.y[:, 0] == label]
+        axis.scatter(
+            chosen[:, 0], chosen[:, 1], s=7, alpha=0.5, linewidths=0, color=COLOURS[label],
+            label=f"class {label}",
+        )  # fmt: skip
+    best_boundary(axis, sample)
+    axis.plot([], [], "--", color="black", linewidth=1.2, label="best boundary")
+    axis.set(xlabel="feature 1", ylabel="feature 2")
+    axis.legend(loc="upper left")
+
+
+def plot_curves(axes: Any, printed: TrainingRun, right: TrainingRun) -> None:
+    left, right_axis = axes[0]
+    for axis, what in ((left, "losses"), (right_axis, "accuracies")):
+        axis.plot(getattr(printed, what), color=COLOURS[1], label="divided twice (printed)")
+        axis.plot(getattr(right, what), color=COLOURS[0], label="divided once")
+        axis.set(xlabel="iteration")
+    left.set(ylabel="loss", title="training loss", ylim=(0, None))
+    right_axis.axhline(bayes_accuracy(), color="0.4", linewidth=1, linestyle="--", label="best")
+    right_axis.set(ylabel="accuracy", title="training accuracy")
+    left.legend()
+    right_axis.legend(loc="center right")
+
+
+def plot_predictions(
+    axes: Any, sample: Sample, printed: TrainingRun, right: TrainingRun
+) -> None:
+    across, up, grid = plane(sample)
+    titles = ("divided twice (printed)", "divided once")
+    for axis, trained, title in zip(axes[0], (printed, right), titles, strict=True):
+        said = trained.model.forward(sample.x)[:, 0] > 0
+        for label in (0, 1):
+            chosen = sample.x[said == bool(label)]
+            axis.scatter(
+                chosen[:, 0], chosen[:, 1], s=6, alpha=0.5, linewidths=0, color=COLOURS[label],
+                label=f"predicted {label}",
+            )  # fmt: skip
+        level = torch.sigmoid(trained.model.forward(grid)).reshape(len(up), len(across))
+        axis.contour(across, up, level, levels=[0.5], colors=COLOURS[2], linewidths=1.8)
+        best_boundary(axis, sample)
+        axis.set(
+            xlabel="feature 1", ylabel="feature 2",
+            title=f"{title}: accuracy {float(trained.accuracies[-1]):.3f}",
+        )  # fmt: skip
+        axis.plot([], [], color=COLOURS[2], linewidth=1.8, label="network's boundary")
+        axis.plot([], [], "--", color="black", linewidth=1.2, label="best boundary")
+        axis.legend(loc="upper left", fontsize=7)

@@ -1,0 +1,313 @@
+"""Networks trained as one batch end where each would have ended alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    LabelOutOfRange,
+    ShapeMismatch,
+    UnknownName,
+    UnsupportedModel,
+)
+from torchtheory.data.real import digits
+from torchtheory.training.fit import fit
+from torchtheory.training.fit_many import fit_many, mlp_family, noisy_labels
+from torchtheory.training.stacked import StackedChain, StackedModules, layout, stack
+
+
+def sample(n: int = 70, classes: int = 3) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 5, generator=g, dtype=torch.float64)
+    return x, torch.randint(0, classes, (n,), generator=g)
+
+
+def family(**options: Any) -> list[nn.Module]:
+    settings: dict[str, Any] = {"widths": [2, 7, 4], "seeds": [0, 1], "dtype": torch.float64}
+    return mlp_family(5, outputs=3, **{**settings, **options})
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adam", "adamw"])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Sigmoid])
+def test_each_network_as_if_alone(optimizer: str, activation: type[nn.Module]) -> None:
+    x, y = sample()
+    held = sample(40)
+    networks = family(activation=activation, depth=2)
+    before = [weights(m) for m in networks]
+    count = len(networks)
+    rates = [0.01 * (k + 1) for k in range(count)]
+    decays = [0.0, 0.1, 0.2, 0.0, 0.05, 0.3]
+    seeds = [3, 1, 4, 1, 5, 9]
+    noise = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    many = fit_many(
+        networks,
+        (x, y),
+        validation=held,
+        epochs=3,
+        batch_size=16,
+        optimizer=optimizer,
+        learning_rate=rates,
+        weight_decay=decays,
+        label_noise=noise,
+        seed=seeds,
+    )
+    assert all(torch.equal(a, weights(m)) for a, m in zip(before, networks, strict=True))
+    for k, model in enumerate(networks):
+        own = noisy_labels(y, 3, noise[k], seed=seeds[k])
+        assert torch.equal(many.labels[k], own)
+        history = fit(
+            model,
+            (x, own),
+            validation=held,
+            epochs=3,
+            batch_size=16,
+            optimizer=optimizer,
+            learning_rate=rates[k],
+            weight_decay=decays[k],
+            seed=seeds[k],
+        )
+        assert torch.allclose(weights(many.network(k)), weights(model), rtol=1e-9, atol=1e-12)
+        mine = many.history(k)
+        assert mine.train_losses == pytest.approx(history.train_losses, rel=1e-9)
+        assert mine.validation_losses == pytest.approx(history.validation_losses, rel=1e-9)
+        assert mine.train_errors == pytest.approx(history.train_errors)
+        assert mine.validation_errors == pytest.approx(history.validation_errors)
+        assert torch.allclose(many.outputs(x)[k], model(x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("task", ["regression", "binary"])
+@pytest.mark.parametrize("seed", [2, [0, 1, 2, 3]])
+def test_other_tasks_and_shared_batches(task: Any, seed: Any) -> None:
+    x, _ = sample()
+    y = x[:, :1] * 2 + 1 if task == "regression" else (x[:, 0] > 0).double()
+    networks = mlp_family(5, [3, 6], 1, seeds=[0, 1], dtype=torch.float64, activation=nn.Tanh)
+    many = fit_many(networks, (x, y), epochs=4, batch_size=20, task=task, seed=seed)
+    for k, model in enumerate(networks):
+        own = seed if isinstance(seed, int) else seed[k]
+        history = fit(model, (x, y), epochs=4, batch_size=20, task=task, seed=own)
+        assert torch.allclose(weights(many.network(k)), weights(model), rtol=1e-9, atol=1e-12)
+        assert many.history(k).train_losses == pytest.approx(history.train_losses, rel=1e-9)
+        assert many.history(k).train_errors == history.train_errors
+
+
+def test_labels_of_their_own_and_a_loss_of_ones_own() -> None:
+    x, y = sample()
+    labels = torch.stack([y, (y + 1) % 3])
+    networks = family(widths=[4])
+    for options in ({}, {"loss": nn.MultiMarginLoss()}):
+        for seed in (0, [5, 6]):
+            many = fit_many(networks, (x, y), labels=labels, epochs=2, seed=seed, **options)
+            for k, model in enumerate(family(widths=[4])):
+                own = seed if isinstance(seed, int) else seed[k]
+                fit(model, (x, labels[k]), epochs=2, seed=own, **options)
+                assert torch.allclose(weights(many.network(k)), weights(model), rtol=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    widths=st.lists(st.lists(st.integers(1, 6), min_size=2, max_size=2), min_size=1, max_size=4),
+    shared=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_padding_is_inert(widths: list[list[int]], shared: bool, seed: int) -> None:
+    """The padded stack computes each network, and its gradient leaves the padding at zero."""
+    g = torch.Generator().manual_seed(seed)
+    models = []
+    for a, b in widths:
+        net = nn.Sequential(
+            nn.Linear(3, a), nn.Sigmoid(), nn.Linear(a, b), nn.Softplus(), nn.Linear(b, 2)
+        ).double()
+        for p in net.parameters():
+            nn.init.normal_(p, generator=g)
+        models.append(net)
+    stacked = StackedChain(models)
+    x = torch.randn(len(models), 4, 3, dtype=torch.float64, generator=g)
+    if shared:
+        x = x[:1].expand(len(models), 4, 3)
+    outputs = stacked.on_shared(x[0]) if shared else stacked(x)
+    for k, model in enumerate(models):
+        assert torch.allclose(outputs[k].T, model(x[k]), rtol=1e-12, atol=1e-13)
+    gradients = torch.autograd.grad(outputs.square().sum(), stacked.trained)
+    masks = stacked.masks or [torch.ones_like(t) for t in stacked.trained]
+    for t, gradient, mask in zip(stacked.trained, gradients, masks, strict=True):
+        assert not (t * (1 - mask)).any()
+        total = sum(p.numel() for m in models for p in m.parameters())
+        assert torch.isfinite(gradient * mask).all()
+    assert sum(int(m.sum()) for m in masks) == total
+
+
+class Residual(nn.Module):
+    """Not a chain: only vmap can stack it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 5)
+        self.head = nn.Linear(5, 3)
+        self.register_buffer("shift", torch.ones(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(x + torch.tanh(self.inner(x + self.shift)))
+        return result
+
+
+def test_networks_that_are_no_chains() -> None:
+    x, y = sample()
+    networks: list[nn.Module] = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        networks.append(Residual().double())
+    assert isinstance(stack(networks), StackedModules)
+    many = fit_many(networks, (x, y), epochs=2, seed=[1, 2, 3])
+    for k, model in enumerate(networks):
+        fit(model, (x, y), epochs=2, seed=k + 1)
+        assert torch.allclose(weights(many.network(k)), weights(model), rtol=1e-9, atol=1e-12)
+
+
+def test_different_depths_images_and_frozen_layers() -> None:
+    x, y = sample()
+    images = x.reshape(-1, 1, 5)
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    frozen[1].requires_grad_(False)
+    deep = nn.Sequential(nn.Flatten(), *family(widths=[4], seeds=[0], depth=3)[0])
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(5, 3, bias=False)).double()
+    networks = [frozen, deep, plain, deep]
+    many = fit_many(networks, (images, y), epochs=2, optimizer="sgd", seed=7, weight_decay=0.1)
+    assert sorted(k for g in many.groups for k in g.members) == [0, 1, 2, 3]
+    assert len(many.groups) == 3
+    for k, model in enumerate([frozen, deep, plain]):
+        fit(model, (images, y), epochs=2, optimizer="sgd", seed=7, weight_decay=0.1)
+        assert torch.allclose(weights(many.network(k)), weights(model), rtol=1e-9, atol=1e-12)
+    assert torch.equal(weights(many.network(1)), weights(many.network(3)))
+
+
+def test_groups_within_a_memory_budget_give_the_same_networks() -> None:
+    x, y = sample()
+    one = fit_many(family(), (x, y), epochs=2, seed=[0, 1, 2, 3, 4, 5])
+    few = fit_many(family(), (x, y), epochs=2, seed=[0, 1, 2, 3, 4, 5], memory=200_000)
+    assert len(one.groups) == 1
+    assert len(few.groups) > 2
+    assert torch.allclose(one.train_loss, few.train_loss, rtol=1e-12)
+    assert torch.allclose(one.outputs(x), few.outputs(x), rtol=1e-10)
+
+
+def test_very_different_widths_are_not_padded_to_the_widest() -> None:
+    x, y = sample()
+    many = fit_many(family(widths=[2, 2000], seeds=range(4)), (x, y), epochs=1)
+    assert [len(g.members) for g in many.groups] == [4, 4]
+    assert [m[0].out_features for m in many.networks()] == [2] * 4 + [2000] * 4  # type: ignore
+
+
+def test_single_precision_on_digits() -> None:
+    x, y = digits()
+    networks = mlp_family(64, [32], 10, seeds=range(3))
+    many = fit_many(networks, (x, y), epochs=3, learning_rate=0.01, seed=[0, 1, 2])
+    for k, model in enumerate(networks):
+        history = fit(model, (x, y), epochs=3, learning_rate=0.01, seed=k)
+        assert many.history(k).train_losses == pytest.approx(history.train_losses, rel=1e-4)
+
+
+def test_one_that_diverges_does_not_disturb_the_others() -> None:
+    x, _ = sample()
+    networks = family(widths=[4])
+    many = fit_many(
+        networks,
+        (1e3 * x, x[:, :3]),
+        epochs=5,
+        optimizer="sgd",
+        learning_rate=[1e3, 1e-8],
+        loss=None,
+        task="regression",
+    )
+    assert many.diverged.tolist() == [True, False]
+    alone = fit_many(
+        networks[1:],
+        (1e3 * x, x[:, :3]),
+        epochs=5,
+        optimizer="sgd",
+        learning_rate=1e-8,
+        task="regression",
+    )
+    assert torch.allclose(many.train_loss[1], alone.train_loss[0], rtol=1e-10)
+
+
+def test_noisy_labels_change_exactly_their_share() -> None:
+    y = torch.arange(1000) % 10
+    for share in (0.0, 0.137, 1.0):
+        noisy = noisy_labels(y, 10, share, seed=3)
+        assert int((noisy != y).sum()) == round(share * 1000)
+        assert set(noisy.tolist()) <= set(range(10))
+    assert torch.equal(noisy_labels(y, 10, 0.5, seed=1), noisy_labels(y, 10, 0.5, seed=1))
+    assert not torch.equal(noisy_labels(y, 10, 0.5, seed=1), noisy_labels(y, 10, 0.5, seed=2))
+
+
+def test_global_generators_are_left_alone() -> None:
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    fit_many(family(), sample(), epochs=1, label_noise=0.1)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_layout_tells_what_can_be_stacked() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.LeakyReLU(0.2), nn.Linear(3, 1, bias=False))
+    assert layout(net).kind == (
+        "linear",
+        "LeakyReLU(negative_slope=0.2)",
+        "linear without bias",
+    )
+    tied = nn.Linear(2, 2)
+    assert layout(nn.Sequential(tied, nn.ReLU(), tied)).sizes is None
+    assert layout(nn.Sequential(nn.Linear(2, 2), nn.PReLU())).sizes is None
+
+
+X, Y = sample()
+REFUSED: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    (EmptyData, "no network", {"networks": []}),
+    (InvalidType, "network 1 is a str", {"networks": [nn.Linear(5, 3).double(), "net"]}),
+    (InvalidInput, "no parameter to train", {"networks": [nn.ReLU()]}),
+    (InvalidInput, "epochs", {"epochs": 0}),
+    (InvalidInput, "batch_size", {"batch_size": 0}),
+    (UnknownName, "no optimizer of stacked networks", {"optimizer": "rmsprop"}),
+    (ShapeMismatch, "learning_rate must be one number or 6", {"learning_rate": [0.1, 0.2]}),
+    (InvalidInput, "learning_rate must be numbers >= 0", {"learning_rate": -1.0}),
+    (ShapeMismatch, "6 networks but 2 seeds", {"seed": [1, 2]}),
+    (ShapeMismatch, "labels must be a tensor", {"labels": Y}),
+    (LabelOutOfRange, "labels run from", {"labels": torch.full((6, 70), 3)}),
+    (InvalidInput, "share of noisy labels", {"label_noise": 1.5}),
+    (InvalidInput, "label noise is for classification", {"train": (X, X[:, :3]), "label_noise": 1}),
+    (UnsupportedModel, "Dropout", {"networks": [nn.Sequential(nn.Linear(5, 3), nn.Dropout())]}),
+    (
+        ShapeMismatch,
+        r"network 1 returns \[1, 4\]",
+        {"networks": [nn.Linear(5, 3).double(), nn.Linear(5, 4).double()]},
+    ),
+    (
+        InvalidInput,
+        "they must agree",
+        {"networks": [nn.Linear(5, 3).double(), nn.Linear(5, 3)]},
+    ),
+    (
+        UnsupportedModel,
+        "raised RuntimeError on inputs",
+        {"networks": [nn.Linear(5, 3).double(), nn.Linear(4, 3).double()]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "sentence", "change"), REFUSED)
+def test_refused(error: type[Exception], sentence: str, change: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"networks": family(), "train": (X, Y), "epochs": 1}
+    with pytest.raises(error, match=sentence):
+        fit_many(**{**arguments, **change})
