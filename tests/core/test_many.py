@@ -243,4 +243,4 @@ def test_side_by_side(tmp_path: Path) -> None:
     run, (alone,) = two["threshold-neuron"], run_many([known], RunStore(tmp_path / "one"))
     assert isinstance(run, Run)
     assert isinstance(alone, Run)
-    assert run.claims == alone.claims
+    assert [c.measured for c in run.claims] == [c.measured for c in alone.claims]

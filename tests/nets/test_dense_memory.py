@@ -21,7 +21,7 @@ from torchtheory.nets.dense_memory import (
     modern_retrieval_bound,
 )
 from torchtheory.nets.hopfield import Hopfield, all_states, hebbian, sign
-from torchtheory.nets.hopfield_capacity import hopfield_bit_error, hopfield_capacity
+from torchtheory.nets.hopfield_capacity import hopfield_bit_error, pattern_capacity
 
 KINDS = [Power(2), Power(3), Power(4), Power(2, rectified=True), Power(5, rectified=True)]
 
@@ -118,7 +118,7 @@ def test_synchronous_recall():
 def test_bit_error_of_the_second_power_is_hebbs():
     for n, s in ((50, 7), (300, 40), (1000, 138)):
         assert dense_bit_error(n, s, Power(2)) == pytest.approx(hopfield_bit_error(n, s), rel=1e-9)
-    assert dense_capacity(1000, 2) == pytest.approx(hopfield_capacity(1000))
+    assert dense_capacity(1000, 2) == pytest.approx(pattern_capacity(1000))
 
 
 def test_bit_error_tends_to_krotov_and_hopfields_formula():

@@ -17,11 +17,11 @@ from torchtheory.nets.dichotomies import (
     count_dichotomies_by_programs,
     cover_count,
     cover_fraction,
-    dichotomies,
     in_general_position,
+    realisable_dichotomies,
 )
 from torchtheory.nets.labelled import homogeneous
-from torchtheory.nets.separability import separability
+from torchtheory.nets.separability import separate
 from torchtheory.nets.threshold_neuron import boolean_inputs
 
 
@@ -51,11 +51,11 @@ def test_known_counts() -> None:
 def test_points_in_general_position(s: int, n: int) -> None:
     x = gaussian(s, n)
     assert in_general_position(x)
-    found = dichotomies(x)
+    found = realisable_dichotomies(x)
     assert len(found) == cover_count(s, n)
     assert torch.equal(torch.sign(x @ found.weights.T).T, found.labels)
     assert len(torch.unique(found.labels, dim=0)) == len(found)
-    assert len(dichotomies(x[:, : n - 1] if n > 1 else x, bias=True)) == cover_count(
+    assert len(realisable_dichotomies(x[:, : n - 1] if n > 1 else x, bias=True)) == cover_count(
         s, n - 1 if n > 1 else n, bias=True
     )
 
@@ -70,9 +70,9 @@ def test_any_position_against_linear_programs(seed: int, s: int, n: int, bias: b
 
 def test_each_labelling_is_the_right_one() -> None:
     x = gaussian(6, 3, seed=4)
-    listed = {tuple(row) for row in dichotomies(x).labels.tolist()}
+    listed = {tuple(row) for row in realisable_dichotomies(x).labels.tolist()}
     for labels in product((-1.0, 1.0), repeat=6):
-        assert (labels in listed) == bool(separability(x, torch.tensor(labels), bias=False))
+        assert (labels in listed) == bool(separate(x, torch.tensor(labels), bias=False))
 
 
 @pytest.mark.parametrize(("n", "count"), [(1, 4), (2, 14), (3, 104), (4, 1882)])
@@ -82,7 +82,7 @@ def test_threshold_functions_of_the_cube(n: int, count: int) -> None:
 
 def test_the_two_missing_labellings_of_the_square() -> None:
     x, y = xor()
-    found = dichotomies(x, bias=True)
+    found = realisable_dichotomies(x, bias=True)
     assert len(found) == 14
     assert not (found.labels == y).all(1).any()
     assert not (found.labels == -y).all(1).any()
@@ -102,7 +102,7 @@ def test_special_positions_have_fewer() -> None:
 
 
 def test_dtype_and_curve() -> None:
-    found = dichotomies(gaussian(4, 2).float())
+    found = realisable_dichotomies(gaussian(4, 2).float())
     assert found.labels.dtype == found.weights.dtype == torch.float32
     load, share = capacity_curve(20, largest_load=3.0)
     assert len(load) == 60
@@ -115,7 +115,7 @@ def test_bad_input_is_refused() -> None:
         lambda: cover_count(0, 2),
         lambda: cover_count(2, 0),
         lambda: cover_count(2.0, 1),
-        lambda: dichotomies(gaussian(63, 1)),
+        lambda: realisable_dichotomies(gaussian(63, 1)),
         lambda: count_dichotomies_by_programs(gaussian(21, 2)),
         lambda: capacity_curve(3, largest_load=0.1),
         lambda: capacity_curve(3, largest_load=math.inf),

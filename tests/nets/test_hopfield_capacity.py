@@ -1,6 +1,5 @@
 """Capacity formulas against enumeration, and the batched sweep against a plain loop."""
 
-import importlib
 import math
 
 import pytest
@@ -8,17 +7,15 @@ import torch
 from scipy import integrate, stats
 
 from torchtheory.core.errors import EmptyData, InvalidInput
+from torchtheory.nets import hopfield_capacity as module
 from torchtheory.nets.hopfield import Hopfield, all_states, crosstalk, hebbian, overlap
 from torchtheory.nets.hopfield_capacity import (
     capacity_sweep,
     critical_load,
     hopfield_bit_error,
-    hopfield_capacity,
+    pattern_capacity,
     retrieval_overlap,
 )
-
-# the package's attribute of this name is the function, not the module
-module = importlib.import_module("torchtheory.nets.hopfield_capacity")
 
 
 @pytest.mark.parametrize("zero_diagonal", [True, False])
@@ -38,9 +35,9 @@ def test_reference_numbers():
     assert hopfield_bit_error(1000, 138, method="asymptotic") == pytest.approx(0.00355, abs=5e-5)
     assert hopfield_bit_error(1000, 138) == pytest.approx(0.0035, abs=5e-5)
     assert hopfield_bit_error(1000, 138, zero_diagonal=False) == pytest.approx(0.0011, abs=5e-5)
-    assert hopfield_capacity(100, "printed") == pytest.approx(7.5, abs=0.05)
-    assert hopfield_capacity(100, "one_pattern") == pytest.approx(10.9, abs=0.05)
-    assert hopfield_capacity(100, "all_patterns") == pytest.approx(5.4, abs=0.05)
+    assert pattern_capacity(100, "printed") == pytest.approx(7.5, abs=0.05)
+    assert pattern_capacity(100, "one_pattern") == pytest.approx(10.9, abs=0.05)
+    assert pattern_capacity(100, "all_patterns") == pytest.approx(5.4, abs=0.05)
 
 
 def test_the_normalised_integral_is_the_tail_and_the_printed_one_is_not():
@@ -217,8 +214,8 @@ def test_refused_formulas():
     with pytest.raises(InvalidInput, match="method"):
         hopfield_bit_error(10, 3, method="guess")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="criterion"):
-        hopfield_capacity(10, "doc")  # type: ignore[arg-type]
+        pattern_capacity(10, "doc")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
-        hopfield_capacity(1)
+        pattern_capacity(1)
     with pytest.raises(InvalidInput):
         retrieval_overlap(0.0)

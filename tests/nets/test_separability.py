@@ -17,7 +17,7 @@ from torchtheory.nets.separability import (
     NotSeparable,
     max_margin,
     minimum_norm_point,
-    separability,
+    separate,
     version_space_fractions,
     weakly_separating_direction,
 )
@@ -37,7 +37,7 @@ def feasible(z: np.ndarray) -> bool:
 
 def test_xor_certificate() -> None:
     x, y = xor()
-    found = separability(x, y)
+    found = separate(x, y)
     assert not found
     assert torch.allclose(found.combination, torch.full((4,), 0.25).double(), atol=1e-14)
     assert found.weight is None
@@ -51,7 +51,7 @@ def test_either_certificate_is_one(seed: int, s: int, d: int, bias: bool) -> Non
     g = torch.Generator().manual_seed(seed)
     x = torch.randint(-2, 3, (s, d), generator=g).double()
     y = torch.randint(0, 2, (s,), generator=g).double() * 2 - 1
-    found = separability(x, y, bias=bias)
+    found = separate(x, y, bias=bias)
     z = signed(x, y, bias)
     assert bool(found) == feasible(z.numpy())
     if found:
@@ -69,16 +69,16 @@ def test_either_certificate_is_one(seed: int, s: int, d: int, bias: bool) -> Non
 def test_the_units_of_a_feature_do_not_matter(size: float) -> None:
     x = torch.tensor([[1.0, size], [-1.0, size], [0.0, 0.3 * size]], dtype=torch.float64)
     y = torch.tensor([1, 1, -1])
-    assert separability(x, y)
+    assert separate(x, y)
     inside = torch.cat([x, x.mean(0, keepdim=True)])
-    assert not separability(inside, torch.tensor([1, 1, 1, -1]))
+    assert not separate(inside, torch.tensor([1, 1, 1, -1]))
 
 
 def test_one_class_is_separable_with_a_hyperplane() -> None:
     x = torch.tensor([[5.0, 0.0], [-5.0, 1.0]])
     for label in (1.0, -1.0):
         y = torch.full((2,), label)
-        found = separability(x, y)
+        found = separate(x, y)
         assert found
         assert bool(found.weight.any())
         assert bool((y * (x @ found.weight + found.bias) > 0).all())
@@ -88,14 +88,14 @@ def test_one_class_is_separable_with_a_hyperplane() -> None:
 
 def test_a_point_at_the_origin_without_bias() -> None:
     x = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
-    found = separability(x, torch.ones(2), bias=False)
+    found = separate(x, torch.ones(2), bias=False)
     assert not found
     assert found.combination.tolist() == [1.0, 0.0]
 
 
 def test_float32_and_features_with_a_graph() -> None:
     x, y, *_ = separable_gaussians(30, 4, margin=0.1, dtype=torch.float32)
-    found = separability(x.requires_grad_(), y)
+    found = separate(x.requires_grad_(), y)
     assert found.weight.dtype == torch.float32
     assert bool((y * (x @ found.weight + found.bias) > 0).all())
 
@@ -192,9 +192,9 @@ def test_weak_separation() -> None:
 def test_bad_input_is_refused() -> None:
     x, y = xor()
     with pytest.raises(LabelOutOfRange):
-        separability(x, (y + 1) / 2)
+        separate(x, (y + 1) / 2)
     with pytest.raises(NonFinite):
-        separability(x / 0, y)
+        separate(x / 0, y)
     with pytest.raises(InvalidInput):
         version_space_fractions(x, y, directions=0)
     with pytest.raises(InvalidInput, match=r"\[m, 3\]"):

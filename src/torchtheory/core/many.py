@@ -114,7 +114,9 @@ def _run_beside(
                 failed = ("the process running it was killed", False)
             except TorchTheoryError as error:
                 failed = (str(error), True)
-            run = store.load(lab, preset, seed, settings) if failed is None else None
+            run = None
+            if failed is None:  # by the worker's code, which may have been edited since we began
+                run = store.load(lab, preset, seed, settings, same_code=False)
             yield run or Failure(lab, *(failed or ("its result could not be read back", False)))
     except BaseException:
         for process in list((pool._processes or {}).values()):

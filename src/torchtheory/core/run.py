@@ -173,14 +173,23 @@ class RunStore:
         return self.root / lab.name / name
 
     def load(
-        self, lab: Lab, preset: Preset, seed: int, settings: Mapping[str, Any] | None = None
+        self,
+        lab: Lab,
+        preset: Preset,
+        seed: int,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        same_code: bool = True,
     ) -> Run | None:
-        """The finished run of exactly this configuration by exactly this code, if there is one."""
+        """The finished run of exactly this configuration by exactly this code, if there is one.
+
+        With ``same_code=False``, also one by other code.
+        """
         path = self.directory(lab, preset, seed, settings)
         try:
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
             wanted = _plain(lab.configure(preset, settings or {}))
-            if config["code"] != _code(lab) or config["parameters"] != wanted:
+            if config["parameters"] != wanted or (same_code and config["code"] != _code(lab)):
                 return None
             return _read(path, lab, config)
         except (OSError, ValueError, KeyError, TypeError):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.labelled import at_least, homogeneous, points
-from torchtheory.nets.separability import Array, separability
+from torchtheory.nets.separability import Array, separate
 
 #: Labellings are kept as the bits of a signed 64-bit integer.
 MOST_POINTS = 62
@@ -108,7 +108,9 @@ class Dichotomies:
         return len(self.labels)
 
 
-def dichotomies(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9) -> Dichotomies:
+def realisable_dichotomies(
+    x: Tensor, *, bias: bool = False, tolerance: float = 1e-9
+) -> Dichotomies:
     r"""Every labelling of the rows of ``x`` by a hyperplane, with weights that produce it.
 
     This is the proof of Cover's theorem run as an algorithm, one point :math:`x_k` at a time. A
@@ -127,7 +129,7 @@ def dichotomies(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9) -> Di
         NotConverged: if the points are so nearly degenerate that weights fail their labelling.
 
     >>> corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    >>> len(dichotomies(corners, bias=True))              # all 16 but xor and its negation
+    >>> len(realisable_dichotomies(corners, bias=True))              # all 16 but xor and its negation
     14
     """
     x = points(x)
@@ -152,7 +154,7 @@ def count_dichotomies(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9)
     >>> count_dichotomies(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))   # not 6: parallel
     4
     """
-    return len(dichotomies(x, bias=bias, tolerance=tolerance))
+    return len(realisable_dichotomies(x, bias=bias, tolerance=tolerance))
 
 
 def count_dichotomies_by_programs(x: Tensor, *, bias: bool = False) -> int:
@@ -167,7 +169,7 @@ def count_dichotomies_by_programs(x: Tensor, *, bias: bool = False) -> int:
     if len(x) > 20:
         raise InvalidInput(f"2^{len(x)} linear programs are too many; use count_dichotomies")
     rest = itertools.product((-1.0, 1.0), repeat=len(x) - 1)
-    found = (separability(x, x.new_tensor([1.0, *labels]), bias=bias) for labels in rest)
+    found = (separate(x, x.new_tensor([1.0, *labels]), bias=bias) for labels in rest)
     return 2 * sum(1 for answer in found if answer)
 
 

@@ -89,7 +89,7 @@ def hopfield_bit_error(
     return below if odd else below + 0.5 * float(stats.binom.pmf(half, terms, 0.5))
 
 
-def hopfield_capacity(n: int, criterion: Criterion = "one_pattern") -> float:
+def pattern_capacity(n: int, criterion: Criterion = "one_pattern") -> float:
     r"""Number of random patterns :math:`n` neurons hold, by four criteria.
 
     By the union bound a given pattern is stable in every bit with probability at least
@@ -106,7 +106,7 @@ def hopfield_capacity(n: int, criterion: Criterion = "one_pattern") -> float:
 
     Source: notes "Deep Learning", section 1.4.
 
-    >>> [round(hopfield_capacity(1000, c), 1) for c in ("one_pattern", "all_patterns", "printed")]
+    >>> [round(pattern_capacity(1000, c), 1) for c in ("one_pattern", "all_patterns", "printed")]
     [72.4, 36.2, 50.2]
     """
     if n < 2:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import layer_outputs
 from torchtheory.nets.labelled import labelled
-from torchtheory.nets.separability import separability
+from torchtheory.nets.separability import separate
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def layerwise_separability(model: nn.Module, x: Tensor, y: Tensor) -> list[Layer
         features = values.detach().flatten(1)
         features, labels = labelled(features, y)
         try:
-            answer: bool | None = separability(features, labels).separable
+            answer: bool | None = separate(features, labels).separable
         except NotConverged:
             answer = None
         found.append(LayerSeparability(name, kind, features.shape[1], answer))

@@ -57,7 +57,7 @@ class Separability:
         return self.separable
 
 
-def separability(x: Tensor, y: Tensor, *, bias: bool = True) -> Separability:
+def separate(x: Tensor, y: Tensor, *, bias: bool = True) -> Separability:
     r"""Decide linear separability, with a certificate either way.
 
     The linear program :math:`\max t` subject to :math:`z_i^\top v\ge t`, :math:`|v_j|\le1` gives
@@ -75,10 +75,10 @@ def separability(x: Tensor, y: Tensor, *, bias: bool = True) -> Separability:
         NotConverged: if the margin is within rounding of 0, so that neither proof can be had.
 
     >>> corners = torch.tensor([[0.0, 0], [1, 1], [0, 1], [1, 0]])
-    >>> found = separability(corners, torch.tensor([1, 1, -1, -1]))       # exclusive or
+    >>> found = separate(corners, torch.tensor([1, 1, -1, -1]))       # exclusive or
     >>> found.separable, found.combination
     (False, tensor([0.2500, 0.2500, 0.2500, 0.2500]))
-    >>> bool(separability(corners, torch.tensor([-1, 1, -1, -1])))        # and
+    >>> bool(separate(corners, torch.tensor([-1, 1, -1, -1])))        # and
     True
     """
     x, y = labelled(x, y)
@@ -228,7 +228,7 @@ def weakly_separating_direction(x: Tensor, y: Tensor, *, bias: bool = True) -> T
 
     >>> x = torch.tensor([[0.0], [1.0], [1.0], [2.0]])         # the classes touch in one point
     >>> v = weakly_separating_direction(x, torch.tensor([-1, -1, 1, 1]))
-    >>> bool(v[0] > 0), bool(separability(x, torch.tensor([-1, -1, 1, 1])))
+    >>> bool(v[0] > 0), bool(separate(x, torch.tensor([-1, -1, 1, 1])))
     (True, False)
     >>> weakly_separating_direction(x, torch.tensor([-1, -1, 1, -1])) is None
     True

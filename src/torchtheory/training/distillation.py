@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.model import evaluation_mode, global_randomness_kept
+
+if TYPE_CHECKING:
+    from torchtheory.training.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,31 @@ def teacher_outputs(teacher: nn.Module, x: Tensor, *, chunk: int = 512) -> Tenso
         break
     with torch.no_grad(), evaluation_mode(teacher), global_randomness_kept():
         return torch.cat([teacher(part) for part in torch.split(x, chunk)])
+
+
+def distill(
+    teacher: nn.Module,
+    student: nn.Module,
+    x: Tensor,
+    *,
+    temperature: float = 2.0,
+    **settings: Any,
+) -> History:
+    """Train a student on nothing but a teacher's tempered probabilities on inputs ``x[n, ...]``.
+
+    The inputs need no labels: take as many as can be generated. Further settings go to `fit`.
+
+    >>> teacher, student = nn.Linear(2, 3), nn.Linear(2, 3)
+    >>> x = torch.randn(256, 2, generator=torch.Generator().manual_seed(0))
+    >>> _ = distill(teacher, student, x, epochs=60, learning_rate=0.05)
+    >>> agreement(teacher, student, x) > 0.95
+    True
+    """
+    from torchtheory.training.fit import fit
+
+    how = Distillation(teacher, temperature, 1.0)
+    labels = teacher_outputs(teacher, x).argmax(1)
+    return fit(student, (x, labels), task="multiclass", distillation=how, **settings)
 
 
 def agreement(first: nn.Module, second: nn.Module, x: Tensor) -> float:

@@ -421,10 +421,11 @@ class _Training:
         self.step, self.errors, self.elapsed = 0, 0, 0.0
         self.losses, self.sizes = [], []
         self.safe_at = (self.epoch, 0)
-        with evaluation_mode(self.model):
-            for callback in self.callbacks:
-                if callback(self.model, self.history) is True and not self.history.stopped:
-                    self.history.stopped = "a callback asked to stop"
+        if self.callbacks:
+            with evaluation_mode(self.model):
+                asked = [callback(self.model, self.history) is True for callback in self.callbacks]
+            if any(asked) and not self.history.stopped:
+                self.history.stopped = "a callback asked to stop"
 
     def _validate(self) -> tuple[float | None, float | None]:
         if self.data.validation is None:

@@ -400,7 +400,7 @@ def mlp_family(
         for seed in seeds:
             sizes = [inputs, *[width] * depth]
             with global_randomness_kept():
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)
                 layers: list[nn.Module] = []
                 for before, after in itertools.pairwise(sizes):
                     layers += [nn.Linear(before, after, bias=bias, dtype=dtype), activation()]

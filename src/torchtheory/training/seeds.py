@@ -54,7 +54,10 @@ RandomState = dict[str, Any]
 
 def seed_global_generators(seed: int) -> None:
     """Seed torch, numpy and Python; only ever called where the caller's states are kept."""
-    torch.manual_seed(seed)
+    # not torch.manual_seed: without CUDA it keeps a stack trace of every call, 0.5 ms each
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     random.seed(seed)
 

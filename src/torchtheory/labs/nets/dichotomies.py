@@ -18,10 +18,11 @@ from torchtheory.nets.dichotomies import (
     count_dichotomies_by_programs,
     cover_count,
     cover_fraction,
-    dichotomies,
     in_general_position,
+    realisable_dichotomies,
 )
-from torchtheory.nets.separability import separability
+from torchtheory.nets.labelled import at_least
+from torchtheory.nets.separability import separate
 
 
 @lab(
@@ -49,6 +50,11 @@ def cover_dichotomies(
     separated follows a binomial distribution function, exactly ½ at s = 2n, and the step there
     sharpens as the dimension grows. The number itself never falls, contrary to what is printed.
     """
+    at_least(dimension, 2, "dimension")
+    at_least(programs, 3, "programs")
+    at_least(points, programs, "points")
+    at_least(trials, 20, "trials")
+    at_least(features, 4, "features")
     formula(run)
     grid = enumeration(run, points, dimension, programs)
     corners(run)
@@ -199,7 +205,7 @@ def enumeration(run: Run, points: int, dimension: int, programs: int) -> dict[tu
             [in_general_position(cloud) for cloud in special.values()],
         ),
     )
-    small = [(programs, n) for n in range(2, dimension + 1) if programs <= points]
+    small = [(programs, n) for n in range(2, dimension + 1)]
     run.claim(
         "N-11",
         r"\text{the same count by } 2^s \text{ linear programs}",
@@ -215,7 +221,7 @@ def enumeration(run: Run, points: int, dimension: int, programs: int) -> dict[tu
 def corners(run: Run) -> None:
     """The four corners of the square with a bias."""
     x, y = xor()
-    found = dichotomies(x, bias=True)
+    found = realisable_dichotomies(x, bias=True)
     run.claim(
         "N-11",
         r"\text{the corners of the square have 14 labellings with a bias}",
@@ -244,21 +250,21 @@ def random_labellings(run: Run, trials: int, features: int) -> list[tuple[int, I
     measured = []
     for s in loads:
         count = sum(
-            bool(separability(run.randn(s, features), run.signs(s), bias=False))
+            bool(separate(run.randn(s, features), run.signs(s), bias=False))
             for _ in run.track(range(trials), f"{s} points")
         )
         measured.append((s, clopper_pearson(count, trials, 0.999)))
-    planted = 0
-    for _ in range(trials // 4):
+    planted, controls = 0, max(50, trials // 4)
+    for _ in range(controls):
         x = run.randn(loads[-1], features)
-        planted += bool(separability(x, torch.sign(x @ run.randn(features)), bias=False))
+        planted += bool(separate(x, torch.sign(x @ run.randn(features)), bias=False))
     for s, interval in measured:
         control = None
         if s == loads[-1]:
             control = Control(
                 "labels that are not random but those of a hyperplane",
-                planted / (trials // 4),
-                interval=clopper_pearson(planted, trials // 4, 0.999),
+                planted / controls,
+                interval=clopper_pearson(planted, controls, 0.999),
             )
         run.claim(
             "N-11, N-10",

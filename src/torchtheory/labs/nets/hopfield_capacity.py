@@ -17,7 +17,7 @@ from torchtheory.nets.hopfield_capacity import (
     capacity_sweep,
     critical_load,
     hopfield_bit_error,
-    hopfield_capacity,
+    pattern_capacity,
     retrieval_overlap,
 )
 
@@ -201,11 +201,11 @@ def hopfield_capacity_lab(
 
     # patterns stable to the last bit
     counts = {
-        "all_patterns": round(hopfield_capacity(n, "all_patterns")),
-        "printed": round(hopfield_capacity(n, "printed")),
-        "beyond": round(1.2 * hopfield_capacity(n, "printed")),
-        "one_pattern": round(hopfield_capacity(n, "one_pattern")),
-        "transition": round(hopfield_capacity(n, "transition")),
+        "all_patterns": round(pattern_capacity(n, "all_patterns")),
+        "printed": round(pattern_capacity(n, "printed")),
+        "beyond": round(1.2 * pattern_capacity(n, "printed")),
+        "one_pattern": round(pattern_capacity(n, "one_pattern")),
+        "transition": round(pattern_capacity(n, "transition")),
     }
     fine = capacity_sweep(
         n,
@@ -285,7 +285,7 @@ def hopfield_capacity_lab(
         promised=0.9,
         relation="<",
         measured=intervals["beyond"].low,
-        reason=f"n = {n}, s = {counts['beyond']}, against {hopfield_capacity(n, 'printed'):.1f}; "
+        reason=f"n = {n}, s = {counts['beyond']}, against {pattern_capacity(n, 'printed'):.1f}; "
         "lower end of a 99 % interval",
     )
     run.table(

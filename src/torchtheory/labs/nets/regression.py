@@ -14,6 +14,7 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.data.synthetic import linear_sample, logistic_sample, separable_gaussians
+from torchtheory.nets.labelled import at_least
 from torchtheory.nets.regression import (
     NoMinimiser,
     least_squares,
@@ -50,6 +51,10 @@ def regression(
     SGD agree on its minimiser. On data that a hyperplane separates there is none: the loss goes
     to 0, the weights to infinity, and their direction to that of the largest margin.
     """
+    at_least(samples, 10, "samples")
+    at_least(dimension, 2, "dimension")
+    at_least(trials, 1, "trials")
+    at_least(steps, 1000, "steps")
     linear(run, samples, dimension)
     minimum_norm(run, dimension)
     printed_formula(run, dimension)
@@ -120,7 +125,6 @@ def linear(run: Run, samples: int, dimension: int) -> None:
     )
     nearby = fit.weight + 0.01 * run.randn(1000, dimension)
     losses = ((nearby @ x.T - y) ** 2).sum(1) / 2
-    absolute = (nearby @ x.T - y).abs().sum(1)
     run.claim(
         "N-20",
         r"\ell(w)\ge\ell(w^\star)",
@@ -129,7 +133,9 @@ def linear(run: Run, samples: int, dimension: int) -> None:
         measured=losses,
         tolerance=1e-12,
         control=Control(
-            "another loss, the sum of absolute errors", absolute, promised=fit.residual.abs().sum()
+            "the weights that made the data in place of the minimiser",
+            fit.loss,
+            promised=half_sum_of_squares(planted, x, y),
         ),
     )
     run.claim(

@@ -18,7 +18,7 @@ from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.feedforward import layer_outputs, mlp
 from torchtheory.nets.labelled import homogeneous
 from torchtheory.nets.representations import layerwise_separability, polar_coordinates
-from torchtheory.nets.separability import separability
+from torchtheory.nets.separability import separate
 from torchtheory.nets.sigmoid_network import SigmoidPerceptron
 
 
@@ -46,10 +46,10 @@ def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> No
         r"\text{XOR and two rings are not linearly separable}",
         promised=0,
         relation="==",
-        measured=[bool(separability(*corners)), bool(separability(x, y))],
-        control=Control("AND", bool(separability(corners.x, torch.tensor([-1, 1, -1, -1])))),
+        measured=[bool(separate(*corners)), bool(separate(x, y))],
+        control=Control("AND", bool(separate(corners.x, torch.tensor([-1, 1, -1, -1])))),
     )
-    answer = separability(x, y)
+    answer = separate(x, y)
     assert answer.combination is not None
     z = y.unsqueeze(1) * homogeneous(x)
     run.claim(
@@ -64,7 +64,7 @@ def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> No
         ],
         tolerance=1e-12,
     )
-    by_polar = separability(polar, y)
+    by_polar = separate(polar, y)
     assert by_polar.weight is not None
     assert by_polar.bias is not None
     run.claim(
@@ -230,7 +230,7 @@ def rings(run: Run, samples: int, noise: float) -> tuple[Tensor, Tensor]:
 
 def overlapping(run: Run, samples: int) -> bool:
     x, y = rings(run, samples, noise=0.8)
-    return bool(separability(polar_coordinates(x), y))
+    return bool(separate(polar_coordinates(x), y))
 
 
 def train(run: Run, x: Tensor, y: Tensor, steps: int) -> tuple[nn.Sequential, float]:
@@ -287,7 +287,7 @@ def plot_coordinates(axes: Any, y: Tensor, *panels: Tensor) -> None:
             axis.scatter(
                 chosen[:, 0], chosen[:, 1], s=12, color=colour, marker=marker, label=f"y = {label}"
             )
-        found = separability(points, y)
+        found = separate(points, y)
         if found.weight is not None and found.bias is not None:
             draw_line(axis, found.weight, found.bias, points)
         axis.locator_params(nbins=5)

@@ -14,13 +14,13 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.data.synthetic import separable_gaussians, xor
-from torchtheory.nets.labelled import homogeneous
+from torchtheory.nets.labelled import at_least, homogeneous
 from torchtheory.nets.perceptron import perceptron_fit
 from torchtheory.nets.separability import (
     MaxMargin,
     max_margin,
     minimum_norm_point,
-    separability,
+    separate,
     version_space_fractions,
 )
 
@@ -44,6 +44,10 @@ def linear_separability(
     smallest sample nobody separates: all four points carry the same weight in its certificate,
     the perceptron never ends on it, and two ReLU units fit it exactly.
     """
+    at_least(samples, 20, "samples")
+    at_least(dimension, 1, "dimension")
+    at_least(trials, 1, "trials")
+    at_least(directions, 10_000, "directions")
     decided(run, samples, dimension, trials)
     margins(run, samples, dimension, trials)
     version_space(run, directions)
@@ -82,7 +86,7 @@ def decided(run: Run, samples: int, dimension: int, trials: int) -> None:
         x, y, *_ = separable_gaussians(
             samples, dimension, margin=0.01, bias=0.3, random=run.generator
         )
-        found = separability(x, y)
+        found = separate(x, y)
         assert found.weight is not None
         assert found.bias is not None
         lowest.append(float((y * (x @ found.weight + found.bias)).min()))
@@ -92,7 +96,7 @@ def decided(run: Run, samples: int, dimension: int, trials: int) -> None:
         # the midpoint of two positive points, labelled negative, is in the positive hull
         inside = torch.cat([x, (x[y > 0][:2]).mean(0, keepdim=True)])
         labels = torch.cat([y, -y.new_ones(1)])
-        refuted = separability(inside, labels)
+        refuted = separate(inside, labels)
         assert refuted.combination is not None
         z = labels.unsqueeze(1) * homogeneous(inside)
         residuals.append(float((refuted.combination @ z).norm()))
@@ -126,13 +130,12 @@ def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
         best = max_margin(x, y)
         reached.append(best.margin)
         bound.append(best.upper_bound)
-        nearby = best.weight + 0.05 * run.randn(500, dimension)
+        nearby = best.weight + 10 ** (-1 - 4 * run.rand(500, 1)) * run.randn(500, dimension)
         nearby = nearby / nearby.norm(dim=1, keepdim=True)
         challengers.append(float(best_margin(nearby, x, y).max()))
         long.append(float(best_margin(2 * nearby, x, y).max()))
-        half = samples // 2
-        part = max_margin(x[:half], y[:half])
-        falls.append(best.margin - part.margin)
+        part = half_of_each_class(y)
+        falls.append(best.margin - max_margin(x[part], y[part]).margin)
     run.claim(
         "N-05",
         r"\gamma^*=\tfrac12\operatorname{dist}(\operatorname{conv}S_+,\operatorname{conv}S_-)",
@@ -151,10 +154,12 @@ def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
         control=Control("‖w‖ = 2", long),
     )
     fresh = []
-    for _ in range(trials):
-        x, y, *_ = separable_gaussians(samples, dimension, margin=0.1, random=run.generator)
-        other = separable_gaussians(samples // 2, dimension, margin=0.1, random=run.generator)
-        fresh.append(max_margin(x, y).margin - max_margin(other.x, other.y).margin)
+    for _ in range(20):
+        one, other = (
+            separable_gaussians(samples, dimension, margin=0.1, random=run.generator)
+            for _ in range(2)
+        )
+        fresh.append(max_margin(one.x, one.y).margin - max_margin(other.x, other.y).margin)
     run.claim(
         "N-05",
         r"S\subseteq S':\ \gamma^*(S')-\gamma^*(S)\le0",
@@ -164,6 +169,12 @@ def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
         tolerance=1e-12,
         control=Control("two samples that are not nested", fresh),
     )
+
+
+def half_of_each_class(y: Tensor) -> Tensor:
+    """Indices of the first half of either class, rounded up."""
+    classes = ((y > 0).nonzero().ravel(), (y < 0).nonzero().ravel())
+    return torch.cat([c[: (len(c) + 1) // 2] for c in classes])
 
 
 def best_margin(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -244,7 +255,7 @@ def exclusive_or(run: Run) -> None:
     """XOR: certificate, endless perceptron, two ReLU units."""
     x, y = xor()
     conjunction = torch.tensor([-1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
-    alpha = separability(x, y).combination
+    alpha = separate(x, y).combination
     assert alpha is not None
     quarter = torch.full((4,), 0.25, dtype=torch.float64)
     z = homogeneous(x)
@@ -290,8 +301,8 @@ def exclusive_or(run: Run) -> None:
         r"\text{the two hidden units make XOR separable}",
         promised=True,
         relation="==",
-        measured=bool(separability(hidden, y)),
-        control=Control("without them", bool(separability(x, y))),
+        measured=bool(separate(hidden, y)),
+        control=Control("without them", bool(separate(x, y))),
     )
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.nets.dichotomies import dichotomies
+from torchtheory.nets.dichotomies import realisable_dichotomies
+from torchtheory.nets.labelled import at_least
 from torchtheory.nets.threshold_neuron import (
     Gate,
     boolean_inputs,
@@ -36,7 +38,7 @@ GATES: dict[Gate, Callable[[Tensor], Tensor]] = {
     room="nets",
     covers=["N-02"],
     title="One McCulloch-Pitts neuron computes n·2ⁿ + 2 Boolean functions, and never XOR",
-    full={"inputs": 8, "cube": 4},
+    full={"inputs": 8},
 )
 def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
     """A neuron with synapses ±1 fires when enough of its inputs are as it likes them.
@@ -48,6 +50,9 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
     the cube in all possible ways. XOR is in neither list; the projection on one bit is in the
     second only, because a synapse is never 0.
     """
+    at_least(inputs, cube, "inputs")
+    if cube not in (3, 4):
+        raise InvalidInput(f"cube must be 3 or 4, not {cube}")
     sizes = range(1, inputs + 1)
     functions = {n: neuron_functions(n) for n in sizes}
 
@@ -68,7 +73,7 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
     literals = [distance(at_least_of_literals(n), functions[n]).max() for n in sizes]
     run.claim(
         "N-02",
-        r"\text{``at least } j \text{ of } n \text{ literals'' is one neuron: rows the best neuron"
+        r"\text{“at least } j \text{ of } n \text{ literals” is one neuron: rows the best neuron"
         r" has wrong}",
         promised=0,
         relation="==",
@@ -89,7 +94,7 @@ def threshold_neuron(run: Run, inputs: int = 6, cube: int = 4) -> None:
     )
 
     pair: tuple[Gate, Gate] = ("and", "nand")
-    separable = {n: hyperplane_functions(n) for n in range(1, min(cube, inputs) + 1)}
+    separable = {n: hyperplane_functions(n) for n in range(1, cube + 1)}
     known = {1: 4, 2: 14, 3: 104, 4: 1882}
     run.claim(
         "N-02",
@@ -192,7 +197,7 @@ def functions_with_weights(n: int, values: tuple[int, ...]) -> Tensor:
 
 def hyperplane_functions(n: int) -> Tensor:
     """All truth tables a hyperplane with real weights makes of the corners of the cube."""
-    return dichotomies(boolean_inputs(n).double(), bias=True).labels > 0
+    return realisable_dichotomies(boolean_inputs(n).double(), bias=True).labels > 0
 
 
 def plot_sixteen(axis: Any, neuron: Tensor, hyperplane: Tensor) -> None:

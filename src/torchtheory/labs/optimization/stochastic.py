@@ -49,7 +49,7 @@ from torchtheory.training.schedules import PowerLaw, Schedule, robbins_monro
     ],
     full={"trials": 5000, "longest": 10000, "horizon": 2000},
 )
-def stochastic(run: Run, trials: int = 400, longest: int = 1000, horizon: int = 200) -> None:
+def stochastic(run: Run, trials: int = 400, longest: int = 500, horizon: int = 200) -> None:
     """A random subset of the examples gives the full gradient on average, exactly, and its variance
     falls like one over the size of the batch; an epoch of a random order does not, given what it
     has shown so far.
@@ -181,7 +181,7 @@ def batch_variance(run: Run, trials: int) -> tuple[list[int], Tensor, float]:
     drawn = measured("replacement")
     subset = measured("subset")
     rate = fit_slope(sizes, drawn.mean(1))
-    finite = fit_slope(sizes[:-1], subset.mean(1)[:-1])
+    copies = fit_slope(sizes, measured_copies(run, each, full, sizes, 10 * trials))
     run.claim(
         "N-52, S-21",
         r"\mathrm{Var}\,\hat g\propto1/m: \text{ slope on logarithmic scales}",
@@ -191,9 +191,9 @@ def batch_variance(run: Run, trials: int) -> tuple[list[int], Tensor, float]:
         interval=rate,
         reason=f"{10 * trials} batches with replacement for each m = 1, 2, 4, ..., 64",
         control=Control(
-            "without replacement up to half the sample, where the variance falls faster",
-            finite.estimate,
-            interval=finite,
+            "the draws are not independent: one example, m times",
+            copies.estimate,
+            interval=copies,
         ),
     )
     eight = mean_interval(drawn[3])
@@ -221,6 +221,18 @@ def batch_variance(run: Run, trials: int) -> tuple[list[int], Tensor, float]:
         ),
     )
     return sizes, torch.stack([drawn.mean(1), subset.mean(1)]), single
+
+
+def measured_copies(
+    run: Run, each: Tensor, full: Tensor, sizes: list[int], trials: int
+) -> list[float]:
+    """Variance of the gradient when a batch is one example again and again."""
+    found = []
+    for m in sizes:
+        chosen = draw_batches(len(each), 1, 1, trials=(trials,), generator=run.generator)
+        copies = chosen[:, 0].expand(-1, m)
+        found.append(float((each[copies].mean(1) - full).square().sum(1).mean()))
+    return found
 
 
 def same_as_torch(run: Run) -> None:
@@ -375,7 +387,7 @@ def robbins_monro_conditions(run: Run) -> None:
 
 
 def _partial(exponent: float, power: int) -> float:
-    return sum(i ** (-exponent * power) for i in range(1, 1001))
+    return sum(math.pow(i, -exponent * power) for i in range(1, 1001))
 
 
 def noisy_quadratic(run: Run, trials: int, horizon: int) -> dict[str, Tensor]:
@@ -397,7 +409,8 @@ def noisy_quadratic(run: Run, trials: int, horizon: int) -> dict[str, Tensor]:
     means = goal - xi.cumsum(0) / torch.arange(1, horizon + 1).double()[:, None]
     run.claim(
         "S-22",
-        r"\eta_i=1/i:\ \theta_i=\theta^\star-\tfrac1i\sum_{j\le i}\xi_j: \text{ largest difference}",
+        r"\eta_i=1/i:\ \theta_i=\theta^\star-\tfrac1i\sum_{j\le i}\xi_j:"
+        r" \text{ largest difference}",
         promised=0,
         relation="==",
         measured=(shrinking[1:] - means).abs().max(),
@@ -473,10 +486,10 @@ def interpolation(run: Run) -> None:
 
 
 def smoothed_norm(centre: Tensor, softness: float) -> Function:
-    r"""√(‖θ-c‖² + ε²): convex, with gradients shorter than 1, nearly a norm."""
+    r"""½√(‖θ-c‖² + ε²): convex, with gradients shorter than ½, nearly half a norm."""
 
     def r(theta: Tensor) -> Tensor:
-        made: Tensor = ((theta - centre).square().sum(-1) + softness**2).sqrt()
+        made: Tensor = ((theta - centre).square().sum(-1) + softness**2).sqrt() / 2
         return made
 
     return r
@@ -506,7 +519,7 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
             oracle = with_unit_noise(gradient_of(r), run.generator)
             start = torch.zeros(trials, 3, dtype=torch.float64)
             mean = average_of_iterates(oracle, start, count, projection)
-            found.append(mean_interval(r(mean) - softness))
+            found.append(mean_interval(r(mean) - softness / 2))
         return found
 
     free, inside = gaps(None), gaps(onto_ball(1.0))
@@ -515,7 +528,7 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
         """Steps of 1 instead of 1/√K."""
         oracle = with_unit_noise(gradient_of(r), run.generator)
         path = descend(oracle, torch.zeros(trials, 3, dtype=torch.float64), [1.0] * count)
-        return mean_interval(r(list(path)[-1]) - softness)
+        return mean_interval(r(list(path)[-1]) - softness / 2)
 
     last = sizes[-1]
     broken = stuck(100)
@@ -548,7 +561,7 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
         relation="<=",
         measured=rate.estimate,
         interval=rate,
-        reason=f"r(θ) = √(‖θ-c‖² + 10⁻⁶), directions of length 1, K = {sizes[0]} to {last}",
+        reason=f"r(θ) = ½√(‖θ-c‖² + 10⁻⁶), directions of length 1, K = {sizes[0]} to {last}",
         control=Control("steps of length 1 and the last iterate", flat.estimate, interval=flat),
     )
     # the theorem on a real problem: logistic regression with inputs of norm 1, one example a step
@@ -567,13 +580,13 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
     )
     count = 100
     chosen = draw_batches(50, 1, count, trials=(trials,), generator=run.generator)
-    mean = average_of_iterates(
-        minibatch_direction(logistic, [x, y], chosen),
-        torch.zeros(trials, 3, dtype=torch.float64),
-        count,
-    )
-    real = mean_interval(risk(mean) - risk(best))
-    backwards = mean_interval(risk(-10 * mean) - risk(best))
+
+    def gap(labels: Tensor) -> Interval:
+        direction = minibatch_direction(logistic, [x, labels], chosen)
+        mean = average_of_iterates(direction, torch.zeros(trials, 3, dtype=torch.float64), count)
+        return mean_interval(risk(mean) - risk(best))
+
+    real, biased = gap(y), gap(-y)
     run.claim(
         "A-24, N-52",
         r"\text{logistic regression, } \|x\|=1, \text{ one example a step: } \mathbb E\,"
@@ -584,7 +597,7 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
         interval=real,
         reason="K = 100",
         control=Control(
-            "ten times as far in the opposite direction", backwards.estimate, interval=backwards
+            "biased directions: those of the other labels", biased.estimate, interval=biased
         ),
     )
     return list(zip(sizes, free, strict=True))
@@ -592,13 +605,15 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
 
 def printed_theorem(run: Run) -> None:
     # K = 1, r = 100 θ², D = ±0.9: both outcomes
-    outcomes = -torch.tensor([0.9, -0.9], dtype=torch.float64)
+    coin = torch.tensor([[0.9], [-0.9]], dtype=torch.float64)
+    start = torch.zeros(2, 1, dtype=torch.float64)
+    _, end = descend(lambda _t, _k: coin, start, [1.0])
     run.erratum(
         "averaged-descent-index",
         r"\mathbb E\,r\bigl(\tfrac1K\sum_{k=1}^K\Theta^{(k)}\bigr)-r(\theta^*)\le1/\sqrt K",
         promised=averaged_descent_bound(1),
         relation="<=",
-        measured=(100 * outcomes.square()).mean(),
+        measured=(100 * end.square()).mean(),
         reason="K = 1, r(θ) = 100 θ², D = ±0.9 with probability 1/2, whose mean is r'(0) = 0",
     )
     run.claim(
@@ -606,7 +621,7 @@ def printed_theorem(run: Run) -> None:
         r"\text{the same with } \bar\Theta=\tfrac1K\sum_{k=0}^{K-1}\Theta^{(k)}",
         promised=averaged_descent_bound(1),
         relation="<=",
-        measured=0.0,
+        measured=(100 * average_of_iterates(lambda _t, _k: coin, start, 1).square()).mean(),
         reason="K = 1: the average is the start",
     )
     count = 100
@@ -623,8 +638,8 @@ def printed_theorem(run: Run) -> None:
         reason="r(θ) = -θ, D = -1, K = 100",
     )
     scaled = []
-    for count in (10, 100, 1000, 10_000):
-        height = 1 / (2 * math.sqrt(count))
+    for count in (10, 100, 1000):
+        height = 1 / math.sqrt(count)
         # far from its minimum the strictly convex function is as good as linear
         r = smoothed_norm(torch.ones(1, dtype=torch.float64), 1e-6)
         slope = gradient_of(r)
@@ -637,12 +652,12 @@ def printed_theorem(run: Run) -> None:
                 )
             )
         )
-        gap = height * (r(path[1:].mean(0)) - 1e-6)
+        gap = height * (r(path[1:].mean(0)) - 5e-7)
         scaled.append(float(gap) * math.sqrt(count))
     run.erratum(
         "averaged-descent-strict-convexity",
         r"r \text{ strictly convex} \implies \sqrt K\,(\mathbb E\,r(\bar\Theta)-r(\theta^*))\to0:"
-        r" \text{ its value at } K=10^4 \text{ is below half of that at } K=10",
+        r" \text{ its value at } K=10^3 \text{ is below half of that at } K=10",
         promised=scaled[0] / 2,
         relation="<=",
         measured=scaled[-1],

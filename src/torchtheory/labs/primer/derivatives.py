@@ -121,7 +121,7 @@ def limits(run: Run) -> None:
     exact = 2 * math.cos(1.4) * math.exp(math.sin(1.4))
     steps = {"forward": torch.logspace(-2, -5, 7), "central": torch.logspace(-1, -3, 7)}
     slopes = {}
-    for scheme, order in (("forward", 1), ("central", 2)):
+    for scheme in SCHEMES:
         errors = [
             abs(float(directional_difference(wave, x, one, step=t, scheme=scheme)) - exact)
             for t in steps[scheme].tolist()
@@ -170,8 +170,8 @@ def limits(run: Run) -> None:
     run.figure(
         "step-sizes",
         lambda axis: plot_steps(axis, wave, x, exact),
-        caption="Error of a difference quotient against its step: truncation on the right, rounding "
-        "on the left. The dots are the default steps, the dashed line is the extrapolated limit.",
+        caption="Error of a difference quotient against its step: truncation on the right, "
+        "rounding on the left. The dots are the default steps, the dashed line is the extrapolated limit.",
     )
 
 
@@ -456,9 +456,9 @@ def hessian_products(run: Run, size: int) -> None:
 
 def plot_steps(axis: Any, f: Callable[[Tensor], Tensor], x: Tensor, exact: float) -> None:
     steps = torch.logspace(-15, 0, 91).tolist()
-    for scheme, colour in (("forward", COLOURS[0]), ("central", COLOURS[1])):
+    for scheme, colour in zip(SCHEMES, COLOURS, strict=False):
 
-        def error(t: float, scheme: Any = scheme) -> float:
+        def error(t: float, scheme: Scheme = scheme) -> float:
             one = torch.ones_like(x)
             return abs(float(directional_difference(f, x, one, step=t, scheme=scheme)) - exact)
 

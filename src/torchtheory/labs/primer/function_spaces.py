@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -42,13 +43,10 @@ def primer_function_spaces(run: Run, pairs: int = 2000, panels: int = 48) -> Non
     transforms(run)
     sobolev(run, panels)
     rationals(run, pairs)
-    widths = [2.0**-k for k in range(0, 8)]
+    widths = [2.0**-k for k in range(8)]
     orders = (0.3, 0.5, 0.7)
     steps = {
-        s: [
-            slobodeckij_seminorm(lambda x, e=e: torch.tanh(x / e), s, 2, -1.0, 1.0, panels=panels)
-            for e in widths
-        ]
+        s: [slobodeckij_seminorm(steep_step(e), s, 2, -1.0, 1.0, panels=panels) for e in widths]
         for s in orders
     }
     run.figure(
@@ -275,6 +273,10 @@ def rationals(run: Run, pairs: int) -> None:
             sum(not Fraction(a) < coarse(a, b) < Fraction(b) for a, b in intervals),
         ),
     )
+
+
+def steep_step(width: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.tanh(x / width)
 
 
 def bell(x: Tensor) -> Tensor:

@@ -56,7 +56,8 @@ def primer_linear_algebra(run: Run, trials: int = 200, size: int = 12) -> None:
     draws = run.randn(trials, 2)
     run.claim(
         "L-001",
-        r"v_2 = 2v_1:\ c_1v_1 + c_2v_2 \text{ is a multiple of } v_1 \text{ (distance from the line)}",
+        r"v_2 = 2v_1:\ c_1v_1 + c_2v_2 \text{ is a multiple of } v_1"
+        r" \text{ (distance from the line)}",
         promised=0.0,
         relation="==",
         measured=[span(W).distance(W @ d) for d in draws],

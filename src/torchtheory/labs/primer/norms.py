@@ -117,7 +117,7 @@ def axioms_of_norms(run: Run, trials: int) -> None:
         measured=half[2],
         control=Control("the 1-norm", one[2], promised=one[0] + one[1]),
     )
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for name, found in {**norms, **impostors}.items():
         for axiom, example in found.counterexamples.items():
             u = "" if example.u is None else short(example.u)
@@ -233,7 +233,7 @@ def induced(run: Run, trials: int) -> None:
         measured=scanned,
         tolerance=1e-12,
         control=Control(
-            "interpolated between the wrong norms",
+            "‖A‖₁ against another norm, ‖A‖∞",
             [induced_norm(M, 1.0).value for M in plane],
             promised=[induced_norm(M, math.inf).value for M in plane],
         ),

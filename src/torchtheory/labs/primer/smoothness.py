@@ -92,7 +92,8 @@ def lipschitz(run: Run, samples: int, dim: int, width: int) -> None:
     found = lipschitz_from_below(lambda x: net(x)[0], points, ascent_steps=80)
     run.claim(
         "L-016",
-        r"\|f(x)-f(y)\|/\|x-y\| \le \sup\|\nabla f\| \le \prod_\ell\|W_\ell\|_2 \text{ (tanh network)}",
+        r"\|f(x)-f(y)\|/\|x-y\| \le \sup\|\nabla f\| \le \prod_\ell\|W_\ell\|_2"
+        r" \text{ (tanh network)}",
         promised=[found.from_derivatives, product],
         relation="<=",
         measured=[found.from_pairs, found.from_derivatives],
@@ -160,8 +161,8 @@ def smoothness(run: Run, samples: int, dim: int) -> None:
     known = {name: constant for name, (*_, constant) in functions.items()}
     run.claim(
         "L-017",
-        r"\|\nabla f(x)-\nabla f(y)\|/\|x-y\|\le L \text{ for } x^2,\ \tfrac12x^\top Qx,\ \|Ax-y\|^2,"
-        r"\ \text{logistic loss}",
+        r"\|\nabla f(x)-\nabla f(y)\|/\|x-y\|\le L \text{ for } x^2,\ \tfrac12x^\top Qx,\ \|Ax-y\|^2"
+        r",\ \text{logistic loss}",
         promised=list(known.values()),
         relation="<=",
         measured=[f.value for f in found.values()],
@@ -174,8 +175,8 @@ def smoothness(run: Run, samples: int, dim: int) -> None:
     )
     run.claim(
         "L-017",
-        r"\text{the largest } |\lambda(\nabla^2f)| \text{ met is } L=2,\ \lambda_{\max}(Q),\ 2\sigma_1(A)^2,"
-        r"\ \lambda_{\max}(X^\top X)/(4n)",
+        r"\text{the largest } |\lambda(\nabla^2f)| \text{ met is } L=2,\ \lambda_{\max}(Q),"
+        r"\ 2\sigma_1(A)^2,\ \lambda_{\max}(X^\top X)/(4n)",
         promised=list(known.values()),
         relation="==",
         measured=[f.from_derivatives for f in found.values()],
@@ -209,7 +210,8 @@ def smoothness(run: Run, samples: int, dim: int) -> None:
     far = torch.linalg.eigvalsh(torch.func.hessian(quartic)(3 * torch.ones(dim).double()))
     run.claim(
         "L-037",
-        r"f\ L\text{-smooth}:\ |\lambda_i(\nabla^2f(x))|\le L \text{ at every } x \text{ (logistic loss)}",
+        r"f\ L\text{-smooth}:\ |\lambda_i(\nabla^2f(x))|\le L \text{ at every } x"
+        r" \text{ (logistic loss)}",
         promised=known["logistic loss"],
         relation="<=",
         measured=spectra.abs().max(),
@@ -282,8 +284,8 @@ def minimum(run: Run, samples: int, dim: int) -> None:
     even = fit_slope(radii, [r**4 / r**3 for r in radii])
     run.claim(
         "L-038",
-        r"\text{a second-order expansion errs by } O(\|\cdot\|^3) \text{ and not } o(\|\cdot\|^3):\ "
-        r"x^2/2+x^3 \text{ (exponent of error}/|x|^3)",
+        r"\text{a second-order expansion errs by } O(\|\cdot\|^3) \text{ and not } o(\|\cdot\|^3):"
+        r"\ x^2/2+x^3 \text{ (exponent of error}/|x|^3)",
         promised=0.0,
         relation="slope",
         measured=third.estimate,

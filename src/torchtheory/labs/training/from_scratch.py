@@ -17,7 +17,7 @@ from torchtheory.core.model import global_randomness_kept
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.data.synthetic import Sample
-from torchtheory.primer.differences import gradient_check
+from torchtheory.primer.differences import gradient_check, numerical_jacobian
 from torchtheory.training.cross_entropy import (
     binary_cross_entropy,
     binary_cross_entropy_slope,
@@ -243,7 +243,7 @@ def linear_layer(run: Run) -> None:
             torch.cat([again.dW.reshape(-1), again.db, dx.reshape(-1)]),
         ),
     )
-    numerical = gradient_check(mean_loss, layer.W).numerical
+    numerical = numerical_jacobian(mean_loss, layer.W)
     run.erratum(
         "linear-layer-divides-again",
         r"dW=\frac1NX^\top dZ \text{ is the gradient of the mean loss, with } dZ=(\hat y-y)/N",
@@ -271,7 +271,7 @@ def container(run: Run) -> None:
     x, y = run.randn(40, 5), torch.randint(0, 2, (40, 1), generator=run.generator).double()
     twin = net.as_torch()
     outputs = net.forward(x)
-    gated = nn.Sequential(*twin[:-2], nn.Tanh(), twin[-1])
+    gated = nn.Sequential(*list(twin)[:-2], nn.Tanh(), twin[-1])
     run.claim(
         "L-065",
         r"\text{the container computes what nn.Sequential of Linear and ReLU computes}",
@@ -284,13 +284,9 @@ def container(run: Run) -> None:
     loss = BinaryCrossEntropy()
     _, y_hat = loss.forward(outputs, y)
     net.backward(loss.backward(y_hat, y))
-    F.binary_cross_entropy_with_logits(twin(x), y).backward()
-    theirs, ours = [], []
-    mates = [module for module in twin if isinstance(module, nn.Linear)]
-    for layer, mate in zip(net.linear_layers, mates, strict=True):
-        assert mate.weight.grad is not None and mate.bias.grad is not None
-        theirs += [mate.weight.grad.T.reshape(-1), mate.bias.grad]
-        ours += [layer.dW.reshape(-1), layer.db]
+    entropy = F.binary_cross_entropy_with_logits(twin(x), y)
+    theirs = [g.T.reshape(-1) for g in torch.autograd.grad(entropy, list(twin.parameters()))]
+    ours = [g.reshape(-1) for layer in net.linear_layers for g in (layer.dW, layer.db)]
     unmasked: list[Tensor] = []
     dz = loss.backward(y_hat, y)
     for layer in reversed(net.linear_layers):
@@ -435,13 +431,14 @@ def torch_losses(
     start: MLP, sample: Sample, rate: float, iterations: int, momentum: float = 0.0
 ) -> Tensor:
     net = start.as_torch()
-    optimiser = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
+    parameters = list(net.parameters())
+    optimiser = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
     found = []
     for _ in range(iterations):
-        optimiser.zero_grad()
         loss = F.binary_cross_entropy_with_logits(net(sample.x), sample.y)
         found.append(loss.detach())
-        loss.backward()
+        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            p.grad = gradient
         optimiser.step()
     return torch.stack(found)
 
@@ -506,7 +503,7 @@ def plot_data(axis: Any, sample: Sample) -> None:
     best_boundary(axis, sample)
     axis.plot([], [], "--", color="black", linewidth=1.2, label="best boundary")
     axis.set(xlabel="feature 1", ylabel="feature 2")
-    axis.legend(loc="upper left")
+    axis.legend(loc="lower right")
 
 
 def plot_curves(axes: Any, printed: TrainingRun, right: TrainingRun) -> None:
@@ -544,4 +541,5 @@ def plot_predictions(
         )  # fmt: skip
         axis.plot([], [], color=COLOURS[2], linewidth=1.8, label="network's boundary")
         axis.plot([], [], "--", color="black", linewidth=1.2, label="best boundary")
-        axis.legend(loc="upper left", fontsize=7)
+        axis.set_ylim(float(up[0]) - 3, None)
+        axis.legend(loc="lower center", ncols=2)

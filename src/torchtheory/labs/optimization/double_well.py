@@ -1,0 +1,368 @@
+"""Two wells and a saddle: where gradient descent stops, and where noise carries it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.critical_points import critical_point, escape_times
+from torchtheory.optimization.descent import Direction, Function, descend, gradient_of
+from torchtheory.optimization.noise import accumulated_variance, with_gaussian_noise
+
+TILT = 0.3
+STEP = 0.02
+
+
+@lab(
+    "double-well",
+    room="optimization",
+    covers=["A-25", "A-26"],
+    title="Gradient descent stays in its valley and on its ridge; noise may leave both",
+    full={"trials": 5000, "iterations": 3000, "grid": 201},
+)
+def double_well(
+    run: Run, trials: int = 400, iterations: int = 800, noise: float = 4.7, grid: int = 41
+) -> None:
+    """On r(θ) = (θ² - 1)² + 0.3 θ, with a global minimum on the left and another on the right,
+    gradient descent ends in the valley it starts in. With noise of size `noise` the same start
+    ends sometimes here and sometimes there.
+
+    Then saddles. Gradient descent on x² - y² from (1, 0) walks into the saddle and stays; the
+    smallest noise leaves it, after a time that grows with the logarithm of one over its size. Look
+    at the eight runs (the source's Figure 1.3, whose function is not given), and at the
+    probability of reaching the global minimum from every start.
+    """
+    left, top, right = stationary_points()
+    points_of_rest(run, (left, top, right))
+    outcomes = valleys(run, top, right, trials, iterations, noise, grid)
+    classification(run)
+    saddle(run, trials)
+    run.figure(
+        "figure-1-3",
+        lambda axes: plot_runs(axes, noise, run.seed),
+        caption="Four runs of gradient descent (left two columns) and four of stochastic gradient "
+        "descent (right two). Early points are light; the last one is a star.",
+        grid=(2, 4),
+        size=(13, 5.6),
+    )
+    run.figure(
+        "basins",
+        lambda axis: plot_basins(axis, outcomes, top),
+        caption="Share of runs that end in the global valley, by their start; bars are 99% "
+        "intervals.",
+    )
+
+
+def well(theta: Tensor) -> Tensor:
+    return ((theta.square() - 1).square() + TILT * theta).sum(-1)
+
+
+def stationary_points() -> tuple[float, float, float]:
+    """The roots of r' = 4θ³ - 4θ + 0.3, ascending."""
+    roots = sorted(np.roots([4.0, 0.0, -4.0, TILT]).real.tolist())
+    return roots[0], roots[1], roots[2]
+
+
+def points_of_rest(run: Run, roots: tuple[float, float, float]) -> None:
+    at = torch.tensor(roots, dtype=torch.float64)[:, None]
+    *_, end = descend(gradient_of(well), at, [STEP] * 50)
+    *_, moved = descend(gradient_of(well), at + 0.01, [STEP] * 50)
+    run.claim(
+        "A-26",
+        r"\nabla r(\theta)=0: \text{ gradient descent does not move: distance after 50 steps}",
+        promised=0,
+        relation="<=",
+        measured=(end - at).abs(),
+        tolerance=1e-9,
+        reason="the two minima and the maximum of the double well",
+        control=Control("0.01 beside the maximum", (moved - at)[1].abs()),
+    )
+    kinds = [critical_point(well, point).kind for point in at]
+    run.claim(
+        "A-25, A-26",
+        r"r=(\theta^2-1)^2+0.3\,\theta \text{ has two minima and between them a maximum:"
+        r" points of another kind}",
+        promised=0,
+        relation="==",
+        measured=sum(a != b for a, b in zip(kinds, ["minimum", "maximum", "minimum"], strict=True)),
+        control=Control(
+            "the second derivative has the wrong sign",
+            sum(
+                critical_point(lambda t: -well(t), point).kind != kind
+                for point, kind in zip(at, kinds, strict=True)
+            ),
+        ),
+    )
+    run.claim(
+        "A-25",
+        r"\text{the left one is global: } r(\theta_-)<r(\theta_+)",
+        promised=well(at[2]),
+        relation="<",
+        measured=well(at[0]),
+    )
+
+
+def ends(direction: Direction, starts: Tensor, iterations: int) -> Tensor:
+    *_, last = descend(direction, starts, [STEP] * iterations)
+    return last[..., 0]
+
+
+def valleys(
+    run: Run, top: float, right: float, trials: int, iterations: int, noise: float, grid: int
+) -> dict[float, tuple[Tensor, Tensor, int]]:
+    """Where runs end, for starts on a grid and noise of three sizes."""
+    slope = gradient_of(well)
+    starts = torch.linspace(-1.9, 1.9, grid, dtype=torch.float64)
+    outcomes = {}
+    for size in (0.0, 0.6 * noise, noise):
+        copies = 1 if size == 0 else max(2, trials // 4)
+        at = starts.expand(copies, -1)[..., None]
+        direction = with_gaussian_noise(slope, size, run.generator)
+        outcomes[size] = (starts, (ends(direction, at, iterations) < top).sum(0), copies)
+    decided = starts < top
+    wrong = (outcomes[0.0][1].bool() != decided).sum()
+    shares = outcomes[noise][1] / outcomes[noise][2]
+    run.claim(
+        "A-25",
+        r"\text{gradient descent reaches the global minimum if and only if } \theta^0<"
+        r"\theta_{\max}: \text{ starts that do not}",
+        promised=0,
+        relation="==",
+        measured=wrong,
+        reason=f"{grid} starts from -1.9 to 1.9",
+        control=Control(
+            f"noise of size {noise:g}: starts with a run in the other valley",
+            (shares != decided).sum(),
+        ),
+    )
+    at = torch.full((trials, 1), right, dtype=torch.float64)
+    reached = int(
+        (ends(with_gaussian_noise(slope, noise, run.generator), at, iterations) < top).sum()
+    )
+    still = int((ends(slope, at, iterations) < top).sum())
+    other = int((ends(slope, -at, iterations) < top).sum())
+    chance = clopper_pearson(reached, trials, 0.99)
+    run.claim(
+        "A-25",
+        r"\text{from the other minimum, with noise: } P(\text{global valley})>0",
+        promised=0,
+        relation=">",
+        measured=chance.low,
+        reason=f"lower end of the 99% interval; {reached} of {trials} runs of {iterations} steps",
+        control=Control("no noise", clopper_pearson(still, trials, 0.99).low),
+    )
+    run.claim(
+        "A-25",
+        r"\text{and } P(\text{global valley})<1",
+        promised=1,
+        relation="<",
+        measured=chance.high,
+        reason="upper end of the same interval",
+        control=Control(
+            "no noise, and a start in the global valley", clopper_pearson(other, trials, 0.99).high
+        ),
+    )
+    return outcomes
+
+
+def classification(run: Run) -> None:
+    """Quadratic forms whose signs are known, and two cases that second order does not decide."""
+    size, wrong, flipped = 5, 0, 0
+    for negative in range(size + 1):
+        signs = torch.ones(size, dtype=torch.float64)
+        signs[:negative] = -1
+        basis, _ = torch.linalg.qr(run.randn(size, size))
+        matrix = basis * (signs * (0.5 + run.rand(size))) @ basis.T
+        kind = "minimum" if negative == 0 else "maximum" if negative == size else "saddle"
+
+        def form(x: Tensor, A: Tensor = matrix) -> Tensor:
+            return x @ A @ x
+
+        found = critical_point(form, torch.zeros(size, dtype=torch.float64))
+        wrong += (found.kind, found.index) != (kind, negative)
+        flipped += (found.kind, found.index) != (kind, size - negative)
+    run.claim(
+        "A-26",
+        r"x^\top Ax \text{ at } 0: \text{ kind and index from the signs of } A: \text{ wrong ones}",
+        promised=0,
+        relation="==",
+        measured=wrong,
+        reason="all signatures in 5 dimensions, random bases",
+        control=Control("the positive eigenvalues are counted", flipped),
+    )
+    zero = torch.zeros(2, dtype=torch.float64)
+    flat = [
+        critical_point(lambda x: x[0] ** 3 - 3 * x[0] * x[1] ** 2, zero),
+        critical_point(lambda x: x[0] ** 2 + x[1] ** 4, zero),
+    ]
+    run.claim(
+        "A-26",
+        r"\text{a singular Hessian does not decide: } x^3-3xy^2 \text{ and } x^2+y^4"
+        r" \text{ are degenerate}",
+        promised=2,
+        relation="==",
+        measured=sum(p.kind == "degenerate" for p in flat),
+        reason="the first is a saddle, the second a minimum",
+        control=Control(
+            "a quadratic term removes the degeneracy",
+            sum(
+                p.kind == "degenerate"
+                for p in (
+                    critical_point(lambda x: x[0] ** 2 - x[1] ** 2 + x[0] ** 3, zero),
+                    critical_point(lambda x: x[0] ** 2 + x[1] ** 2 + x[1] ** 4, zero),
+                )
+            ),
+        ),
+    )
+
+
+def saddle(run: Run, trials: int) -> None:
+    eta = 0.05
+    zero = torch.zeros(2, dtype=torch.float64)
+
+    def ridge(theta: Tensor) -> Tensor:
+        return theta[..., 0].square() - theta[..., 1].square()
+
+    def sharper(theta: Tensor) -> Tensor:
+        return theta[..., 0].square() - 2 * theta[..., 1].square()
+
+    def bowl(theta: Tensor) -> Tensor:
+        return theta.square().sum(-1)
+
+    slope = gradient_of(ridge)
+    start = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    *_, rest = descend(slope, start, [eta] * 300)
+    *_, gone = descend(slope, start + torch.tensor([0.0, 1e-6]).double(), [eta] * 300)
+    run.claim(
+        "A-26",
+        r"r=x^2-y^2 \text{ from } (1,0): \text{ gradient descent converges to the saddle}",
+        promised=1e-9,
+        relation="<=",
+        measured=rest.norm(),
+        reason="distance from it after 300 steps",
+        control=Control("started at (1, 10⁻⁶)", gone.norm()),
+    )
+
+    def noisy_path(direction: Direction, size: float, steps: int) -> Tensor:
+        oracle = with_gaussian_noise(direction, size, run.generator)
+        return torch.stack(list(descend(oracle, zero.expand(trials, -1), [eta] * steps)))
+
+    size, steps = 0.01, 30
+    path = noisy_path(slope, size, steps)
+    spread = mean_interval(path[-1, :, 1].square())
+    run.claim(
+        "A-26",
+        r"\mathbb E\,y_T^2=\eta^2s^2\,\frac{a^{2T}-1}{a^2-1},\ a=1+2\eta:"
+        r" \text{ noise grows along the unstable direction}",
+        promised=accumulated_variance(-2.0, eta, size, steps),
+        relation="~",
+        measured=spread.estimate,
+        interval=spread,
+        reason=f"from the saddle, T = {steps}, s = {size}, {trials} runs",
+        control=Control(
+            "the formula for a minimum, a = 1 - 2η",
+            spread.estimate,
+            promised=accumulated_variance(2.0, eta, size, steps),
+            interval=spread,
+        ),
+    )
+    sizes, longest = [1e-1, 1e-2, 1e-3, 1e-4], 250
+
+    def times(r: Function) -> Tensor:
+        paths = [noisy_path(gradient_of(r), s, longest) for s in sizes]
+        return torch.stack([escape_times(p, zero, 1.0) for p in paths]).double()
+
+    def within(waiting: Tensor) -> Interval:
+        return clopper_pearson(int((waiting <= longest).sum()), waiting.numel(), 0.99)
+
+    def growth(waiting: Tensor) -> Interval:
+        """Regression of the single times on log(1/s)."""
+        logs = torch.tensor([math.log(1 / s) for s in sizes]).double()
+        return fit_slope(logs.repeat_interleave(trials), waiting.flatten(), log=False)
+
+    waiting, kept, quick = times(ridge), times(bowl), times(sharper)
+    run.claim(
+        "A-26",
+        rf"\text{{with noise the runs leave the saddle: share within {longest} steps}}",
+        promised=0.99,
+        relation=">=",
+        measured=within(waiting).estimate,
+        interval=within(waiting),
+        reason="noise of size 10⁻¹ to 10⁻⁴",
+        control=Control("x² + y², a minimum", within(kept).estimate, interval=within(kept)),
+    )
+    run.claim(
+        "A-26",
+        r"\text{mean escape time}=\frac{\log(1/s)}{\log(1+2\eta)}+\text{const}: \text{ slope}",
+        promised=1 / math.log(1 + 2 * eta),
+        relation="slope",
+        measured=growth(waiting).estimate,
+        interval=growth(waiting),
+        control=Control("x² - 2y², twice as steep", growth(quick).estimate, interval=growth(quick)),
+    )
+    run.table(
+        "escape",
+        ["noise s", "mean escape time", "shortest", "longest"],
+        [(s, t.mean(), t.min(), t.max()) for s, t in zip(sizes, waiting, strict=True)],
+        caption="Steps until a run is farther than 1 from the saddle of x² - y², η = 0.05",
+    )
+
+
+def plot_runs(axes: Any, noise: float, seed: int) -> None:
+    grid = torch.linspace(-1.75, 1.75, 300, dtype=torch.float64)
+    starts = [-1.5, -0.3, 0.35, 1.5]
+    slope = gradient_of(well)
+    random = torch.Generator().manual_seed(seed)
+    for panel, axis in enumerate(axes.flat):
+        row, column = divmod(panel, 4)
+        noisy = column >= 2
+        start = starts[2 * row + column % 2]
+        direction = with_gaussian_noise(slope, noise, random) if noisy else slope
+        at = torch.tensor([start], dtype=torch.float64)
+        path = torch.stack(list(descend(direction, at, [STEP] * 150)))[:, 0]
+        axis.plot(grid, well(grid[:, None]), color="0.6", linewidth=1)
+        axis.scatter(
+            path, well(path[:, None]), c=range(len(path)), cmap="Blues", s=12, vmin=-60, zorder=2
+        )
+        axis.plot(path[-1], well(path[-1:]), "*", color=COLOURS[1], markersize=13, zorder=3)
+        name = "stochastic gradient descent" if noisy else "gradient descent"
+        axis.set_title(f"{name}, from {start:g}", fontsize=9)
+        axis.set(xlim=(-1.75, 1.75), ylim=(-0.6, 3.6))
+        if row == 1:
+            axis.set_xlabel(r"$\theta$")
+        if column == 0:
+            axis.set_ylabel(r"$r(\theta)$")
+
+
+def plot_basins(axis: Any, outcomes: dict[float, tuple[Tensor, Tensor, int]], top: float) -> None:
+    for (size, (starts, hits, copies)), colour in zip(outcomes.items(), COLOURS, strict=False):
+        share = hits.double() / copies
+        if size == 0:
+            axis.plot(starts, share, drawstyle="steps-mid", color="0.3", label="no noise")
+            continue
+        ends = [clopper_pearson(int(h), copies, 0.99) for h in hits]
+        low = [float(s) - i.low for s, i in zip(share, ends, strict=True)]
+        high = [i.high - float(s) for s, i in zip(share, ends, strict=True)]
+        axis.errorbar(
+            starts,
+            share,
+            yerr=[low, high],
+            fmt="o-",
+            markersize=3,
+            linewidth=1,
+            elinewidth=0.6,
+            color=colour,
+            label=f"noise {size:.2g}",
+        )
+    axis.axvline(top, color="0.6", linewidth=0.8, linestyle=":")
+    axis.set(xlabel="start", ylabel="share ending in the global valley", ylim=(-0.03, 1.03))
+    axis.legend(loc="lower left")

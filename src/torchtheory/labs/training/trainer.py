@@ -1,0 +1,605 @@
+"""Empirical risk minimisation as the trainer does it: risk, weight decay, early stopping."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.training.early_stopping import EarlyStopping
+from torchtheory.training.fit import fit
+from torchtheory.training.history import History
+from torchtheory.training.risk import empirical_risk, least_empirical_risk, risk, split
+
+
+@dataclass(frozen=True)
+class Law:
+    """x standard normal, y = w·x + a(x₁² - 1) + σ ε: the best linear function is w, exactly."""
+
+    weight: Tensor
+    bend: float
+    noise: float
+
+    def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        x = torch.randn(n, len(self.weight), dtype=torch.float64, generator=generator)
+        y = x @ self.weight + self.bend * (x[:, 0] ** 2 - 1)
+        return x, y + self.noise * torch.randn(n, dtype=torch.float64, generator=generator)
+
+    def risk(self, weight: Tensor) -> Tensor:
+        """Mean squared error of x ↦ weight·x under the law; rows of weights give a vector."""
+        return (weight - self.weight).square().sum(-1) + 2 * self.bend**2 + self.noise**2
+
+
+@lab(
+    "trainer",
+    room="training",
+    covers=["N-25", "N-122", "N-123", "N-125", "A-01", "A-14", "A-16", "S-05"],
+    title="Training minimises the empirical risk; weight decay and early stopping change which",
+    errata=["weight-decay-pushes-away", "penalty-weight-as-radius"],
+    full={"trials": 2000, "dimension": 20, "samples": 2000, "repeats": 30},
+)
+def trainer(
+    run: Run, trials: int = 150, dimension: int = 6, samples: int = 120, repeats: int = 6
+) -> None:
+    """What `fit` minimises is checked against problems whose answer is known.
+
+    The risk on held-out data is unbiased with an error of order s^(-1/2), the risk on the training
+    data and the risk of a model selected on the validation data are not. Full-batch training
+    of a linear model reaches the normal equations, with weight decay the ridge solution; a
+    step with weight decay is a step on the penalised objective for SGD and not for AdamW. Early
+    stopping keeps the best validation epoch. Look at the curves: validation turns up where the
+    training loss still falls.
+    """
+    law = Law(run.randn(dimension), 0.5, 0.7)
+    validation_risk(run, law, trials)
+    weight_decay(run, law, samples)
+    least_squares(run, law, samples)
+    errors = error_parts(run, law, samples)
+    network(run)
+    curves = early_stopping(run, repeats)
+
+    run.table(
+        "error-parts",
+        ["part", "size", "goes away with"],
+        errors,
+        caption="Where the risk of a trained linear model comes from, exactly",
+    )
+    run.figure(
+        "early-stopping",
+        lambda axis: plot_stopping(axis, *curves),
+        caption="Noisy linear regression with more weights than samples. The training loss falls "
+        "for ever; validation and true risk have a minimum, and patience finds it.",
+    )
+
+
+def linear(weight: Tensor) -> nn.Linear:
+    model = nn.Linear(len(weight), 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(weight.unsqueeze(0))
+    return model
+
+
+def validation_risk(run: Run, law: Law, trials: int) -> None:
+    """Held-out, training and selected risks against the exact one."""
+    logits = run.randn(50, 7).requires_grad_()
+    y = torch.randint(0, 7, (50,), generator=run.generator)
+    (gradient,) = torch.autograd.grad(F.cross_entropy(logits, y, reduction="sum"), logits)
+    run.claim(
+        "N-25",
+        r"\partial_z\,\mathrm{CE}(z, y) = \mathrm{softmax}(z) - e_y",
+        promised=logits.detach().softmax(1) - F.one_hot(y, 7),
+        relation="==",
+        measured=gradient,
+        tolerance=1e-12,
+    )
+
+    held, trained = [], []
+    for k in range(trials):
+        train, validation = split(law.sample(40, run.generator), 0.5, seed=k)
+        weight = torch.linalg.lstsq(train.x, train.y.unsqueeze(1)).solution.squeeze(1)
+        exact = float(law.risk(weight))
+        model = linear(weight)
+        held.append(empirical_risk(model, validation).value - exact)
+        trained.append(empirical_risk(model, train).value - exact)
+    interval, control = mean_interval(held, 0.999), mean_interval(trained, 0.999)
+    run.claim(
+        "N-25",
+        r"\mathbb E\big[\hat R_{\text{val}}(f_{\text{train}}) - R(f_{\text{train}})\big] = 0",
+        promised=0,
+        relation="~",
+        measured=interval.estimate,
+        interval=interval,
+        control=Control(
+            "the risk is estimated on the training samples", control.estimate, interval=control
+        ),
+    )
+
+    plain = Law(law.weight, 0.0, law.noise)
+    candidates = run.randn(30, len(law.weight)) * 0.3 + law.weight
+    gaps: dict[str, list[float]] = {"selected": [], "fresh": []}
+    for _ in range(6 * trials):
+        validation, fresh = (_risks(plain, candidates, 25, run.generator) for _ in range(2))
+        chosen = int(validation.argmin())
+        gaps["selected"].append(float(validation[chosen] - plain.risk(candidates[chosen])))
+        gaps["fresh"].append(float(fresh[chosen] - plain.risk(candidates[chosen])))
+    found = {key: mean_interval(values, 0.999) for key, values in gaps.items()}
+    run.claim(
+        "N-25",
+        r"\text{of 30 models, the best on the validation set has } "
+        r"\mathbb E[\hat R_{\text{val}} - R] < 0",
+        promised=0,
+        relation="<",
+        measured=_upper(found["selected"]),
+        reason="selecting on the validation set spoils it as an estimate; the upper end of the "
+        "interval is shown",
+        control=Control("the chosen model on fresh samples", _upper(found["fresh"])),
+    )
+
+    weight = law.weight + 0.5
+    sizes = [25 * 2**j for j in range(7)]
+    spread = []
+    for n in sizes:
+        deviations = [
+            float(_risks(law, weight[None], n, run.generator)[0] - law.risk(weight))
+            for _ in range(trials)
+        ]
+        spread.append(float(torch.tensor(deviations).square().mean().sqrt()))
+    slope = fit_slope(sizes, spread, 0.999)
+    biased = fit_slope(sizes, [s + 1 for s in spread], 0.999)
+    run.claim(
+        ["N-25", "S-05"],
+        r"\theta \text{ fixed}: \quad \sqrt{\mathbb E(\hat J_n - J)^2} \propto n^{-1/2}",
+        promised=-0.5,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        control=Control("a constant bias of 1 is added", biased.estimate, interval=biased),
+    )
+    estimate = risk(linear(weight), law.sample, 40_000, generator=run.generator)
+    run.claim(
+        "S-05",
+        r"\hat J_n \to J = \|w - \theta\|^2 + 2a^2 + \sigma^2: \text{ standard errors away}",
+        promised=4,
+        relation="<=",
+        measured=abs(estimate.value - float(law.risk(weight))) / estimate.standard_error,
+        control=Control(
+            "the noise is forgotten in J",
+            abs(estimate.value - float(law.risk(weight)) + law.noise**2) / estimate.standard_error,
+        ),
+    )
+
+
+def weight_decay(run: Run, law: Law, samples: int) -> None:
+    """The decay step, the penalised objective, and which of them an optimizer takes."""
+    data = law.sample(samples, run.generator)
+    start = nn.Sequential(nn.Linear(len(law.weight), 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    for p in start.parameters():
+        nn.init.normal_(p, std=0.5, generator=run.generator)
+    rate, decay, epochs = 0.05, 0.3, 5
+
+    def distance(name: str) -> float:
+        """Between the trainer's decay and the same optimizer on the penalised objective."""
+        ours, theirs = copy.deepcopy(start), copy.deepcopy(start)
+        fit(ours, data, epochs=epochs, batch_size=samples, optimizer=name, learning_rate=rate,
+            weight_decay=decay)  # fmt: skip
+        bare = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.Adam}[name]
+        optimizer = bare(theirs.parameters(), lr=rate)
+        x, y = data
+        for _ in range(epochs):
+            optimizer.zero_grad()
+            penalty = sum((p.square().sum() for p in theirs.parameters()), start=torch.tensor(0.0))
+            loss = F.mse_loss(theirs(x).squeeze(1), y) + decay / 2 * penalty
+            torch.autograd.backward(loss)
+            optimizer.step()
+        return max(
+            float((a - b).detach().abs().max())
+            for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
+        )
+
+    run.claim(
+        ["N-122", "N-123"],
+        r"\theta - \eta(\nabla\ell + \mu\theta) \text{ is a gradient step on } "
+        r"\ell + \tfrac\mu2\|\theta\|^2: \ \text{largest difference of the weights (SGD, Adam)}",
+        promised=0,
+        relation="==",
+        measured=[distance("sgd"), distance("adam")],
+        tolerance=1e-11,
+        control=Control("AdamW, which shrinks the weights beside the step", distance("adamw")),
+    )
+
+    still = copy.deepcopy(start)
+    fit(still, data, epochs=7, batch_size=samples, optimizer="sgd", learning_rate=rate,
+        weight_decay=decay, loss=lambda outputs, y: 0 * outputs.sum())  # fmt: skip
+    first, last = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (start, still))
+    run.claim(
+        "N-122",
+        r"\nabla\ell = 0: \quad \theta_t = (1-\eta\mu)^t\,\theta_0",
+        promised=(1 - rate * decay) ** 7 * first,
+        relation="==",
+        measured=last,
+        tolerance=1e-12,
+        control=Control("the decay is left out", first),
+    )
+    run.erratum(
+        "weight-decay-pushes-away",
+        r"\nabla\ell = 0: \quad \|\theta_t - \eta(\nabla\ell - \mu\theta_t)\| < \|\theta_t\|",
+        promised=float(first.norm()),
+        relation="<",
+        measured=float((first - rate * (0 - decay * first)).norm()),
+        reason="as printed the step moves away from the origin",
+    )
+
+    x, y = data
+    m = samples
+
+    def ridge(mu: float) -> Tensor:
+        """Minimiser of the mean squared error plus (mu/2)|θ|²."""
+        gram = 2 / m * x.T @ x + mu * torch.eye(x.shape[1], dtype=x.dtype)
+        return torch.linalg.solve(gram, 2 / m * x.T @ y)
+
+    strengths = [0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0]
+    radii = torch.stack([ridge(mu).norm() for mu in strengths])
+    run.claim(
+        "N-123",
+        r"\mu \mapsto \|\theta^\star_\mu\| \text{ is decreasing}",
+        promised=radii[:-1],
+        relation="<",
+        measured=radii[1:],
+        control=Control("the same in reverse", radii[:-1], promised=radii[1:]),
+    )
+    # the constrained problem of radius c(mu), by projected gradients
+    mu = 1.0
+    radius = float(ridge(mu).norm())
+    theta = torch.zeros_like(law.weight)
+    for _ in range(500):
+        theta = theta - 0.2 * (2 / m * x.T @ (x @ theta - y))
+        theta = theta * min(1.0, radius / float(theta.norm()))
+    run.claim(
+        "N-123",
+        r"\arg\min \ell + \tfrac\mu2\|\theta\|^2 = "
+        r"\arg\min\{\ell : \|\theta\| \le c\} \text{ with } c = \|\theta^\star_\mu\|",
+        promised=ridge(mu),
+        relation="==",
+        measured=theta,
+        tolerance=1e-8,
+        control=Control("another penalty", theta, promised=ridge(2 * mu)),
+    )
+    run.erratum(
+        "penalty-weight-as-radius",
+        r"\text{the minimiser of } \ell + \tfrac\mu2\|\theta\|^2 \text{ satisfies } "
+        r"\|\theta\| \le \mu",
+        promised=strengths[1:4],
+        relation="<=",
+        measured=radii[1:4],
+        reason="a small μ is a weak penalty, so the norm is large",
+    )
+    # Bayes: minus log posterior of the Gaussian model, minimised by Newton's one step
+    precision, variance = 0.8, law.noise**2
+    theta = torch.zeros_like(law.weight).requires_grad_()
+
+    def posterior(t: Tensor) -> Tensor:
+        return (x @ t - y).square().sum() / (2 * variance) + precision / 2 * t.square().sum()
+
+    (slope,) = torch.autograd.grad(posterior(theta), theta)
+    curvature = torch.autograd.functional.hessian(posterior, theta.detach())
+    run.claim(
+        "N-123",
+        r"\text{ridge is the MAP estimate: } \mu = 2\sigma^2\lambda/m \text{ for prior precision } "
+        r"\lambda",
+        promised=-torch.linalg.solve(curvature, slope),
+        relation="==",
+        measured=ridge(2 * variance * precision / m),
+        tolerance=1e-10,
+        control=Control("a prior with another precision", ridge(4 * variance * precision / m)),
+    )
+
+
+def least_squares(run: Run, law: Law, samples: int) -> None:
+    """Training a linear model reaches the normal equations, penalised or not."""
+    x, y = law.sample(samples, run.generator)
+    zero = torch.zeros_like(law.weight)
+
+    def trained(epochs: int, penalty: float) -> Tensor:
+        model = linear(zero)
+        fit(model, (x, y), epochs=epochs, batch_size=samples, optimizer="sgd", learning_rate=0.2,
+            weight_decay=2 * penalty)  # fmt: skip
+        return model.weight.detach().squeeze(0)
+
+    def normal(penalty: float) -> Tensor:
+        gram = x.T @ x + penalty * torch.eye(x.shape[1], dtype=x.dtype)
+        return torch.linalg.solve(gram, x.T @ y)
+
+    run.claim(
+        ["A-14", "A-01"],
+        r"\arg\min_\theta \hat R_s(\langle\theta,\cdot\rangle) = (X^\top X)^{-1}X^\top Y",
+        promised=normal(0.0),
+        relation="==",
+        measured=trained(200, 0.0),
+        tolerance=1e-8,
+        control=Control("training is stopped after 3 epochs", trained(3, 0.0)),
+    )
+    alpha = 0.3
+    run.claim(
+        "A-16",
+        r"\arg\min_\theta \hat R_s + \alpha\|\theta\|^2 = (X^\top X + m\alpha I)^{-1}X^\top Y",
+        promised=normal(samples * alpha),
+        relation="==",
+        measured=trained(200, alpha),
+        tolerance=1e-8,
+        control=Control("the factor m is forgotten", trained(200, alpha), promised=normal(alpha)),
+    )
+    slopes = torch.linspace(-2, 2, 41, dtype=torch.float64)
+    hypotheses = [linear(law.weight * s) for s in slopes]
+    best, risks = least_empirical_risk(hypotheses, (x, y))
+    by_hand = torch.stack([((x @ law.weight) * s - y).square().mean() for s in slopes])
+    run.claim(
+        "A-14",
+        r"|\mathcal F| < \infty: \quad \hat R_s(f^{\mathrm{erm}}) = \min_{f\in\mathcal F}\hat R_s(f)",
+        promised=float(by_hand.min()),
+        relation="==",
+        measured=risks[best],
+        tolerance=1e-12,
+        control=Control("another member of the class", risks[0]),
+    )
+
+    net = nn.Sequential(nn.Linear(x.shape[1], 6), nn.ReLU(), nn.Linear(6, 1)).double()
+    for p in net.parameters():
+        nn.init.normal_(p, generator=run.generator)
+
+    def rescaled(factor: float) -> nn.Sequential:
+        other = copy.deepcopy(net)
+        with torch.no_grad():
+            other[0].weight *= factor
+            other[0].bias *= factor
+            other[2].weight /= factor
+        return other
+
+    def penalty(model: nn.Module) -> float:
+        return sum(float(p.detach().square().sum()) for p in model.parameters())
+
+    factors = (0.25, 0.5, 2.0, 4.0)
+    with torch.no_grad():
+        moved = [float((rescaled(c)(x) - net(x)).abs().max()) for c in factors]
+    run.claim(
+        "A-16",
+        r"c > 0: \quad \Phi(x; cW_1, cb_1, W_2/c) = \Phi(x; W_1, b_1, W_2)",
+        promised=0,
+        relation="==",
+        measured=moved,
+        tolerance=1e-12,
+        control=Control("only the first layer is rescaled", _scaled_first(net, x)),
+    )
+    run.claim(
+        "A-16",
+        r"\text{... yet the penalty } \alpha\|\theta\|^2 \text{ changes: } "
+        r"\big|\,\|\theta_c\|^2 - \|\theta\|^2\big|",
+        promised=1e-3,
+        relation=">",
+        measured=[abs(penalty(rescaled(c)) - penalty(net)) for c in factors],
+        control=Control("c = 1", abs(penalty(rescaled(1.0)) - penalty(net))),
+    )
+
+
+def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
+    """Approximation, estimation and optimisation error of a linear model, and their sum."""
+    x, y = law.sample(samples, run.generator)
+    model = linear(torch.zeros_like(law.weight))
+    fit(model, (x, y), epochs=2, batch_size=samples, optimizer="sgd", learning_rate=0.2)
+    erm = torch.linalg.lstsq(x, y.unsqueeze(1)).solution.squeeze(1)
+    trained = model.weight.detach().squeeze(0)
+    noise, approximation = law.noise**2, 2 * law.bend**2
+    estimation = float(law.risk(erm) - law.risk(law.weight))
+    optimisation = float(law.risk(trained) - law.risk(erm))
+    total = noise + approximation + estimation + optimisation
+    measured = risk(model, law.sample, 60_000, generator=run.generator)
+    width = 4 * measured.standard_error
+    interval = Interval(
+        measured.value, measured.value - width, measured.value + width, 0.9999, 60_000, "normal"
+    )
+    run.claim(
+        ["A-01", "S-05"],
+        r"R(\theta) = \text{noise} + \text{approximation} + \text{estimation} + "
+        r"\text{optimisation}",
+        promised=total,
+        relation="~",
+        measured=measured.value,
+        interval=interval,
+        control=Control(
+            "the optimisation error is left out",
+            measured.value,
+            promised=total - optimisation,
+            interval=interval,
+        ),
+    )
+    return [
+        ("noise", noise, "nothing"),
+        ("approximation", approximation, "a richer class"),
+        ("estimation", estimation, "more samples"),
+        ("optimisation", optimisation, "more steps"),
+        ("risk", total, ""),
+    ]
+
+
+def network(run: Run) -> None:
+    """A network is the formula, and training one draws a boundary."""
+    x, y = moons(240, run)
+    net = nn.Sequential(
+        nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2)
+    ).double()
+    for p in net.parameters():
+        nn.init.normal_(p, std=0.5, generator=run.generator)
+    untrained = copy.deepcopy(net)
+
+    def formula(x: Tensor) -> Tensor:
+        w1, b1, w2, b2, w3, b3 = (p.detach() for p in net.parameters())
+        h = (w1 @ x.T + b1[:, None]).clamp(min=0)
+        h = (w2 @ h + b2[:, None]).clamp(min=0)
+        return (w3 @ h + b3[:, None]).T
+
+    history = fit(net, (x[:160], y[:160]), epochs=60, batch_size=32, learning_rate=0.02)
+    with torch.no_grad():
+        outputs = net(x)
+    run.claim(
+        "A-01",
+        r"\Phi(x,\theta) = W^{(3)}\varrho(W^{(2)}\varrho(W^{(1)}x+b^{(1)})+b^{(2)})+b^{(3)}",
+        promised=formula(x),
+        relation="==",
+        measured=outputs,
+        tolerance=1e-12,
+        control=Control("the last bias is left out", formula(x) - net[4].bias.detach() - 0.1),
+    )
+    fresh = (x[160:], y[160:])
+    constant = float(-torch.log(torch.tensor(0.5)))
+    run.claim(
+        "A-01",
+        r"\text{trained by SGD on } \hat R_s, \text{ the network does better on fresh samples than "
+        r"the best constant: } R(\Phi) < \log 2",
+        promised=constant,
+        relation="<",
+        measured=empirical_risk(net, fresh).value,
+        control=Control("the same network untrained", empirical_risk(untrained, fresh).value),
+    )
+    run.figure(
+        "boundary",
+        lambda axes: plot_boundary(axes, net, x, y, history),
+        caption="A network trained on two moons: its loss, and the probability it gives to the "
+        "second class. Rings are training samples, dots are fresh ones.",
+        grid=(1, 2),
+    )
+
+
+def early_stopping(run: Run, repeats: int) -> tuple[History, History, list[float]]:
+    """Patience on a sequence, and on regressions with more weights than samples."""
+    stopping = EarlyStopping(patience=2)
+    stops = [stopping.update(e) for e in (5, 4, 3, 3, 3)]
+    impatient = EarlyStopping(patience=1)
+    early = [impatient.update(e) for e in (5, 4, 3, 3, 3)]
+    run.claim(
+        "N-125",
+        r"\text{errors } 5,4,3,3,3 \text{ with patience } 2: \text{ stop after check } 5, "
+        r"\text{ best is check } 3",
+        promised=[5, 3],
+        relation="==",
+        measured=[stops.index(True) + 1, stopping.best_check],
+        control=Control("patience 1", [early.index(True) + 1, impatient.best_check]),
+    )
+
+    dimension, n, epochs = 60, 40, 150
+    law = Law(run.randn(dimension) / dimension**0.5, 0.0, 1.0)
+    gains, kept = [], []
+    for seed in range(repeats):
+        train, validation = law.sample(n, run.generator), law.sample(n, run.generator)
+        risks: list[float] = []
+
+        def watch(model: nn.Module, _: History, risks: list[float] = risks) -> None:
+            risks.append(float(law.risk(model.weight.detach().squeeze(0))))  # type: ignore
+
+        settings: dict[str, Any] = {"batch_size": n, "optimizer": "sgd", "learning_rate": 0.05}
+        full = linear(torch.zeros(dimension, dtype=torch.float64))
+        long = fit(full, train, validation=validation, epochs=epochs, seed=seed, **settings,
+                   callbacks=[watch])  # fmt: skip
+        stopped = linear(torch.zeros(dimension, dtype=torch.float64))
+        short = fit(stopped, train, validation=validation, epochs=epochs, seed=seed, patience=5,
+                    **settings)  # fmt: skip
+        at_stop, at_end = (float(law.risk(m.weight.detach().squeeze(0))) for m in (stopped, full))
+        gains.append(at_end - at_stop)
+        best = short.validation_losses[short.best_epoch - 1]
+        kept.append(abs(empirical_risk(stopped, validation).value - float(best or 0.0)))
+        if seed == 0:
+            curves = long, short, risks
+            unrestored = abs(empirical_risk(full, validation).value - float(best or 0.0))
+    run.claim(
+        "N-125",
+        r"\text{the weights kept are those of the best validation epoch: difference of the loss}",
+        promised=0,
+        relation="==",
+        measured=kept,
+        tolerance=1e-12,
+        control=Control("training went on to the last epoch", unrestored),
+    )
+    interval = mean_interval(gains, 0.99)
+    run.claim(
+        "N-125",
+        r"\text{noisy regression: } R(\text{last epoch}) - R(\text{early stop}) > 0",
+        promised=0,
+        relation=">",
+        measured=interval.low,
+        reason=f"the lower end of a {interval.confidence:.0%} interval over {repeats} samples",
+        control=Control("the end compared with itself", 0.0),
+    )
+    return curves
+
+
+# ------------------------------------------------------------------------------------- drawing
+
+
+def plot_stopping(axis: Any, long: History, short: History, risks: list[float]) -> None:
+    epochs = range(1, len(long) + 1)
+    axis.plot(epochs, long.train_losses, label="training loss")
+    axis.plot(epochs, long.validation_losses, label="validation loss")
+    axis.plot(epochs, risks, label="true risk")
+    axis.axvline(short.kept_epoch, color=COLOURS[6], linestyle="--", linewidth=1)
+    axis.axvline(len(short), color=COLOURS[6], linestyle=":", linewidth=1)
+    top = axis.get_ylim()[1]
+    axis.text(short.kept_epoch - 2, top, "kept", ha="right", va="top", fontsize=8)
+    axis.text(len(short) + 2, top, "stopped", ha="left", va="top", fontsize=8)
+    axis.set(xlabel="epoch", ylabel="squared error", ylim=(0, None))
+    axis.legend(loc="lower right", bbox_to_anchor=(1, 0.12))
+
+
+def plot_boundary(axes: Any, net: nn.Module, x: Tensor, y: Tensor, history: History) -> None:
+    loss, picture = axes[0]
+    loss.plot(range(1, len(history) + 1), history.train_losses, label="training loss")
+    loss.plot(range(1, len(history) + 1), history.train_errors, label="training error")
+    loss.set(xlabel="epoch", yscale="log")
+    loss.legend()
+    low, high = x.min(0).values - 0.4, x.max(0).values + 0.4
+    a = torch.linspace(float(low[0]), float(high[0]), 120, dtype=x.dtype)
+    b = torch.linspace(float(low[1]), float(high[1]), 100, dtype=x.dtype)
+    grid = torch.stack(torch.meshgrid(a, b, indexing="xy"), 2)
+    with torch.no_grad():
+        p = net(grid.reshape(-1, 2)).softmax(1)[:, 1].reshape(grid.shape[:2])
+    shown = picture.contourf(a, b, p, levels=20, cmap="RdBu_r", alpha=0.6, vmin=0, vmax=1)
+    picture.contour(a, b, p, levels=[0.5], colors=COLOURS[6], linewidths=1)
+    for c, colour in ((0, COLOURS[0]), (1, COLOURS[1])):
+        fit_part, rest = x[:160][y[:160] == c], x[160:][y[160:] == c]
+        picture.scatter(*fit_part.T, s=14, facecolors="none", edgecolors=colour, linewidths=0.9)
+        picture.scatter(*rest.T, s=7, color=colour)
+    picture.set(xlabel="x₁", ylabel="x₂")
+    picture.grid(False)
+    picture.figure.colorbar(shown, ax=picture, label="P(second class)", ticks=[0, 0.5, 1])
+
+
+def moons(n: int, run: Run) -> tuple[Tensor, Tensor]:
+    """Two interleaved half circles with noise."""
+    angle = torch.pi * run.rand(n)
+    y = torch.randint(0, 2, (n,), generator=run.generator)
+    upper = torch.stack([angle.cos(), angle.sin()], 1)
+    lower = torch.stack([1 - angle.cos(), 0.5 - angle.sin()], 1)
+    return torch.where(y[:, None] == 0, upper, lower) + 0.12 * run.randn(n, 2), y
+
+
+def _risks(law: Law, weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """Empirical risks of rows of weights on a new sample."""
+    x, y = law.sample(n, generator)
+    return (x @ weights.T - y[:, None]).square().mean(0)
+
+
+def _scaled_first(net: nn.Sequential, x: Tensor) -> float:
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        other[0].weight *= 2
+        return float((other(x) - net(x)).abs().max())
+
+
+def _upper(interval: Interval) -> float:
+    return interval.high

@@ -1,0 +1,334 @@
+r"""Dropout: the layer in both conventions, the ensemble it averages, the penalty it adds.
+
+A unit with keep probability :math:`\pi` is multiplied by a Bernoulli variable
+:math:`b\sim\mathrm{Ber}(\pi)` during training. The *plain* convention scales by :math:`\pi` in
+evaluation; the *inverted* one divides by :math:`\pi` in training and does nothing in evaluation.
+``torch.nn.Dropout(p)`` is the inverted one with :math:`p=1-\pi` the *drop* probability. Sources:
+Deep Learning (notes), section 8.4; Foundations of Deep Learning, section 11.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.model import evaluation_mode
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.chain import as_chain
+
+#: The most units whose masks are enumerated: a million masks.
+MOST_UNITS = 20
+_CHUNK = 4096
+
+
+class UnitDropout(nn.Module):
+    r"""Drops units, each with a probability of its own, in either convention.
+
+    ``torch.nn.Dropout`` has one probability for all and draws from the global generator; this
+    layer has one a unit and a generator of its own.
+
+    Args:
+        keep: :math:`\pi\in(0,1]`, one number or ``[d]`` for the last dimension.
+        inverted: divide by :math:`\pi` in training instead of multiplying by it in evaluation.
+        random: generator or seed.
+
+    >>> layer = UnitDropout(torch.tensor([1.0, 0.5]), inverted=False)
+    >>> layer.eval()(torch.tensor([[2.0, 2.0]]))
+    tensor([[2., 1.]])
+    >>> sorted(set(layer.train()(torch.full((50, 2), 2.0))[:, 1].tolist()))
+    [0.0, 2.0]
+    """
+
+    keep: Tensor
+
+    def __init__(
+        self, keep: float | Tensor, *, inverted: bool = True, random: RandomSource = None
+    ) -> None:
+        super().__init__()
+        self.register_buffer("keep", check_keep(keep))
+        self.inverted = inverted
+        self.generator = as_generator(random)
+
+    def forward(self, x: Tensor) -> Tensor:
+        keep = self.keep.to(x)
+        if not self.training:
+            return x if self.inverted else x * keep
+        mask = _bernoulli(keep.expand(x.shape), self.generator)
+        return x * mask / keep if self.inverted else x * mask
+
+    def extra_repr(self) -> str:
+        return f"keep={self.keep.tolist()}, inverted={self.inverted}"
+
+
+class WeightDropout(nn.Module):
+    r"""Drops single weights of a dense layer (DropConnect), not units.
+
+    Every sample has its own mask :math:`B\in\{0,1\}^{m\times n}`: outputs
+    :math:`(W\odot B/\pi)x+b` in training, :math:`Wx+b` in evaluation. Memory :math:`O(smn)`.
+
+    >>> layer = WeightDropout(nn.Linear(3, 2), keep=0.5).eval()
+    >>> x = torch.ones(4, 3)
+    >>> bool((layer(x) == layer.layer(x)).all())
+    True
+    """
+
+    def __init__(self, layer: nn.Linear, keep: float, *, random: RandomSource = None) -> None:
+        super().__init__()
+        if not isinstance(layer, nn.Linear):
+            raise UnsupportedModel(f"weights are dropped of an nn.Linear, not of {layer}")
+        self.layer = layer
+        self.keep = float(check_keep(keep))
+        self.generator = as_generator(random)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.layer.weight
+        if not self.training:
+            result: Tensor = self.layer(x)
+            return result
+        keep = torch.full((), self.keep, dtype=weight.dtype, device=weight.device)
+        mask = _bernoulli(keep.expand(*x.shape[:-1], *weight.shape), self.generator)
+        product = (mask * weight / keep) @ x[..., None]
+        output = product.squeeze(-1)
+        return output if self.layer.bias is None else output + self.layer.bias
+
+
+def all_masks(units: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Every vector of zeros and ones, ``[2 ** units, units]``.
+
+    >>> all_masks(2)
+    tensor([[0., 0.],
+            [0., 1.],
+            [1., 0.],
+            [1., 1.]], dtype=torch.float64)
+    """
+    if isinstance(units, bool) or not isinstance(units, int) or not 1 <= units <= MOST_UNITS:
+        raise InvalidInput(
+            f"masks are enumerated for 1 to {MOST_UNITS} units, not {units!r}; sample them instead"
+        )
+    places = torch.arange(units - 1, -1, -1)
+    return ((torch.arange(2**units)[:, None] >> places) & 1).to(dtype)
+
+
+def mask_probabilities(masks: Tensor, keep: float | Tensor) -> Tensor:
+    r""":math:`p(b)=\prod_i\pi_i^{b_i}(1-\pi_i)^{1-b_i}` for each row of ``masks[k, d]``.
+
+    >>> mask_probabilities(all_masks(2), torch.tensor([0.5, 0.25])).sum()
+    tensor(1., dtype=torch.float64)
+    """
+    pi = check_keep(keep).to(masks).expand(masks.shape[-1])
+    return torch.where(masks > 0, pi, 1 - pi).prod(-1)
+
+
+def ensemble_mean(f: Callable[[Tensor], Tensor], x: Tensor, keep: float | Tensor) -> Tensor:
+    r"""The exact average :math:`\sum_bp(b)f(b\odot x)` over all :math:`2^d` sub-networks.
+
+    Args:
+        f: what stands after the units, ``[..., d]`` to ``[..., k]``: a head, a whole network.
+        x: ``[s, d]``, the units; :math:`d\le20`.
+        keep: :math:`\pi`, one number or ``[d]``.
+
+    >>> ensemble_mean(lambda z: z.sum(-1, keepdim=True), torch.tensor([[2.0, 4.0]]), 0.5)
+    tensor([[3.]])
+    """
+    masks = all_masks(_units(x), dtype=x.dtype).to(x.device)
+    weights = mask_probabilities(masks, keep)
+    total: Tensor | float = 0.0
+    for b, p in _pieces(masks, weights, max(1, _CHUNK // len(x))):
+        total = total + torch.einsum("b,b...->...", p, f(b[:, None, :] * x))
+    assert isinstance(total, Tensor)
+    return total
+
+
+def sampled_mean(
+    f: Callable[[Tensor], Tensor],
+    x: Tensor,
+    keep: float | Tensor,
+    samples: int,
+    *,
+    random: RandomSource = None,
+) -> Tensor:
+    r"""The same average over ``samples`` random masks; the error falls like
+    :math:`1/\sqrt{\text{samples}}`.
+
+    Every row of ``x[s, d]`` meets the same masks, as one sub-network after another would.
+
+    >>> sampled_mean(lambda z: z, torch.ones(1, 2), 1.0, samples=3)
+    tensor([[1., 1.]])
+    """
+    d = _units(x)
+    if samples < 1:
+        raise InvalidInput(f"samples must be at least 1, not {samples}")
+    pi = check_keep(keep).to(x).expand(samples, d)
+    masks = _bernoulli(pi, as_generator(random))
+    weights = torch.full((samples,), 1 / samples, dtype=x.dtype, device=x.device)
+    total: Tensor | float = 0.0
+    for b, p in _pieces(masks, weights, max(1, _CHUNK // len(x))):
+        total = total + torch.einsum("b,b...->...", p, f(b[:, None, :] * x))
+    assert isinstance(total, Tensor)
+    return total
+
+
+def geometric_mean(logits: Callable[[Tensor], Tensor], x: Tensor, keep: float | Tensor) -> Tensor:
+    r"""Normalised geometric mean of the ensemble's class probabilities, exact over all masks.
+
+    :math:`\bar p(y|x)\propto\prod_b p_b(y|x)^{p(b)}`, where :math:`p_b` is the softmax of
+    ``logits(b * x)``. If the logits are affine in the units it equals the softmax at the scaled
+    units :math:`\pi\odot x`: the weight-scaling rule is then exact, for this mean and not for the
+    arithmetic one.
+
+    >>> head = nn.Linear(3, 2).double()
+    >>> x = torch.ones(1, 3).double()
+    >>> torch.allclose(geometric_mean(head, x, 0.5), head(x / 2).softmax(-1))
+    True
+    """
+    return ensemble_mean(lambda z: logits(z).log_softmax(-1), x, keep).softmax(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class DropoutPenalty:
+    r"""What dropout before the last layer adds to the squared loss.
+
+    Attributes:
+        per_unit: ``[d]``, :math:`\frac p{1-p}\|W_{:,j}\|^2\hat a_j^2`.
+        risk: the risk without dropout, :math:`\frac1n\sum_i\|y_i-Wa_i-b\|^2`.
+    """
+
+    per_unit: Tensor
+    risk: float
+
+    @property
+    def total(self) -> float:
+        return float(self.per_unit.sum())
+
+    @property
+    def risk_with_dropout(self) -> float:
+        """The expected risk over masks: the risk plus the penalty."""
+        return self.risk + self.total
+
+
+def penalty_per_unit(weight: Tensor, activations: Tensor, drop: float) -> Tensor:
+    r""":math:`\frac p{1-p}\|W_{:,j}\|^2\,\frac1n\sum_ia_j(x_i)^2` for each unit, ``[d]``.
+
+    Args:
+        weight: ``[k, d]``, the layer after the dropped units.
+        activations: ``[n, d]``, the units on the sample.
+        drop: :math:`p\in[0,1)`.
+
+    >>> penalty_per_unit(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 2.0]]), 0.5)
+    tensor([9., 4.])
+    """
+    p = check_drop(drop)
+    if weight.ndim != 2 or activations.ndim != 2 or weight.shape[1] != activations.shape[1]:
+        raise ShapeMismatch(
+            f"a weight [k, d] and activations [n, d] are needed, not {list(weight.shape)} and "
+            f"{list(activations.shape)}"
+        )
+    return p / (1 - p) * weight.square().sum(0) * activations.square().mean(0)
+
+
+def dropout_penalty(model: nn.Module, x: Tensor, y: Tensor, drop: float) -> DropoutPenalty:
+    r"""Theorem 74: dropout on the units before the last dense layer, in closed form.
+
+    For the squared loss and masks :math:`B_{jj}\sim\mathrm{Ber}(1-p)/(1-p)`,
+
+    .. math:: \frac1n\sum_i\mathbb E_B\|y_i-WBa(x_i)\|^2
+              =\frac1n\sum_i\|y_i-Wa(x_i)\|^2
+              +\frac p{1-p}\sum_j\|W_{:,j}\|^2\,\frac1n\sum_ia_j(x_i)^2 .
+
+    An identity of the empirical risk of any network whose last layer is dense; it does not hold
+    for other losses, nor for dropout in lower layers. One forward pass.
+
+    Args:
+        model: a chain of layers; it is run in evaluation mode, its own dropout layers off.
+        x, y: ``[n, ...]`` and ``[n, k]``.
+        drop: :math:`p`, the drop probability.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(2, 1, bias=False))
+    >>> _ = nn.init.constant_(net[1].weight, 1.0)
+    >>> r = dropout_penalty(net, torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]]), 0.5)
+    >>> r.risk, r.per_unit, r.risk_with_dropout
+    (0.0, tensor([1., 4.]), 5.0)
+    """
+    check_drop(drop)
+    chain = as_chain(model)
+    head = chain[-1].module
+    if not isinstance(head, nn.Linear):
+        raise UnsupportedModel(f"the last layer must be dense, not {type(head).__name__}")
+    with torch.no_grad(), evaluation_mode(model):
+        units = x.clone()
+        for link in chain[:-1]:
+            units = link.module(units)
+        outputs: Tensor = head(units)
+    if units.ndim != 2 or outputs.shape != y.shape:
+        raise ShapeMismatch(
+            f"targets must be [n, k] like the outputs {list(outputs.shape)}, not {list(y.shape)}"
+        )
+    risk = float((y - outputs).square().sum(1).mean())
+    return DropoutPenalty(penalty_per_unit(head.weight.detach(), units, drop), risk)
+
+
+def dropout_regression(x: Tensor, y: Tensor, drop: float) -> Tensor:
+    r"""Least squares with dropout on the inputs, solved: a ridge that knows the features' scale.
+
+    Minimises :math:`\frac1n\mathbb E_B\|y-XBw\|^2`, i.e.
+    :math:`w=(X^\top X+\frac p{1-p}\operatorname{diag}(X^\top X))^{-1}X^\top y`. Time
+    :math:`O(nd^2+d^3)`.
+
+    Args:
+        x: ``[n, d]``, no feature zero throughout.
+        y: ``[n]`` or ``[n, k]``.
+        drop: :math:`p\in(0,1)`; at 0 it is least squares, and the features must be independent.
+
+    >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
+    >>> dropout_regression(x, y, 0.5)
+    tensor([0.5000])
+    """
+    p = check_drop(drop)
+    if x.ndim != 2 or len(x) == 0 or len(y) != len(x):
+        raise ShapeMismatch(f"x [n, d] and y [n] are needed, not {list(x.shape)}, {list(y.shape)}")
+    if not bool(torch.isfinite(x).all() & torch.isfinite(y).all()):
+        raise NonFinite("x or y contains NaN or infinity")
+    gram = x.T @ x
+    if not bool((gram.diagonal() > 0).all()):
+        raise InvalidInput("a feature is zero on the whole sample, so its weight is not determined")
+    try:
+        solution = torch.linalg.solve(gram + p / (1 - p) * gram.diagonal().diag(), x.T @ y)
+    except torch.linalg.LinAlgError:
+        raise InvalidInput("without dropout the features must be linearly independent") from None
+    return solution
+
+
+def check_keep(keep: float | Tensor) -> Tensor:
+    """Keep probabilities as a tensor, each in (0, 1]."""
+    pi = keep.detach() if isinstance(keep, Tensor) else torch.tensor(keep, dtype=torch.float64)
+    if not pi.is_floating_point() or pi.ndim > 1 or not bool(((pi > 0) & (pi <= 1)).all()):
+        raise InvalidInput("a keep probability is a number in (0, 1], one or one a unit")
+    return pi
+
+
+def check_drop(drop: float) -> float:
+    """A drop probability, in [0, 1)."""
+    if not 0 <= drop < 1:
+        raise InvalidInput(f"a drop probability lies in [0, 1), not {drop!r}")
+    return float(drop)
+
+
+def _bernoulli(probability: Tensor, generator: torch.Generator) -> Tensor:
+    draws = torch.rand(
+        probability.shape, generator=generator, dtype=torch.float64, device=generator.device
+    )
+    return (draws.to(probability.device) < probability).to(probability.dtype)
+
+
+def _units(x: Tensor) -> int:
+    if x.ndim != 2 or x.numel() == 0:
+        raise ShapeMismatch(f"units are [s, d], one row a sample, not {list(x.shape)}")
+    return x.shape[1]
+
+
+def _pieces(masks: Tensor, weights: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(masks.split(size), weights.split(size), strict=True)

@@ -1,0 +1,146 @@
+"""Files are data: read exactly, or refused with a sentence; nothing is unpickled."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from torchtheory.core.errors import FileProblem, UnknownName
+from torchtheory.data.files import load_npz, read_idx
+from torchtheory.data.image_sets import FILES, load_image_set, locate_image_set
+
+
+def test_npz_with_and_without_a_test_set(tmp_path: Path) -> None:
+    x, y = np.arange(6.0).reshape(3, 2), np.array([0, 1, 0])
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y)
+    train, test = load_npz(tmp_path / "a.npz")
+    assert torch.equal(train[0], torch.as_tensor(x))
+    assert torch.equal(train[1], torch.as_tensor(y))
+    assert test is None
+    np.savez_compressed(
+        tmp_path / "b.npz", x_train=x.astype(">f4"), y_train=y > 0, x_test=x[::-1], y_test=y
+    )
+    train, test = load_npz(str(tmp_path / "b.npz"))
+    assert (train[0].dtype, train[1].dtype) == (torch.float32, torch.bool)
+    assert test is not None
+    assert torch.equal(test[0], torch.as_tensor(x).flip(0))
+
+
+class Malicious:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.file}",)
+
+
+def test_object_arrays_are_refused_and_not_run(tmp_path: Path) -> None:
+    trace, file = tmp_path / "was-run", tmp_path / "a.npz"
+    np.savez(file, x_train=np.array([Malicious(trace)], dtype=object), y_train=np.zeros(1))
+    with pytest.raises(FileProblem, match="not a readable"):
+        load_npz(file)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"x": np.zeros(3)}, "has no array x_train; it has x"),
+        ({}, "has no array x_train; it has none"),
+        ({"x_train": np.zeros(3)}, "has no array y_train"),
+        ({"x_train": [1], "y_train": [1], "x_test": [1]}, "only one of x_test and y_test"),
+        ({"x_train": ["a"], "y_train": [1]}, "x_train in .* holds <U1, not numbers"),
+        ({"x_train": [1j], "y_train": [1]}, "complex128, not numbers"),
+    ],
+)
+def test_npz_with_wrong_arrays(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(FileProblem, match=sentence):
+        load_npz(tmp_path / "a.npz")
+
+
+def test_npz_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(FileProblem, match="there is no file"):
+        load_npz(tmp_path / "a.npz")
+    (tmp_path / "a.csv").write_text("1,2")
+    with pytest.raises(FileProblem, match=r"must be an \.npz file"):
+        load_npz(tmp_path / "a.csv")
+    np.savez(tmp_path / "good.npz", x_train=np.zeros(50), y_train=np.zeros(50))
+    content = (tmp_path / "good.npz").read_bytes()
+    single = tmp_path / "single.npy"
+    np.save(single, np.zeros(3))
+    for damaged in (b"", b"corrupted", content[: len(content) // 2], single.read_bytes()):
+        (tmp_path / "a.npz").write_bytes(damaged)
+        with pytest.raises(FileProblem, match="not a readable"):
+            load_npz(tmp_path / "a.npz")
+
+
+def idx(array: np.ndarray[Any, Any], kind: int) -> bytes:
+    head = struct.pack(f">HBB{array.ndim}I", 0, kind, array.ndim, *array.shape)
+    return head + array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(8, "u1"), (9, "i1"), (11, ">i2"), (12, ">i4"), (13, ">f4"), (14, ">f8")]
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_idx(tmp_path: Path, kind: int, dtype: str, packed: bool) -> None:
+    array = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    file = tmp_path / ("a.gz" if packed else "a")
+    content = idx(array, kind)
+    file.write_bytes(gzip.compress(content) if packed else content)
+    found = read_idx(file)
+    assert found.shape == (2, 3, 4)
+    assert found.double().flatten().tolist() == list(range(24))
+    found += 1  # it is memory of its own
+
+
+def test_idx_files_that_are_none(tmp_path: Path) -> None:
+    good = idx(np.arange(6, dtype="u1").reshape(2, 3), 8)
+    broken_gzip = bytearray(gzip.compress(good * 50))
+    broken_gzip[20] ^= 0xFF
+    for name, content, sentence in (
+        ("a", b"", "not in IDX format"),
+        ("a", b"PK\x03\x04", "not in IDX format"),
+        ("a", b"\0\0\x07\x01", "not in IDX format"),
+        ("a", good[:9], "cut off in its header"),
+        ("a", good[:-1], r"says it has shape \[2, 3\]"),
+        ("a", good + b"\0", "its size does not fit"),
+        ("a.gz", good, "not readable"),
+        ("a.gz", gzip.compress(good)[:-4], "not readable"),
+        ("a.gz", bytes(broken_gzip), "not readable"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(FileProblem, match=sentence):
+            read_idx(tmp_path / name)
+    with pytest.raises(FileProblem, match="there is no file"):
+        read_idx(tmp_path / "none")
+
+
+@pytest.mark.parametrize("folder", ["MNIST/raw", "mnist"])
+def test_image_sets_are_found_in_both_layouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("TORCHTHEORY_DATA", str(tmp_path))
+    assert locate_image_set("mnist") is None
+    with pytest.raises(FileProblem, match="put its four IDX files into .*TORCHTHEORY_DATA"):
+        load_image_set("mnist")
+    place = tmp_path / folder
+    place.mkdir(parents=True)
+    pixels, labels = np.zeros((2, 28, 28), "u1"), np.array([3, 7], "u1")
+    for file, array in zip(FILES, (pixels, labels, pixels[:1], labels[:1]), strict=True):
+        assert locate_image_set("mnist") is None
+        (place / f"{file}.gz").write_bytes(gzip.compress(idx(array, 8)))
+    assert locate_image_set("mnist") == place
+    (x, y), (_, test_y) = load_image_set("mnist")
+    assert (x.shape, x.dtype) == ((2, 28, 28), torch.uint8)
+    assert (y.tolist(), y.dtype, test_y.tolist()) == ([3, 7], torch.int64, [3])
+    with pytest.raises(UnknownName, match="did you mean 'mnist'"):
+        locate_image_set("mnst")

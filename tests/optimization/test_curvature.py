@@ -1,0 +1,124 @@
+"""Gradients and Hessian-vector products against torch's dense Hessian."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.model import flatten, unflatten
+from torchtheory.core.problem import Problem
+from torchtheory.optimization.curvature import gradient, hessian_operator
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(2, 3, batch_first=True)
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.lstm(x)[0][:, -1])
+        return out
+
+
+def problem(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> Problem:
+    torch.manual_seed(0)
+    x, y = torch.randn(21, 4), torch.randint(0, 3, (21,))
+    match name:
+        case "mlp":
+            net: nn.Module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+        case "norm":
+            net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU(), nn.Linear(4, 3))
+            net[1].running_mean.uniform_()  # type: ignore[index,union-attr,operator]
+        case "regression":
+            net, y = nn.Sequential(nn.Linear(4, 5), nn.SiLU(), nn.Linear(5, 2)), torch.randn(21, 2)
+        case "binary":
+            net, y = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), y % 2
+        case "conv":
+            net, x = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3)), x[:, None]  # fmt: skip
+        case "lstm":
+            net, x, y = Recurrent(), x.reshape(21, 2, 2), y % 2
+        case _:
+            layer = nn.Linear(4, 4)
+            net = nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(4, 3))
+    return Problem(net.to(dtype), (x, y), **more)
+
+
+NAMES = ["mlp", "norm", "regression", "binary", "conv", "lstm", "shared"]
+
+
+def dense(p: Problem) -> Tensor:
+    """torch's own Hessian of the loss in the flat parameters."""
+    like = p.parameters
+
+    def loss(vector: Tensor) -> Tensor:
+        outputs = p.function(unflatten(vector, like), p.train.x)
+        return p.loss(outputs, p.train.y)
+
+    found: Tensor = torch.autograd.functional.hessian(loss, flatten(like))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("chunk", [5, 512])
+def test_hessian_is_torchs(name: str, chunk: int) -> None:
+    p = problem(name, chunk=chunk)
+    expected = dense(p)
+    found = hessian_operator(p).to_dense()
+    assert torch.allclose(found, expected, atol=1e-11)
+    assert torch.allclose(found, found.T, atol=1e-11)
+    assert torch.allclose(found, found.T)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_is_backwards(name: str) -> None:
+    p = problem(name, chunk=4)
+    expected = torch.func.grad(p.objective(p.train))(p.parameters)
+    assert torch.allclose(gradient(p), flatten(expected), atol=1e-12)
+    net = p.model.eval()
+    p.loss(net(p.train.x), p.train.y).backward()
+    own = torch.cat([q.grad.reshape(-1) for q in net.parameters() if q.grad is not None])
+    assert torch.allclose(gradient(p), own, atol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [5, 512])
+def test_single_precision(chunk: int) -> None:
+    p = problem("mlp", torch.float32, chunk=chunk)
+    operator = hessian_operator(p)
+    assert operator.dtype == torch.float32
+    exact = dense(p.in_precision(torch.float64))
+    assert torch.allclose(operator.to_dense().double(), exact, atol=1e-6)
+
+
+def test_other_points_and_samples() -> None:
+    p = problem("mlp")
+    moved = {k: v + 0.1 for k, v in p.parameters.items()}
+    part = p.train.first(6)
+    other = Problem(p.model, (part.x, part.y))
+    other.function.parameters = moved
+    found = hessian_operator(p, part, parameters=moved).to_dense()
+    assert torch.allclose(found, dense(other), atol=1e-11)
+    assert torch.allclose(gradient(p, part, parameters=moved), gradient(other), atol=1e-12)
+    assert not torch.allclose(found, hessian_operator(p).to_dense(), atol=1e-3)
+
+
+def test_the_quadratic_model_predicts_the_loss() -> None:
+    p = problem("mlp")
+    direction = torch.randn(p.function.count, dtype=torch.float64)
+    direction = 1e-3 * direction / direction.norm()
+    moved = unflatten(flatten(p.parameters) + direction, p.parameters)
+    risk = float(p.objective(p.train)(moved)) - p.risk(p.train)
+    model = gradient(p) @ direction + 0.5 * direction @ (hessian_operator(p) @ direction)
+    assert risk == pytest.approx(float(model), rel=1e-5)
+
+
+def test_linear_regression_by_hand() -> None:
+    x = torch.randn(10, 3, dtype=torch.float64)
+    p = Problem(nn.Linear(3, 1, bias=False).double(), (x, x.sum(1)), task="regression")
+    assert torch.allclose(hessian_operator(p).to_dense(), 2 * x.T @ x / 10)
+    residual = F.linear(x, p.parameters["weight"]).squeeze(1) - x.sum(1)
+    assert torch.allclose(gradient(p), 2 * x.T @ residual / 10)
