@@ -158,6 +158,19 @@ def test_shared_parameters_count_once_and_stay_tied() -> None:
     assert torch.allclose(f(twice, x), 4 * f(f.parameters, x))
 
 
+def test_a_module_under_two_names_keeps_its_parameters() -> None:
+    layer = nn.Linear(3, 3)
+    net = nn.Sequential(layer, nn.BatchNorm1d(3), layer)
+    before = snapshot(net)
+    f, x = PureFunction(net), torch.randn(4, 3)
+    assert torch.equal(f(f.parameters, x), net.eval()(x))
+    net.train()
+    assert snapshot(net) == before
+    assert isinstance(layer.weight, nn.Parameter)
+    net(x).sum().backward()
+    assert layer.weight.grad is not None
+
+
 def test_in_precision_casts_only_real_numbers() -> None:
     net = normed()
     double = PureFunction(net).in_precision(torch.float64)

@@ -142,7 +142,8 @@ def test_pointwise_constants_are_suprema_of_the_derivative(layer: nn.Module) -> 
     (slope,) = torch.autograd.grad(layer.double()(x).sum(), x)
     largest = float(slope.abs().max())
     (found,) = layer_norms(nn.Sequential(layer), (1,))
-    assert largest - 1e-12 <= found.lipschitz <= largest + 1e-3
+    # torch's own constants are rounded to single precision
+    assert largest - 1e-8 <= found.lipschitz <= largest + 1e-3
 
 
 def test_softmax_and_layers_that_only_move() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 
@@ -66,8 +66,9 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     if not 0 <= successes <= trials:
         raise InvalidInput(f"successes must lie in 0..{trials}, not {successes}")
     tail = (1 - confidence) / 2
-    low = 0.0 if successes == 0 else stats.beta.ppf(tail, successes, trials - successes + 1)
-    high = 1.0 if successes == trials else stats.beta.isf(tail, successes + 1, trials - successes)
+    failures = trials - successes
+    low = 0.0 if successes == 0 else special.betaincinv(successes, failures + 1, tail)
+    high = 1.0 if failures == 0 else special.betainccinv(successes + 1, failures, tail)
     return Interval(
         successes / trials, float(low), float(high), confidence, trials, "Clopper-Pearson"
     )
@@ -122,7 +123,7 @@ def mean_interval(values: Samples, confidence: float = 0.99) -> Interval:
     x = _finite(values)
     if x.size < 2:
         raise EmptyData("an interval for a mean needs at least two observations")
-    radius = stats.t.isf((1 - confidence) / 2, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size)
+    radius = _student(confidence, x.size - 1) * x.std(ddof=1) / math.sqrt(x.size)
     mean = float(x.mean())
     return Interval(
         mean, mean - float(radius), mean + float(radius), confidence, x.size, "Student t"
@@ -149,11 +150,19 @@ def fit_slope(x: Samples, y: Samples, confidence: float = 0.99, *, log: bool = T
         if (a <= 0).any() or (b <= 0).any():
             raise InvalidInput("a power law needs positive x and y; use log=False for a line")
         a, b = np.log(a), np.log(b)
-    fit = stats.linregress(a, b)
-    radius = float(stats.t.isf((1 - confidence) / 2, a.size - 2) * fit.stderr)
-    slope = float(fit.slope)
+    centred = a - a.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ b) / spread
+    residual = b - b.mean() - slope * centred
+    error = math.sqrt(float(residual @ residual) / (a.size - 2) / spread)
+    radius = _student(confidence, a.size - 2) * error
     name = "least squares on logarithms" if log else "least squares"
     return Interval(slope, slope - radius, slope + radius, confidence, a.size, name)
+
+
+def _student(confidence: float, degrees: int) -> float:
+    """Two-sided quantile of Student's t."""
+    return -float(special.stdtrit(degrees, (1 - confidence) / 2))
 
 
 def _finite(values: Samples) -> np.ndarray[Any, Any]:

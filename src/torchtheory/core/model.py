@@ -22,7 +22,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put every sub-module in evaluation mode, and back to what each was afterwards.
 
     Attributes that the model sets while it runs (a cached activation, a weight that a hook
-    recomputes) are put back as well.
+    recomputes) are put back as well, and so are the parameters of a module used under two names,
+    which ``torch.func.functional_call`` leaves replaced.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     >>> with evaluation_mode(net):
@@ -33,6 +34,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """
     modes = [(module, module.training) for module in model.modules()]
     attributes = [dict(vars(module)) for module, _ in modes]
+    tensors = [
+        (own, dict(own))
+        for module, _ in modes
+        for own in (module._parameters, module._buffers)
+        if isinstance(own, dict)
+    ]
     # the attribute, not .eval(): a model may override train() with effects of its own
     for module, _ in modes:
         module.training = False
@@ -49,6 +56,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
                 del vars(module)[name]
             vars(module).update(before)
             module.training = mode
+        for own, kept in tensors:
+            own.update(kept)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor, nn
 
 from torchtheory.core.errors import (
@@ -256,7 +256,9 @@ def dense_bit_error(n: int, patterns: int, interaction: Interaction) -> float:
     if patterns == 1:
         return 0.0
     z = torch.arange(-(n - 1), n, 2, dtype=torch.float64)
-    weight = torch.from_numpy(np.asarray(stats.binom.pmf(np.arange(n), n - 1, 0.5)))
+    k = np.arange(n)
+    log_binomial = special.gammaln(n) - special.gammaln(k + 1) - special.gammaln(n - k)
+    weight = torch.from_numpy(np.exp(log_binomial - (n - 1) * np.log(2)))
     scale = torch.tensor(float(n), dtype=torch.float64)
     jump = interaction.relative(z + 1, scale) - interaction.relative(z - 1, scale)
     signal = float(interaction.relative(scale, scale) - interaction.relative(scale - 2, scale))

@@ -24,7 +24,7 @@ from functools import cache
 from typing import Literal
 
 import torch
-from scipy import optimize, stats
+from scipy import optimize
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput
@@ -83,6 +83,8 @@ def hopfield_bit_error(
         return 0.5 if shift == 0 else 0.0
     if method == "gaussian":
         return _tail(shift / math.sqrt(terms))
+    from scipy import stats  # here, because it takes a second to import
+
     # S = 2 K - N with K binomial, so S = -shift iff K = (N - shift) / 2
     half, odd = divmod(terms - shift, 2)
     below = float(stats.binom.cdf(half if odd else half - 1, terms, 0.5))

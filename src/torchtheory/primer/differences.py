@@ -126,9 +126,9 @@ def derivative_by_limit(
 ) -> Limit:
     r"""The derivative :math:`\lim_{t\to0}(f(x+tu)-f(x))/t` of a number, by extrapolation.
 
-    Ridders' method: central quotients at steps falling by 1.4 are extrapolated to step 0, and the
-    entry of the table that moved least is taken. About 12 digits for a smooth function, at 30
-    calls or so, where a single quotient gives 10.
+    Ridders' method: central quotients at 24 steps falling by 1.4 are extrapolated to step 0, and
+    the entry of the table that moved least is taken. About 12 digits for a smooth function, at 48
+    calls, where a single quotient gives 10.
 
     Args:
         function: from tensors of the shape of ``x`` to a number.
@@ -160,9 +160,8 @@ def derivative_by_limit(
             error = max(abs(row[-1] - row[j]), abs(row[-1] - older))
             if error <= best.error:
                 best = Limit(row[-1], error, step)
-        # once the table only moves more, rounding has taken over
-        if previous and abs(row[-1] - previous[-1]) >= 2 * best.error:
-            break
+        # no early end when the table moves more than before: two early entries may agree by chance,
+        # and only the later rows can beat them
         previous, step = row, step / shrink
     if math.isnan(best.value):
         raise NonFinite("the difference quotients are not finite at any step")

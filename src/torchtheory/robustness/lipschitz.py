@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.linear_operators import LinearOperator
-from torchtheory.core.model import evaluation_mode
+from torchtheory.core.model import PureFunction, evaluation_mode
 from torchtheory.core.problem import Problem
 from torchtheory.core.singular_values import operator_norm_upper_bound
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
@@ -98,7 +98,7 @@ def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]
     [(4.0, 5.0), (0.25, None)]
     """
     found = []
-    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    like = PureFunction(model).reference()
     x = torch.zeros(1, *input_shape, dtype=like.dtype, device=like.device)
     with torch.no_grad(), evaluation_mode(model):
         for link in as_chain(model):

@@ -191,9 +191,7 @@ def backpropagate(
             values.append(link.module(values[-1].clone()))
         number, delta = loss_and_error(loss, values[-1], y)
         steps = []
-        for link, before, after in reversed(
-            list(zip(links, values[:-1], values[1:], strict=True))
-        ):
+        for link, before, after in reversed(list(zip(links, values[:-1], values[1:], strict=True))):
             below, gradients = pull_back(link.module, before, after, delta)
             steps.append(LayerStep(link.name, link.module, before, after, delta, below, gradients))
             delta = below

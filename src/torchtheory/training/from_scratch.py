@@ -88,8 +88,10 @@ class LinearLayer:
             does, although the loss has done so: then they are :math:`1/n` times the gradient.
 
     >>> layer = LinearLayer(3, 2)
-    >>> layer.forward(torch.ones(5, 3).double()).shape, layer.backward(torch.ones(5, 2).double()).shape
-    (torch.Size([5, 2]), torch.Size([5, 3]))
+    >>> layer.forward(torch.ones(5, 3).double()).shape
+    torch.Size([5, 2])
+    >>> layer.backward(torch.ones(5, 2).double()).shape
+    torch.Size([5, 3])
     >>> layer.db
     tensor([5., 5.], dtype=torch.float64)
     """

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import networkx as nx
 import torch
@@ -103,7 +104,9 @@ def backpropagate_graph(
                 if i == 0:
                     net_inputs[v], errors[v] = inside[1], delta
                 below, gradients = pull_back(module, inside[i], inside[i + 1], delta)
-                steps.append(LayerStep("", module, inside[i], inside[i + 1], delta, below, gradients))
+                steps.append(
+                    LayerStep("", module, inside[i], inside[i + 1], delta, below, gradients)
+                )
                 delta = below
             widths = [network.widths[u] for u in before]
             for u, part in zip(before, torch.split(delta, widths, dim=1), strict=True):
@@ -162,7 +165,7 @@ def error_by_paths(
     for column, end in enumerate(network.outputs):
         for path in _paths(network.graph, vertex, end):
             product = at_output[:, column] * slopes[path[0]]
-            for u, v in zip(path[:-1], path[1:], strict=True):
+            for u, v in pairwise(path):
                 affine, _ = _affine_then_activations(network, v)
                 place = network.predecessors[v].index(u)
                 product = product * affine.weight.detach()[0, place] * slopes[v]

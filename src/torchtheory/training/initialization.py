@@ -47,24 +47,24 @@ class LayerDraw:
         shape: of its weight.
         fan_in: connections that arrive at one output.
         fan_out: connections that leave one input (a stride is not counted).
-        deviation: standard deviation of an entry.
+        variance: of an entry.
     """
 
     name: str
     shape: tuple[int, ...]
     fan_in: int
     fan_out: int
-    deviation: float
+    variance: float
 
     @property
     def forward_gain(self) -> float:
         r""":math:`n\sigma^2`, by which the layer multiplies second moments going forward."""
-        return self.fan_in * self.deviation**2
+        return self.fan_in * self.variance
 
     @property
     def backward_gain(self) -> float:
         r""":math:`m\sigma^2`, by which it multiplies those of the gradient going back."""
-        return self.fan_out * self.deviation**2
+        return self.fan_out * self.variance
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def initialize(
         fan_in, fan_out = fans(module)
         variance = weight_variance(scheme, fan_in, fan_out, activation=activation)
         shape = tuple(module.weight.shape)
-        found.append((module, LayerDraw(name, shape, fan_in, fan_out, math.sqrt(variance))))
+        found.append((module, LayerDraw(name, shape, fan_in, fan_out, variance)))
         drawn |= {id(p) for p in module.parameters(recurse=False)}
     if not found:
         raise UnsupportedModel(f"{type(model).__name__} has no dense or convolutional layer to draw")
@@ -199,7 +199,7 @@ def initialize(
         rows = layer.shape[0] // groups
         matrices = (groups, rows, math.prod(layer.shape[1:]))
         weight = _draw(
-            matrices, scheme, layer.deviation**2, distribution, generator, module.weight.dtype
+            matrices, scheme, layer.variance, distribution, generator, module.weight.dtype
         )
         with torch.no_grad():
             module.weight.copy_(weight.reshape(layer.shape))

@@ -119,7 +119,7 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
     >>> net[0].weight.copy_(torch.eye(2)), net[2].weight.copy_(2 * torch.eye(2))
     (...)
     >>> predict_signal_of(net, torch.ones(1, 2)).forward
-    tensor([1.0000, 2.0000])
+    tensor([1., 2.])
     """
     layers: list[nn.Linear] = []
     between: list[list[nn.Module]] = []

@@ -31,7 +31,7 @@ def legacy_stream(random: np.random.RandomState | int = 0) -> np.random.RandomSt
         return random
     if isinstance(random, bool) or not isinstance(random, int):
         raise InvalidType(f"a RandomState or a seed is needed, not {type(random).__name__}")
-    return np.random.RandomState(random)  # noqa: NPY002  the sources' own numbers come from it
+    return np.random.RandomState(random)
 
 
 def two_gaussian_clouds(samples: int = 1000, random: np.random.RandomState | int = 0) -> Sample:

@@ -317,7 +317,7 @@ def sigmoid_tanh(run: Run, samples: int = 200) -> None:
         back = [convert_activation(net, "sigmoid" if to == "tanh" else "tanh") for net in turned]
         run.claim(
             "N-29",
-            r"\text{there and back again}",
+            rf"\text{{converted to {to} and back again}}",
             promised=0,
             relation="==",
             measured=[gap(a(x), b(x)) for a, b in zip(nets, back, strict=True)],
@@ -325,7 +325,7 @@ def sigmoid_tanh(run: Run, samples: int = 200) -> None:
         )
         run.claim(
             "N-29",
-            r"\text{activations of the old kind left}",
+            rf"\text{{activations of the old kind left after converting to {to}}}",
             promised=0,
             relation="==",
             measured=[sum(isinstance(m, old) for m in net.modules()) for net in turned],

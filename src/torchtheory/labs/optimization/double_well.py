@@ -30,7 +30,7 @@ STEP = 0.02
     full={"trials": 5000, "iterations": 3000, "grid": 201},
 )
 def double_well(
-    run: Run, trials: int = 400, iterations: int = 800, noise: float = 4.7, grid: int = 41
+    run: Run, trials: int = 400, iterations: int = 800, noise: float = 4.7, grid: int = 31
 ) -> None:
     """On r(θ) = (θ² - 1)² + 0.3 θ, with a global minimum on the left and another on the right,
     gradient descent ends in the valley it starts in. With noise of size `noise` the same start
@@ -48,9 +48,10 @@ def double_well(
     saddle(run, trials)
     run.figure(
         "figure-1-3",
-        lambda axes: plot_runs(axes, noise, run.seed),
-        caption="Four runs of gradient descent (left two columns) and four of stochastic gradient "
-        "descent (right two). Early points are light; the last one is a star.",
+        lambda axes: plot_runs(axes, noise, top, run.seed),
+        caption="Gradient descent from four starts (left two columns) and stochastic gradient "
+        "descent from two (right two), for each a run that failed and one that succeeded. Early "
+        "points are light; the last one is a star.",
         grid=(2, 4),
         size=(13, 5.6),
     )
@@ -317,30 +318,39 @@ def saddle(run: Run, trials: int) -> None:
     )
 
 
-def plot_runs(axes: Any, noise: float, seed: int) -> None:
-    grid = torch.linspace(-1.75, 1.75, 300, dtype=torch.float64)
-    starts = [-1.5, -0.3, 0.35, 1.5]
-    slope = gradient_of(well)
+def runs_of_both_kinds(
+    start: float, noise: float, top: float, random: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Of 32 noisy runs from one start, the first that ends on either side."""
+    at = torch.full((32, 1), start, dtype=torch.float64)
+    direction = with_gaussian_noise(gradient_of(well), noise, random)
+    paths = torch.stack(list(descend(direction, at, [STEP] * 400)))[..., 0]
+    side = (paths[-1] < top).int()
+    return paths[:, side.argmin()], paths[:, side.argmax()]
+
+
+def plot_runs(axes: Any, noise: float, top: float, seed: int) -> None:
+    grid = torch.linspace(-1.75, 1.75, 120, dtype=torch.float64)
+    starts = torch.tensor([[-1.5], [-0.3], [0.35], [1.5]], dtype=torch.float64)
+    smooth = torch.stack(list(descend(gradient_of(well), starts, [STEP] * 400)))[..., 0]
     random = torch.Generator().manual_seed(seed)
-    for panel, axis in enumerate(axes.flat):
-        row, column = divmod(panel, 4)
-        noisy = column >= 2
-        start = starts[2 * row + column % 2]
-        direction = with_gaussian_noise(slope, noise, random) if noisy else slope
-        at = torch.tensor([start], dtype=torch.float64)
-        path = torch.stack(list(descend(direction, at, [STEP] * 150)))[:, 0]
-        axis.plot(grid, well(grid[:, None]), color="0.6", linewidth=1)
-        axis.scatter(
-            path, well(path[:, None]), c=range(len(path)), cmap="Blues", s=12, vmin=-60, zorder=2
-        )
-        axis.plot(path[-1], well(path[-1:]), "*", color=COLOURS[1], markersize=13, zorder=3)
-        name = "stochastic gradient descent" if noisy else "gradient descent"
-        axis.set_title(f"{name}, from {start:g}", fontsize=9)
-        axis.set(xlim=(-1.75, 1.75), ylim=(-0.6, 3.6))
-        if row == 1:
-            axis.set_xlabel(r"$\theta$")
-        if column == 0:
-            axis.set_ylabel(r"$r(\theta)$")
+    rough = [runs_of_both_kinds(start, noise, top, random) for start in (0.35, 1.5)]
+    for row in range(2):
+        panels = [smooth[:, 2 * row], smooth[:, 2 * row + 1], *rough[row]]
+        for column, (axis, path) in enumerate(zip(axes[row], panels, strict=True)):
+            shown = path[::4]
+            axis.plot(grid, well(grid[:, None]), color="0.6", linewidth=1)
+            axis.scatter(
+                shown, well(shown[:, None]), c=range(len(shown)), cmap="Blues", s=12, vmin=-40
+            )
+            axis.plot(path[-1], well(path[-1:]), "*", color=COLOURS[1], markersize=13)
+            name = "stochastic gradient descent" if column >= 2 else "gradient descent"
+            axis.set_title(f"{name}, from {float(path[0]):g}", fontsize=9)
+            axis.set(xlim=(-1.75, 1.75), ylim=(-0.6, 3.6), xticks=[-1, 0, 1], yticks=[0, 1, 2, 3])
+            if row == 1:
+                axis.set_xlabel(r"$\theta$")
+            if column == 0:
+                axis.set_ylabel(r"$r(\theta)$")
 
 
 def plot_basins(axis: Any, outcomes: dict[float, tuple[Tensor, Tensor, int]], top: float) -> None:

@@ -171,7 +171,8 @@ def limits(run: Run) -> None:
         "step-sizes",
         lambda axis: plot_steps(axis, wave, x, exact),
         caption="Error of a difference quotient against its step: truncation on the right, "
-        "rounding on the left. The dots are the default steps, the dashed line is the extrapolated limit.",
+        "rounding on the left. The dots are the default steps, the dashed line is the "
+        "extrapolated limit.",
     )
 
 

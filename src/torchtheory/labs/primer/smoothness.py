@@ -161,8 +161,8 @@ def smoothness(run: Run, samples: int, dim: int) -> None:
     known = {name: constant for name, (*_, constant) in functions.items()}
     run.claim(
         "L-017",
-        r"\|\nabla f(x)-\nabla f(y)\|/\|x-y\|\le L \text{ for } x^2,\ \tfrac12x^\top Qx,\ \|Ax-y\|^2"
-        r",\ \text{logistic loss}",
+        r"\|\nabla f(x)-\nabla f(y)\|/\|x-y\|\le L \text{ for } x^2,\ \tfrac12x^\top Qx,"
+        r"\ \|Ax-y\|^2,\ \text{logistic loss}",
         promised=list(known.values()),
         relation="<=",
         measured=[f.value for f in found.values()],

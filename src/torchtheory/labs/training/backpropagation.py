@@ -138,7 +138,7 @@ def chains(run: Run, width: int) -> None:
     for tensor in image.parameters():
         tensor.data = run.randn(*tensor.shape) / 3
     cases: list[tuple[nn.Sequential, Tensor, Tensor, Loss]] = [
-        (mlp([5, width, width, 3], "tanh", random=run.generator), run.randn(8, 5), labels, log.mean),
+        (mlp([5, width, 4, 3], "tanh", random=run.generator), run.randn(8, 5), labels, log.mean),
         (mlp([5, width, 3], nn.GELU, random=run.generator), run.randn(8, 5), labels, log.mean),
         (image, run.randn(8, 2, 7, 7), labels, F.cross_entropy),
         (
@@ -292,10 +292,7 @@ def two_two_one(run: Run) -> None:
     run.table(
         "two-two-one-weights",
         ["weight", "value", "∂L/∂w", "updated"],
-        [
-            (name, w, g, w - RATE * g)
-            for (name, w), g in zip(WEIGHTS.items(), ours, strict=True)
-        ],
+        [(name, w, g, w - RATE * g) for (name, w), g in zip(WEIGHTS.items(), ours, strict=True)],
         caption=f"One step of gradient descent at rate {RATE:g}",
     )
 
@@ -540,7 +537,8 @@ def cost(run: Run, width: int) -> list[tuple[int, float, float, float]]:
             vector: Tensor, model: nn.Module = net, like: Parameters = theta, at: Tensor = x,
             aim: Tensor = y,
         ) -> Tensor:  # fmt: skip
-            return half_square(torch.func.functional_call(model, unflatten(vector, like), (at,)), aim)
+            outputs = torch.func.functional_call(model, unflatten(vector, like), (at,))
+            return half_square(outputs, aim)
 
         there = count_flops(partial(value, point))
         whole = count_flops(partial(backpropagate, net, x, y, half_square))

@@ -49,7 +49,7 @@ FRESH = 100_000
     "mlp-from-scratch",
     room="training",
     covers=["L-062", "L-063", "L-064", "L-065", "L-067", "L-068"],
-    title="A perceptron with two hidden layers, written by hand, and what dividing twice does to it",
+    title="A perceptron with two hidden layers by hand, and what dividing twice does to it",
     errata=["linear-layer-divides-again", "hidden-layers-miscounted"],
     full={"width": 200, "iterations": 500},
 )
@@ -519,9 +519,7 @@ def plot_curves(axes: Any, printed: TrainingRun, right: TrainingRun) -> None:
     right_axis.legend(loc="center right")
 
 
-def plot_predictions(
-    axes: Any, sample: Sample, printed: TrainingRun, right: TrainingRun
-) -> None:
+def plot_predictions(axes: Any, sample: Sample, printed: TrainingRun, right: TrainingRun) -> None:
     across, up, grid = plane(sample)
     titles = ("divided twice (printed)", "divided once")
     for axis, trained, title in zip(axes[0], (printed, right), titles, strict=True):

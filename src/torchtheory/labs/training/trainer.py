@@ -76,7 +76,7 @@ def trainer(
     run.figure(
         "early-stopping",
         lambda axis: plot_stopping(axis, *curves),
-        caption="Noisy linear regression with more weights than samples. The training loss falls "
+        caption="Noisy linear regression with as many weights as samples. The training loss falls "
         "for ever; validation and true risk have a minimum, and patience finds it.",
     )
 
@@ -148,11 +148,9 @@ def validation_risk(run: Run, law: Law, trials: int) -> None:
     sizes = [25 * 2**j for j in range(7)]
     spread = []
     for n in sizes:
-        deviations = [
-            float(_risks(law, weight[None], n, run.generator)[0] - law.risk(weight))
-            for _ in range(trials)
-        ]
-        spread.append(float(torch.tensor(deviations).square().mean().sqrt()))
+        x, targets = law.sample(4 * trials * n, run.generator)
+        risks = (x @ weight - targets).square().view(4 * trials, n).mean(1)
+        spread.append(float((risks - law.risk(weight)).square().mean().sqrt()))
     slope = fit_slope(sizes, spread, 0.999)
     biased = fit_slope(sizes, [s + 1 for s in spread], 0.999)
     run.claim(
@@ -478,7 +476,7 @@ def network(run: Run) -> None:
 
 
 def early_stopping(run: Run, repeats: int) -> tuple[History, History, list[float]]:
-    """Patience on a sequence, and on regressions with more weights than samples."""
+    """Patience on a sequence, and on regressions with as many weights as samples."""
     stopping = EarlyStopping(patience=2)
     stops = [stopping.update(e) for e in (5, 4, 3, 3, 3)]
     impatient = EarlyStopping(patience=1)
@@ -493,22 +491,22 @@ def early_stopping(run: Run, repeats: int) -> tuple[History, History, list[float
         control=Control("patience 1", [early.index(True) + 1, impatient.best_check]),
     )
 
-    dimension, n, epochs = 60, 40, 150
+    dimension, n, epochs = 60, 60, 150
     law = Law(run.randn(dimension) / dimension**0.5, 0.0, 1.0)
     gains, kept = [], []
     for seed in range(repeats):
-        train, validation = law.sample(n, run.generator), law.sample(n, run.generator)
+        train, validation = law.sample(n, run.generator), law.sample(150, run.generator)
         risks: list[float] = []
 
         def watch(model: nn.Module, _: History, risks: list[float] = risks) -> None:
             risks.append(float(law.risk(model.weight.detach().squeeze(0))))  # type: ignore
 
-        settings: dict[str, Any] = {"batch_size": n, "optimizer": "sgd", "learning_rate": 0.05}
+        settings: dict[str, Any] = {"batch_size": n, "optimizer": "sgd", "learning_rate": 0.03}
         full = linear(torch.zeros(dimension, dtype=torch.float64))
         long = fit(full, train, validation=validation, epochs=epochs, seed=seed, **settings,
                    callbacks=[watch])  # fmt: skip
         stopped = linear(torch.zeros(dimension, dtype=torch.float64))
-        short = fit(stopped, train, validation=validation, epochs=epochs, seed=seed, patience=5,
+        short = fit(stopped, train, validation=validation, epochs=epochs, seed=seed, patience=10,
                     **settings)  # fmt: skip
         at_stop, at_end = (float(law.risk(m.weight.detach().squeeze(0))) for m in (stopped, full))
         gains.append(at_end - at_stop)
@@ -550,10 +548,10 @@ def plot_stopping(axis: Any, long: History, short: History, risks: list[float]) 
     axis.axvline(short.kept_epoch, color=COLOURS[6], linestyle="--", linewidth=1)
     axis.axvline(len(short), color=COLOURS[6], linestyle=":", linewidth=1)
     top = axis.get_ylim()[1]
-    axis.text(short.kept_epoch - 2, top, "kept", ha="right", va="top", fontsize=8)
-    axis.text(len(short) + 2, top, "stopped", ha="left", va="top", fontsize=8)
-    axis.set(xlabel="epoch", ylabel="squared error", ylim=(0, None))
-    axis.legend(loc="lower right", bbox_to_anchor=(1, 0.12))
+    axis.text(short.kept_epoch * 0.95, top, "kept", ha="right", va="top", fontsize=8)
+    axis.text(len(short) * 1.05, top, "stopped", ha="left", va="top", fontsize=8)
+    axis.set(xlabel="epoch", ylabel="squared error", xscale="log", ylim=(0, None))
+    axis.legend(loc="lower left")
 
 
 def plot_boundary(axes: Any, net: nn.Module, x: Tensor, y: Tensor, history: History) -> None:
@@ -568,7 +566,7 @@ def plot_boundary(axes: Any, net: nn.Module, x: Tensor, y: Tensor, history: Hist
     grid = torch.stack(torch.meshgrid(a, b, indexing="xy"), 2)
     with torch.no_grad():
         p = net(grid.reshape(-1, 2)).softmax(1)[:, 1].reshape(grid.shape[:2])
-    shown = picture.contourf(a, b, p, levels=20, cmap="RdBu_r", alpha=0.6, vmin=0, vmax=1)
+    shown = picture.contourf(a, b, p, levels=20, cmap="RdBu_r", alpha=0.4, vmin=0, vmax=1)
     picture.contour(a, b, p, levels=[0.5], colors=COLOURS[6], linewidths=1)
     for c, colour in ((0, COLOURS[0]), (1, COLOURS[1])):
         fit_part, rest = x[:160][y[:160] == c], x[160:][y[160:] == c]

@@ -1,0 +1,462 @@
+"""Stability of stochastic gradient descent: one example more or less, and the generalisation gap."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.descent import descend
+from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.stability import (
+    distance_bound,
+    logistic_constants,
+    measure_stability,
+    replace_example,
+    stability_bound,
+)
+
+#: The law of the examples is uniform on this many, so that the risk is an exact mean.
+POPULATION = 2000
+
+
+@lab(
+    "sgd-stability",
+    room="generalization",
+    covers=["S-23", "S-24", "S-25"],
+    title="One example moves stochastic gradient descent by at most 2LΣη/n, and so far the gap goes",
+    errata=["stability-bound-equality", "stability-bound-in-parameters"],
+    full={"samples": 100, "dimension": 10, "trials": 5000, "steps": 1000},
+)
+def stability(
+    run: Run,
+    samples: int = 20,
+    dimension: int = 5,
+    trials: int = 1000,
+    steps: int = 200,
+    rate: float = 4.0,
+) -> None:
+    """Logistic regression with inputs in the unit ball and noisy labels, from a law whose risk is
+    an exact mean. `trials` samples are drawn; on each, stochastic gradient descent is run twice
+    with the same random indices, once with one example exchanged.
+
+    The two runs stay within 2LΣη/n of each other on average, as Hardt, Recht and Singer prove for
+    convex losses, and linear losses attain the bound. The gap between risk and empirical risk is 0
+    for parameters fixed in advance, negative after training (in the slides' sign), equal in
+    expectation to the change of the loss at the exchanged example, and at most the stability.
+    Look at how the three curves lie below the bound.
+    """
+    law = unit_ball_law(run, dimension)
+    coupled = couple(run, law, samples, trials, steps, rate)
+    gap_of_fixed_parameters(run, law, coupled, samples)
+    gap_and_stability(run, law, coupled)
+    hardt_recht_singer(run, law, coupled)
+    non_expansive(run, dimension)
+    tight_case(run)
+    printed_bound(run)
+    own_training(run, law, samples)
+    run.figure(
+        "stability",
+        lambda axes: plot_stability(axes, law, coupled),
+        caption="Left: mean distance of the coupled runs and its bound. Right: the gap, the "
+        "largest mean change of a loss over the examples looked at, and the bound.",
+        grid=(1, 2),
+    )
+
+
+class Law(NamedTuple):
+    """Uniform on the rows: inputs in the unit ball, labels ±1 with noise."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Coupled(NamedTuple):
+    """Runs on S and on S with one example exchanged.
+
+    indices ``[trials, n]`` of S in the law, ``taken`` and ``given`` of the exchanged examples,
+    and both trajectories ``[T + 1, trials, p]``.
+    """
+
+    members: Tensor
+    taken: Tensor
+    given: Tensor
+    path: Tensor
+    other: Tensor
+    steps: list[float]
+
+
+def logistic(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return softplus(-y * (theta * x).sum(-1))
+
+
+def unit_ball_law(run: Run, dimension: int) -> Law:
+    x = run.randn(POPULATION, dimension)
+    x = x / x.norm(dim=1, keepdim=True) * run.rand(POPULATION, 1) ** (1 / dimension)
+    flips = torch.where(run.rand(POPULATION) < 0.2, -1.0, 1.0)
+    return Law(x, torch.sign(x[:, 0]) * flips)
+
+
+def losses(theta: Tensor, law: Law, rows: Tensor) -> Tensor:
+    """Losses ``[..., m]`` of parameters ``[..., p]`` on rows ``[..., m]`` of the law."""
+    return logistic(theta.unsqueeze(-2), law.x[rows], law.y[rows])
+
+
+def risk(theta: Tensor, law: Law) -> Tensor:
+    """The exact risk ``[...]``, one product for all parameters."""
+    return softplus(-law.y * (theta @ law.x.T)).mean(-1)
+
+
+def couple(run: Run, law: Law, samples: int, trials: int, steps: int, rate: float) -> Coupled:
+    members = draw_batches(
+        POPULATION, samples, trials, sampling="replacement", generator=run.generator
+    )
+    given = draw_batches(POPULATION, 1, trials, generator=run.generator)
+    place = torch.randint(samples, (trials, 1), generator=run.generator)
+    chosen = draw_batches(samples, 1, steps, trials=(trials,), generator=run.generator)
+    # a row of the law for every step of every run; the exchanged place gets the new example
+    rows = members.gather(1, chosen[..., 0])[..., None]
+    exchanged = torch.where(chosen == place[..., None], given[..., None], rows)
+    etas = [rate / math.sqrt(t + 1) for t in range(steps)]
+    start = torch.zeros(trials, law.x.shape[1], dtype=torch.float64)
+    paths = [
+        torch.stack(list(descend(minibatch_direction(logistic, law, r), start, etas)))
+        for r in (rows, exchanged)
+    ]
+    return Coupled(members, members.gather(1, place), given, paths[0], paths[1], etas)
+
+
+def empirical_gap(theta: Tensor, law: Law, members: Tensor) -> Tensor:
+    """Empirical risk minus risk, the sign of the slides."""
+    return losses(theta, law, members).mean(-1) - risk(theta, law)
+
+
+def gap_of_fixed_parameters(run: Run, law: Law, coupled: Coupled, samples: int) -> None:
+    fixed = run.randn(law.x.shape[1]).expand(len(coupled.members), -1)
+    before = mean_interval(empirical_gap(fixed, law, coupled.members))
+    after = mean_interval(empirical_gap(coupled.path[-1], law, coupled.members))
+    run.claim(
+        "S-23",
+        r"\theta \text{ fixed in advance: } \mathbb E[\hat J(\theta)-J(\theta)]=0",
+        promised=0,
+        relation="~",
+        measured=before.estimate,
+        interval=before,
+        reason=f"{before.trials} samples of {samples} examples",
+        control=Control("θ trained on the sample", after.estimate, interval=after),
+    )
+    run.claim(
+        "S-23",
+        r"\theta \text{ trained on the sample: } \mathbb E[\hat J(\theta)-J(\theta)]<0",
+        promised=0,
+        relation="<",
+        measured=after.high,
+        reason="upper end of the 99% interval",
+        control=Control("θ fixed in advance", before.high),
+    )
+
+
+def gap_and_stability(run: Run, law: Law, coupled: Coupled) -> None:
+    theta, other = coupled.path[-1], coupled.other[-1]
+    gap = -empirical_gap(theta, law, coupled.members)
+    change = losses(other, law, coupled.taken) - losses(theta, law, coupled.taken)
+    fresh = draw_batches(POPULATION, 1, len(theta), generator=run.generator)
+    unseen = losses(other, law, fresh) - losses(theta, law, fresh)
+    same = mean_interval(gap - change[:, 0])
+    not_same = mean_interval(gap - unseen[:, 0])
+    run.claim(
+        "S-24",
+        r"\mathbb E[J(A(S))-\hat J(A(S))]=\mathbb E[\ell(A(S^i);z_i)-\ell(A(S);z_i)]:"
+        r" \text{ difference of the two}",
+        promised=0,
+        relation="~",
+        measured=same.estimate,
+        interval=same,
+        reason="z_i is the example taken out of S to make Sⁱ",
+        control=Control(
+            "an example in neither sample instead of z_i", not_same.estimate, interval=not_same
+        ),
+    )
+    measured = mean_interval(gap)
+    # the supremum over z and over the pair S, S' is at least what one exchange does on average
+    moved = (theta - other).norm(dim=1)
+    lipschitz, _ = logistic_constants(law.x)
+    stable = mean_interval(lipschitz * moved)
+    fitted = mean_interval(gap.abs().new_tensor([0.0, 0.0]))
+    del fitted
+    run.claim(
+        "S-24",
+        r"|\mathbb E[\hat J(A(S))-J(A(S))]|\le L\,\mathbb E\|\theta_T-\theta_T'\|",
+        promised=stable.low,
+        relation="<=",
+        measured=measured.estimate,
+        interval=measured,
+        reason="the right side is at least the mean change of any loss; its lower 99% end",
+        control=Control(
+            "the stability of a training that ignores the sample, 0",
+            measured.estimate,
+            promised=0.0,
+            interval=measured,
+        ),
+    )
+
+
+def hardt_recht_singer(run: Run, law: Law, coupled: Coupled) -> None:
+    lipschitz, smooth = logistic_constants(law.x)
+    samples = coupled.members.shape[1]
+    distance = (coupled.path[1:] - coupled.other[1:]).norm(dim=-1)
+    allowed = distance_bound(lipschitz, smooth, coupled.steps, samples)
+    # five standard errors above the mean at every time at once
+    error = 5 * distance.std(1) / math.sqrt(distance.shape[1])
+    one = distance_bound(lipschitz, smooth, coupled.steps, 10 * samples)
+    run.claim(
+        "S-25",
+        r"\mathbb E\|\theta_T-\theta_T'\|\le\frac{2L}n\sum_{t\le T}\eta_t \text{ for every } T",
+        promised=allowed,
+        relation="<=",
+        measured=distance.mean(1) + error,
+        reason="mean over the coupled runs plus five standard errors",
+        control=Control("n is taken ten times too large", distance.mean(1), promised=one),
+    )
+    probes = torch.arange(0, POPULATION, 10)
+    times = torch.tensor([t for t in (1, 5, 20, 50, 100, 200, 500, 1000) if t < len(coupled.path)])
+    worst = largest_changes(law, coupled, times, probes)
+    bound = stability_bound(lipschitz, smooth, coupled.steps, samples)[times - 1]
+    run.claim(
+        "S-25, S-24",
+        r"\max_z|\mathbb E[\ell(\theta_T;z)-\ell(\theta_T';z)]|\le\frac{2L^2}n\sum_{t\le T}\eta_t",
+        promised=bound,
+        relation="<=",
+        measured=worst,
+        reason=f"one exchange of one sample, over {len(probes)} examples z; "
+        f"T = {', '.join(str(int(t)) for t in times)}",
+        control=Control("n is taken a hundred times too large", worst, promised=bound / 100),
+    )
+    run.table(
+        "bounds",
+        ["T", "E‖θ-θ'‖", "2LΣη/n", "largest change of a loss", "2L²Ση/n"],
+        [
+            (int(t), distance[t - 1].mean(), allowed[t - 1], w, b)
+            for t, w, b in zip(times, worst, bound, strict=True)
+        ],
+        caption="Coupled runs of stochastic gradient descent and Hardt, Recht and Singer's bounds",
+    )
+
+
+def largest_changes(law: Law, coupled: Coupled, times: Tensor, probes: Tensor) -> Tensor:
+    """The largest mean change of a loss over the probes: one fixed pair of samples, many runs."""
+    trials, size = coupled.members.shape
+    steps = len(coupled.steps)
+    random = torch.Generator().manual_seed(0)
+    chosen = draw_batches(size, 1, steps, trials=(trials,), generator=random)
+    # the exchange that matters most: the longest example of the first sample, turned round
+    place = int(law.x[coupled.members[0]].norm(dim=1).argmax())
+    x = torch.cat([law.x[coupled.members[0]], -law.x[coupled.members[0, place]][None]])
+    y = torch.cat([law.y[coupled.members[0]], law.y[coupled.members[0, place]][None]])
+    start = torch.zeros(trials, x.shape[1], dtype=torch.float64)
+    paths = [
+        torch.stack(list(descend(minibatch_direction(logistic, [x, y], i), start, coupled.steps)))
+        for i in (chosen, replace_example(chosen, place, size))
+    ]
+    found = []
+    for t in times:
+        before, after = (softplus(-law.y[probes] * (p[t] @ law.x[probes].T)) for p in paths)
+        found.append((before - after).mean(0).abs().max())
+    return torch.stack(found)
+
+
+def non_expansive(run: Run, dimension: int) -> None:
+    """A gradient step of a convex smooth function never drives two points apart."""
+    x = run.randn(2000, dimension)
+    x = x / x.norm(dim=1, keepdim=True)
+    y = run.signs(2000)
+    first, second = 0.5 * run.randn(2000, dimension), 0.5 * run.randn(2000, dimension)
+
+    def stretch(eta: float) -> Tensor:
+        rows = torch.arange(2000)[:, None, None]
+        direction = minibatch_direction(logistic, [x, y], rows)
+        ends = [list(descend(direction, at, [eta]))[-1] for at in (first, second)]
+        return (ends[0] - ends[1]).norm(dim=1) / (first - second).norm(dim=1)
+
+    _, smooth = logistic_constants(x)
+    run.claim(
+        "S-25",
+        r"\eta\le2/\beta:\ \|G(\theta)-G(\theta')\|\le\|\theta-\theta'\|,\ "
+        r"G(\theta)=\theta-\eta\nabla\ell(\theta;z)",
+        promised=1,
+        relation="<=",
+        measured=torch.stack([stretch(r / smooth) for r in (0.5, 1.0, 2.0)]),
+        tolerance=1e-12,
+        control=Control("η = 4/β", stretch(4 / smooth)),
+    )
+
+
+def linear(theta: Tensor, z: Tensor) -> Tensor:
+    return (theta * z).sum(-1)
+
+
+def tight_case(run: Run) -> None:
+    """Linear losses: the expectation over every sequence of indices, exactly."""
+    samples, steps, lipschitz = 3, 5, 2.0
+    z = lipschitz * torch.tensor([[0.6, 0.8]], dtype=torch.float64)
+    others = run.randn(samples - 1, 2)
+    others = lipschitz * others / others.norm(dim=1, keepdim=True)
+    examples = torch.cat([z, others, -z])
+    etas = [1.0, 0.5, 0.7, 0.1, 2.0]
+    every = torch.tensor(list(itertools.product(range(samples), repeat=steps)))[..., None]
+    start = torch.zeros(len(every), 2, dtype=torch.float64)
+
+    def run_on(loss: Callable[..., Tensor], indices: Tensor) -> Tensor:
+        direction = minibatch_direction(loss, [examples], indices)
+        return torch.stack(list(descend(direction, start, etas)))[1:]
+
+    def differences(loss: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+        a, b = run_on(loss, every), run_on(loss, replace_example(every, 0, samples))
+        change = loss(b, z) - loss(a, z)
+        return (a - b).norm(dim=-1).mean(1), change.mean(1)
+
+    def bent(theta: Tensor, example: Tensor) -> Tensor:
+        """Softplus of the linear loss: as steep at most, and not linear."""
+        return softplus((theta * example).sum(-1))
+
+    distance, change = differences(linear)
+    run.claim(
+        "S-25",
+        r"\ell=\langle\theta,z\rangle,\ z\to-z:\ \mathbb E\|\theta_T-\theta_T'\|"
+        r"=\frac{2L}n\sum\eta_t",
+        promised=distance_bound(lipschitz, 0.0, etas, samples),
+        relation="==",
+        measured=distance,
+        tolerance=1e-12,
+        reason="all 243 sequences of indices for n = 3, T = 5: an exact expectation",
+        control=Control("the loss is not linear: log(1 + exp⟨θ, z⟩)", differences(bent)[0]),
+    )
+    run.claim(
+        "S-25, S-24",
+        r"\ell=\langle\theta,z\rangle:\ \mathbb E[\ell(\theta_T';z)-\ell(\theta_T;z)]"
+        r"=\frac{2L^2}n\sum\eta_t: \text{ the bound is attained}",
+        promised=stability_bound(lipschitz, 0.0, etas, samples),
+        relation="==",
+        measured=change,
+        tolerance=1e-12,
+        control=Control("the loss is not linear: log(1 + exp⟨θ, z⟩)", differences(bent)[1]),
+    )
+
+
+def printed_bound(run: Run) -> None:
+    """Two ways in which the printed theorem goes wrong, both exact."""
+    samples = 10
+
+    def one_step(length: float, eta: float) -> tuple[float, float]:
+        """Largest mean change of a loss after one step from 0, and of the parameter.
+
+        The exchanged example and the probe run over all pairs of directions of that length; the
+        exchange is met with probability 1/n, and otherwise nothing changes.
+        """
+        angles = torch.linspace(0, 2 * math.pi, 73, dtype=torch.float64)[:-1]
+        x = length * torch.stack([angles.cos(), angles.sin()], 1)
+        after = eta / 2 * x  # -η ∇ℓ at 0 with label 1
+        change = softplus(-(after @ x.T))  # [trained on, probe]
+        largest = (change[:, None] - change[None]).abs().max()
+        return float(largest) / samples, float(torch.cdist(after, after).max()) / samples
+
+    change, moved = one_step(1.0, 1.0)
+    run.erratum(
+        "stability-bound-equality",
+        r"\epsilon_s=\frac{2L^2}n\sum_t\eta_t",
+        promised=stability_bound(1.0, 0.25, [1.0], samples)[0],
+        relation="==",
+        measured=change,
+        tolerance=1e-3,
+        reason="logistic regression on the unit circle, one step of 1 from 0, n = 10; the largest "
+        f"over all exchanges and probes, while even the parameters move by {moved:.3g} at most",
+    )
+    change, _ = one_step(10.0, 1.0)
+    # in the output the logistic cost has L = 1 and β = 1/4, and η = 1 is below 2/β = 8
+    run.erratum(
+        "stability-bound-in-parameters",
+        r"J(\cdot,y) \text{ 1-Lipschitz and } \tfrac14\text{-smooth in the output} \implies"
+        r" \epsilon_s\le\frac2n\sum_t\eta_t",
+        promised=stability_bound(1.0, 0.25, [1.0], samples)[0],
+        relation="<=",
+        measured=change,
+        reason="the same with inputs of norm 10",
+    )
+
+
+def own_training(run: Run, law: Law, samples: int) -> None:
+    """The tool for a user's own training, on ridge regression, whose stability is a formula."""
+    weight = 0.1
+    x, y = law.x[:samples], law.y[:samples]
+
+    def ridge(a: Tensor, b: Tensor, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+        eye = torch.eye(a.shape[1], dtype=a.dtype)
+        theta = torch.linalg.solve(a.T @ a + weight * len(a) * eye, a.T @ b)
+        return lambda u, v: (u @ theta - v).square()
+
+    found = measure_stability(ridge, x, y, law.x[-8:], law.y[-8:], runs=1, generator=run.generator)
+    rough = measure_stability(
+        lambda a, b, s: ridge(a, 50 * b, s), x, y, law.x[-8:], law.y[-8:], runs=1, generator=0
+    )
+    # squared loss of a predictor in [-B, B]: Bousquet and Elisseeff's 4 B²/(λ n) with |y|, |x| ≤ 1
+    largest = 1 / math.sqrt(weight)
+    bound = 2 * (1 + largest) ** 2 / (weight * samples)
+    run.claim(
+        "S-24",
+        r"\text{ridge regression, } |x|,|y|\le1:\ \epsilon_s\le\frac{2(1+\lambda^{-1/2})^2}"
+        r"{\lambda n}",
+        promised=bound,
+        relation="<=",
+        measured=found.stability,
+        reason="measured by retraining with 8 exchanged examples",
+        control=Control("labels of size 50", rough.stability),
+    )
+
+
+def plot_stability(axes: Any, law: Law, coupled: Coupled) -> None:
+    left, right = axes[0]
+    lipschitz, smooth = logistic_constants(law.x)
+    samples = coupled.members.shape[1]
+    times = torch.arange(1, len(coupled.steps) + 1)
+    distance = (coupled.path[1:] - coupled.other[1:]).norm(dim=-1)
+    bound = distance_bound(lipschitz, smooth, coupled.steps, samples)
+    left.plot(times, bound, "--", color="0.4", label=r"$\frac{2L}{n}\sum\eta_t$")
+    left.plot(times, distance.mean(1), color=COLOURS[0], label=r"mean of $\|\theta_T-\theta_T'\|$")
+    left.set(xlabel="steps T", title=f"n = {samples}")
+    left.legend()
+    shown = torch.unique(torch.logspace(0, math.log10(len(times)), 25).long())
+    gaps: list[Interval] = [
+        mean_interval(-empirical_gap(coupled.path[t], law, coupled.members)) for t in shown
+    ]
+    probes = torch.arange(0, POPULATION, 10)
+    right.loglog(
+        shown, lipschitz * bound[shown - 1], "--", color="0.4", label=r"$\frac{2L^2}{n}\sum\eta_t$"
+    )
+    right.loglog(
+        shown,
+        largest_changes(law, coupled, shown, probes),
+        "s-",
+        markersize=3,
+        color=COLOURS[1],
+        label="largest change of a loss",
+    )
+    right.loglog(
+        shown,
+        [g.estimate for g in gaps],
+        "o-",
+        markersize=3,
+        color=COLOURS[0],
+        label=r"gap $J-\hat J$",
+    )
+    right.set(xlabel="steps T")
+    right.legend(loc="upper left")

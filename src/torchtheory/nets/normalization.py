@@ -1,0 +1,266 @@
+r"""Normalisation: what batch, layer and weight normalisation compute, and what they leave free.
+
+The layers themselves are torch's (``nn.BatchNorm1d``, ``nn.LayerNorm``,
+``nn.utils.parametrizations.weight_norm``). Here are the identities around them: batch
+normalisation after a linear layer is another parametrisation of that layer, gradients under it are
+orthogonal to the weights, and in evaluation mode it folds away. Sources: Deep Learning (notes),
+sections 8.5 and 8.6; Foundations of Deep Learning, section 10.3.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
+from torchtheory.core.model import evaluation_mode
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_FOLDABLE = {
+    nn.Linear: nn.BatchNorm1d,
+    nn.Conv1d: nn.BatchNorm1d,
+    nn.Conv2d: nn.BatchNorm2d,
+    nn.Conv3d: nn.BatchNorm3d,
+}
+
+
+def standardize(x: Tensor, dim: int, *, eps: float = 0.0, unbiased: bool = False) -> Tensor:
+    r"""Mean 0 and, up to :math:`\delta`, variance 1 along one dimension.
+
+    :math:`\tilde z=(z-\mu)/\sqrt{\delta+s^2}`, whose variance is :math:`s^2/(s^2+\delta)`. Along the
+    samples it is batch normalisation, along the features of one sample layer normalisation.
+
+    Args:
+        x: any tensor.
+        dim: which dimension.
+        eps: :math:`\delta\ge0`.
+        unbiased: divide the squares by :math:`n-1` instead of :math:`n`.
+
+    >>> standardize(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0)
+    tensor([-1.3416, -0.4472,  0.4472,  1.3416])
+    """
+    if eps < 0:
+        raise InvalidInput(f"eps must be >= 0, not {eps}")
+    if x.shape[dim] < (2 if unbiased else 1):
+        raise ShapeMismatch(f"there are {x.shape[dim]} values along dimension {dim}: too few")
+    variance = x.var(dim, correction=1 if unbiased else 0, keepdim=True)
+    return (x - x.mean(dim, keepdim=True)) / (variance + eps).sqrt()
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizedUnit:
+    r"""A linear layer with batch normalisation, written as one affine map.
+
+    Attributes:
+        weight: ``[m, n]``, :math:`\gamma w/\|w\|_\Sigma`.
+        bias: ``[m]``, :math:`\mu-\gamma\,w^\top\mathbb Ex/\|w\|_\Sigma`.
+        norm_ratio: ``[m]``, :math:`\|w\|_2/\|w\|_\Sigma`; where it is 1, batch normalisation is
+            weight normalisation.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    norm_ratio: Tensor
+
+
+def reparametrize(
+    weight: Tensor,
+    x: Tensor,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    *,
+    eps: float = 0.0,
+) -> NormalizedUnit:
+    r"""Batch normalisation of :math:`w^\top x` over a batch, as a normalised weight.
+
+    .. math:: \mu+\gamma\frac{w^\top x-\mathbb E[w^\top x]}{\sqrt{\operatorname{Var}[w^\top x]}}
+              =\mu+\gamma\frac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma},\qquad
+              \Sigma=\operatorname{Cov}(x),\quad\|w\|_\Sigma=\sqrt{w^\top\Sigma w}.
+
+    The covariance, not :math:`\mathbb E[xx^\top]`: the two agree only for centred inputs.
+    :math:`\Sigma` is not formed; time :math:`O(smn)`.
+
+    Args:
+        weight: ``[m, n]``; a bias would cancel.
+        x: ``[s, n]``, the batch.
+        scale, shift: :math:`\gamma` and :math:`\mu`, ``[m]``; 1 and 0 unless given.
+        eps: added to the variance.
+
+    >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+    >>> reparametrize(torch.tensor([[3.0, 0.0]]), x).weight
+    tensor([[1.4142, 0.0000]])
+    """
+    if weight.ndim != 2 or x.ndim != 2 or weight.shape[1] != x.shape[1] or len(x) == 0:
+        raise ShapeMismatch(
+            f"a weight [m, n] and a batch [s, n] are needed, not {list(weight.shape)} and "
+            f"{list(x.shape)}"
+        )
+    mean = x.mean(0)
+    variance = ((x - mean) @ weight.T).square().mean(0)
+    if not bool((variance + eps > 0).all()):
+        raise InvalidInput("a unit is constant on the batch, so it cannot be normalised")
+    gamma = torch.ones_like(variance) if scale is None else scale
+    beta = torch.zeros_like(variance) if shift is None else shift
+    root = (variance + eps).sqrt()
+    direction = (gamma / root)[:, None] * weight
+    return NormalizedUnit(direction, beta - direction @ mean, weight.norm(dim=1) / root)
+
+
+def weight_norm_gradient(gradient: Tensor, v: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Gradients in :math:`\gamma` and :math:`v` of a loss in :math:`w=\gamma v/\|v\|`.
+
+    .. math:: \frac{\partial\ell}{\partial\gamma}=\frac{\partial\ell}{\partial w}\frac v{\|v\|},
+              \qquad\frac{\partial\ell}{\partial v}
+              =\frac\gamma{\|v\|}\frac{\partial\ell}{\partial w}
+              \Bigl(I-\frac{vv^\top}{\|v\|^2}\Bigr).
+
+    The second is orthogonal to :math:`v`, so that gradient descent only ever lengthens it:
+    :math:`\|v_{t+1}\|^2=\|v_t\|^2+\eta^2\|\partial\ell/\partial v\|^2`.
+
+    Args:
+        gradient: ``[..., n]``, :math:`\partial\ell/\partial w` of each unit.
+        v: ``[..., n]``, not zero.
+        scale: ``[...]``, :math:`\gamma`.
+
+    >>> weight_norm_gradient(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0]), torch.tensor(4.0))
+    (tensor(1.), tensor([0., 2.]))
+    """
+    if gradient.shape != v.shape or scale.shape != v.shape[:-1]:
+        raise ShapeMismatch(
+            f"gradient and v must be [..., n] and scale [...], not {list(gradient.shape)}, "
+            f"{list(v.shape)} and {list(scale.shape)}"
+        )
+    norm = v.norm(dim=-1, keepdim=True)
+    if not bool((norm > 0).all()):
+        raise InvalidInput("v must not be zero: it has no direction")
+    direction = v / norm
+    along = (gradient * direction).sum(-1)
+    across = gradient - along[..., None] * direction
+    return along, scale[..., None] / norm * across
+
+
+def fold_batch_norm(model: nn.Module) -> nn.Module:
+    r"""A copy of the model, in evaluation mode, with its batch normalisations folded away.
+
+    In evaluation mode :math:`\gamma(Wx+b-\hat\mu)/\sqrt{\hat\sigma^2+\delta}+\beta` is the affine
+    map :math:`W'=\operatorname{diag}(s)W`, :math:`b'=s\odot(b-\hat\mu)+\beta` with
+    :math:`s=\gamma/\sqrt{\hat\sigma^2+\delta}`. Every batch normalisation that directly follows a
+    dense layer or a convolution, each used once, becomes the identity; others are kept as they
+    are. Branches and skip connections are fine; a model torch.fx cannot trace is refused. Dense
+    layers must act on ``[s, n]``, since on ``[s, l, n]`` the normalisation is over another axis.
+    The given model is not changed.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU())
+    >>> folded, x = fold_batch_norm(net), torch.ones(4, 2)
+    >>> folded[1], torch.allclose(folded(x), net.eval()(x))
+    (Identity(), True)
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    pairs = _pairs_to_fold(model)
+    folded = copy.deepcopy(model)
+    modules = dict(folded.named_modules())
+    for layer_name, norm_name in pairs:
+        layer, norm = modules[layer_name], modules[norm_name]
+        assert isinstance(layer, tuple(_FOLDABLE)) and isinstance(norm, _BATCH_NORMS)
+        _fold(layer, norm)
+        folded.set_submodule(norm_name, nn.Identity())
+    return folded.eval()
+
+
+def chain_step_coefficients(weights: Tensor, gradients: Tensor) -> Tensor:
+    r"""Coefficients of :math:`\prod_l(w_l-\eta g_l)` in powers of :math:`\eta`, constant first.
+
+    A gradient step on the scalar chain :math:`y=w_L\cdots w_1x` changes all the weights at once,
+    and the new output is a polynomial of degree :math:`L` in the step size: the coupling of the
+    layers that batch normalisation is meant to loosen. Time :math:`O(L^2)`.
+
+    Args:
+        weights, gradients: ``[L]``.
+
+    >>> chain_step_coefficients(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 1.0]))
+    tensor([ 6., -5.,  1.])
+    """
+    if weights.shape != gradients.shape or weights.ndim != 1 or len(weights) == 0:
+        raise ShapeMismatch(
+            f"L weights and L gradients are needed, not {list(weights.shape)} and "
+            f"{list(gradients.shape)}"
+        )
+    coefficients = torch.ones(1, dtype=weights.dtype, device=weights.device)
+    for w, g in zip(weights, gradients, strict=True):
+        longer = nn.functional.pad(coefficients, (0, 1))
+        coefficients = w * longer - g * longer.roll(1)
+    return coefficients
+
+
+class _Tracer(fx.Tracer):
+    """Stops at the layers of ``torch.nn``, goes into everything else."""
+
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        inside = isinstance(module, nn.Sequential) or not module.__module__.startswith("torch.nn")
+        return not inside
+
+
+def _pairs_to_fold(model: nn.Module) -> list[tuple[str, str]]:
+    """Names of (layer, batch normalisation) where one feeds the other and nothing else."""
+    if not list(model.children()):
+        return []
+    try:
+        with evaluation_mode(model):
+            graph = _Tracer().trace(model)
+    except Exception as error:  # fx raises whatever the model's Python does on a proxy
+        sentence = " ".join(str(error).split())[:300]
+        raise UnsupportedModel(
+            f"{type(model).__name__} could not be traced: {sentence}"
+        ) from error
+    modules = dict(model.named_modules())
+    calls: dict[nn.Module, int] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            module = modules[str(node.target)]
+            calls[module] = calls.get(module, 0) + 1
+    pairs = []
+    for node in graph.nodes:
+        before = node.args[0] if node.args else None
+        if node.op != "call_module" or not isinstance(before, fx.Node):
+            continue
+        if before.op != "call_module" or len(before.users) > 1:
+            continue
+        layer, norm = modules[str(before.target)], modules[str(node.target)]
+        once = calls[layer] == calls[norm] == 1
+        if once and _can_fold(layer, norm):
+            pairs.append((str(before.target), str(node.target)))
+    return pairs
+
+
+def _can_fold(layer: nn.Module, norm: nn.Module) -> bool:
+    """Exactly torch's layers, of sizes that fit, with running statistics and plain weights."""
+    wanted = _FOLDABLE.get(type(layer))
+    if wanted is None or type(norm) is not wanted or is_parametrized(layer):
+        return False
+    assert isinstance(norm, _BATCH_NORMS)
+    outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+    return norm.running_mean is not None and outputs == norm.num_features
+
+
+def _fold(layer: nn.Module, norm: nn.Module) -> None:
+    assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    assert isinstance(norm, _BATCH_NORMS)
+    assert norm.running_mean is not None and norm.running_var is not None
+    with torch.no_grad():
+        scale = (norm.running_var + norm.eps).rsqrt()
+        if norm.weight is not None:
+            scale = scale * norm.weight
+        bias = -norm.running_mean if layer.bias is None else layer.bias - norm.running_mean
+        bias = bias * scale
+        if norm.bias is not None:
+            bias = bias + norm.bias
+        shape = (-1,) + (1,) * (layer.weight.ndim - 1)
+        trained = layer.weight.requires_grad
+        # new tensors: a weight shared with another layer must keep its values there
+        layer.weight = nn.Parameter(layer.weight * scale.view(shape), requires_grad=trained)
+        layer.bias = nn.Parameter(bias, requires_grad=trained)
