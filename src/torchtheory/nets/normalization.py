@@ -165,9 +165,7 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
     folded = copy.deepcopy(model)
     modules = dict(folded.named_modules())
     for layer_name, norm_name in pairs:
-        layer, norm = modules[layer_name], modules[norm_name]
-        assert isinstance(layer, tuple(_FOLDABLE)) and isinstance(norm, _BATCH_NORMS)
-        _fold(layer, norm)
+        _fold(modules[layer_name], modules[norm_name])
         folded.set_submodule(norm_name, nn.Identity())
     return folded.eval()
 
@@ -243,8 +241,7 @@ def _can_fold(layer: nn.Module, norm: nn.Module) -> bool:
     if wanted is None or type(norm) is not wanted or is_parametrized(layer):
         return False
     assert isinstance(norm, _BATCH_NORMS)
-    outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-    return norm.running_mean is not None and outputs == norm.num_features
+    return norm.running_mean is not None and len(layer.get_parameter("weight")) == norm.num_features
 
 
 def _fold(layer: nn.Module, norm: nn.Module) -> None:

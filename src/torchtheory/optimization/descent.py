@@ -10,8 +10,10 @@ which is the same step.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -69,6 +71,44 @@ def _iterates(
         if projection is not None:
             theta = projection(theta)
         yield theta
+
+
+def last_iterate(
+    direction: Direction,
+    start: Tensor,
+    steps: Sequence[float] | Tensor,
+    projection: Function | None = None,
+) -> Tensor:
+    r""":math:`\Theta^{(K)}` of :func:`descend`, ``[..., p]``, holding one iterate at a time.
+
+    >>> last_iterate(gradient_of(lambda x: x.square().sum(-1) / 2), torch.ones(1), [0.5] * 3)
+    tensor([0.1250])
+    """
+    return deque(descend(direction, start, steps, projection), maxlen=1).pop()
+
+
+def average_iterate(
+    direction: Direction,
+    start: Tensor,
+    steps: Sequence[float] | Tensor,
+    projection: Function | None = None,
+) -> Tensor:
+    r"""The average :math:`\frac1K\sum_{k=0}^{K-1}\Theta^{(k)}` of :func:`descend`, ``[..., p]``.
+
+    It is over the points where directions were taken, the start among them and the last iterate
+    not: the average of the theorem on convex functions. For a network,
+    ``torch.optim.swa_utils.AveragedModel`` updated *before* each step is the same.
+
+    >>> average_iterate(gradient_of(lambda x: x.square().sum(-1) / 2), torch.ones(1), [0.5] * 2)
+    tensor([0.7500])
+    """
+    count = len(steps)
+    if count < 1:
+        raise InvalidInput("an average needs at least one step")
+    total = torch.zeros_like(start)
+    for theta in islice(descend(direction, start, steps, projection), count):
+        total += theta
+    return total / count
 
 
 def gradient_of(function: Function) -> Direction:

@@ -295,11 +295,13 @@ def dropout_regression(x: Tensor, y: Tensor, drop: float) -> Tensor:
     gram = x.T @ x
     if not bool((gram.diagonal() > 0).all()):
         raise InvalidInput("a feature is zero on the whole sample, so its weight is not determined")
-    try:
-        solution = torch.linalg.solve(gram + p / (1 - p) * gram.diagonal().diag(), x.T @ y)
-    except torch.linalg.LinAlgError:
-        raise InvalidInput("without dropout the features must be linearly independent") from None
-    return solution
+    solution, failed = torch.linalg.solve_ex(
+        gram + p / (1 - p) * gram.diagonal().diag(), (x.T @ y).reshape(len(gram), -1)
+    )
+    if int(failed):
+        raise InvalidInput("without dropout the features must be linearly independent")
+    result: Tensor = solution.reshape(len(gram), *y.shape[1:])
+    return result
 
 
 def check_keep(keep: float | Tensor) -> Tensor:
@@ -331,4 +333,5 @@ def _units(x: Tensor) -> int:
 
 
 def _pieces(masks: Tensor, weights: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    yield from zip(masks.split(size), weights.split(size), strict=True)
+    for start in range(0, len(masks), size):
+        yield masks[start : start + size], weights[start : start + size]

@@ -411,7 +411,7 @@ def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None
     covers=["L-056", "L-057", "N-24"],
     title="Softmax: a distribution, blind to shifts, the sigmoid for two classes",
     errata=["two-class-softmax-denominator"],
-    full={"samples": 20_000, "classes": 50},
+    full={"samples": 3000, "classes": 50},
 )
 def softmax(run: Run, samples: int = 500, classes: int = 7, features: int = 4) -> None:
     """Softmax outputs are probabilities, and adding one vector to all weights changes nothing.

@@ -34,7 +34,7 @@ from torchtheory.nets.labelled import homogeneous
     covers=["N-22", "A-08", "A-13", "S-04"],
     title="A dense network is a composition of affine maps and activations, with P(N) parameters",
     errata=["bias-of-a-layer-has-input-length"],
-    full={"samples": 10_000, "hypotheses": 1000},
+    full={"samples": 10_000, "hypotheses": 200},
 )
 def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
     """The definition, evaluated from a flat parameter vector, against torch's own layers.

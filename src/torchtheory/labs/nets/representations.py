@@ -117,7 +117,7 @@ def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> No
     room="nets",
     covers=["L-059"],
     title="One hidden layer of sigmoids: gradients by hand, SGD, and what biases are for",
-    full={"samples": 500, "epochs": 400, "units": 20},
+    full={"samples": 300, "epochs": 200, "units": 20},
 )
 def sigmoid_perceptron(
     run: Run, samples: int = 60, units: int = 8, epochs: int = 60, rate: float = 0.2

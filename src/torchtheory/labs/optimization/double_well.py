@@ -15,7 +15,13 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.optimization.critical_points import critical_point, escape_times
-from torchtheory.optimization.descent import Direction, Function, descend, gradient_of
+from torchtheory.optimization.descent import (
+    Direction,
+    Function,
+    descend,
+    gradient_of,
+    last_iterate,
+)
 from torchtheory.optimization.noise import accumulated_variance, with_gaussian_noise
 
 TILT = 0.3
@@ -75,8 +81,8 @@ def stationary_points() -> tuple[float, float, float]:
 
 def points_of_rest(run: Run, roots: tuple[float, float, float]) -> None:
     at = torch.tensor(roots, dtype=torch.float64)[:, None]
-    *_, end = descend(gradient_of(well), at, [STEP] * 50)
-    *_, moved = descend(gradient_of(well), at + 0.01, [STEP] * 50)
+    end = last_iterate(gradient_of(well), at, [STEP] * 50)
+    moved = last_iterate(gradient_of(well), at + 0.01, [STEP] * 50)
     run.claim(
         "A-26",
         r"\nabla r(\theta)=0: \text{ gradient descent does not move: distance after 50 steps}",
@@ -113,8 +119,7 @@ def points_of_rest(run: Run, roots: tuple[float, float, float]) -> None:
 
 
 def ends(direction: Direction, starts: Tensor, iterations: int) -> Tensor:
-    *_, last = descend(direction, starts, [STEP] * iterations)
-    return last[..., 0]
+    return last_iterate(direction, starts, [STEP] * iterations)[..., 0]
 
 
 def valleys(
@@ -241,8 +246,8 @@ def saddle(run: Run, trials: int) -> None:
 
     slope = gradient_of(ridge)
     start = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    *_, rest = descend(slope, start, [eta] * 300)
-    *_, gone = descend(slope, start + torch.tensor([0.0, 1e-6]).double(), [eta] * 300)
+    rest = last_iterate(slope, start, [eta] * 300)
+    gone = last_iterate(slope, start + torch.tensor([0.0, 1e-6]).double(), [eta] * 300)
     run.claim(
         "A-26",
         r"r=x^2-y^2 \text{ from } (1,0): \text{ gradient descent converges to the saddle}",

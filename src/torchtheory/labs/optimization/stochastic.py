@@ -24,7 +24,13 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.optimization.convergence import averaged_descent_bound
-from torchtheory.optimization.descent import Direction, Function, descend, gradient_of
+from torchtheory.optimization.descent import (
+    Function,
+    average_iterate,
+    descend,
+    gradient_of,
+    last_iterate,
+)
 from torchtheory.optimization.minibatch import (
     draw_batches,
     minibatch_direction,
@@ -47,7 +53,7 @@ from torchtheory.training.schedules import PowerLaw, Schedule, robbins_monro
         "averaged-descent-leaves-ball",
         "averaged-descent-strict-convexity",
     ],
-    full={"trials": 5000, "longest": 10000, "horizon": 2000},
+    full={"trials": 2000, "longest": 10000, "horizon": 1000},
 )
 def stochastic(run: Run, trials: int = 400, longest: int = 500, horizon: int = 200) -> None:
     """A random subset of the examples gives the full gradient on average, exactly, and its variance
@@ -243,6 +249,7 @@ def same_as_torch(run: Run) -> None:
     chosen = draw_batches(samples, size, steps, generator=run.generator)
     direction = minibatch_direction(half_square, [x, y], chosen)
     path = torch.stack(list(descend(direction, start, rates)))
+    shuffled = minibatch_direction(half_square, [x, y], chosen.flip(0))
 
     layer = nn.Linear(3, 1, bias=False, dtype=torch.float64)
     with torch.no_grad():
@@ -268,18 +275,7 @@ def same_as_torch(run: Run) -> None:
         tolerance=1e-12,
         control=Control(
             "other batches",
-            (
-                torch.stack(
-                    list(
-                        descend(
-                            minibatch_direction(half_square, [x, y], chosen.flip(0)), start, rates
-                        )
-                    )
-                )[-1]
-                - layer.weight.detach()[0]
-            )
-            .abs()
-            .max(),
+            (last_iterate(shuffled, start, rates) - layer.weight.detach()[0]).abs().max(),
         ),
     )
     mean = averaged.module.get_parameter("weight").detach()[0]
@@ -299,7 +295,7 @@ def same_as_torch(run: Run) -> None:
 
     def apart(batches: Tensor) -> Tensor:
         ends = [
-            list(descend(d, start, rates))[-1]
+            last_iterate(d, start, rates)
             for d in (minibatch_direction(half_square, [x, y], batches), full)
         ]
         return (ends[0] - ends[1]).abs().max()
@@ -473,7 +469,7 @@ def interpolation(run: Run) -> None:
     chosen = draw_batches(30, 1, 800, trials=(20,), generator=run.generator)
     direction = minibatch_direction(half_square, [x, x @ goal], chosen)
     start = torch.zeros(20, 3, dtype=torch.float64)
-    end = list(descend(direction, start, [1.0] * 800))[-1]
+    end = last_iterate(direction, start, [1.0] * 800)
     run.erratum(
         "robbins-monro-necessary",
         r"\sum\eta_i^2=\infty \implies \text{no convergence: } \|\theta_{800}-\theta^\star\|\ge"
@@ -495,16 +491,9 @@ def smoothed_norm(centre: Tensor, softness: float) -> Function:
     return r
 
 
-def average_of_iterates(
-    direction: Direction, start: Tensor, iterations: int, projection: Function | None = None
-) -> Tensor:
-    """The mean of Θ⁰, ..., Θᴷ⁻¹ with the step 1/√K."""
-    steps = [1 / math.sqrt(iterations)] * iterations
-    total = torch.zeros_like(start)
-    for k, theta in enumerate(descend(direction, start, steps, projection)):
-        if k < iterations:
-            total += theta
-    return total / iterations
+def root_steps(count: int) -> list[float]:
+    """The step 1/√K, K times."""
+    return [1 / math.sqrt(count)] * count
 
 
 def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval]]:
@@ -518,7 +507,7 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
         for count in run.track(sizes, "averaged descent"):
             oracle = with_unit_noise(gradient_of(r), run.generator)
             start = torch.zeros(trials, 3, dtype=torch.float64)
-            mean = average_of_iterates(oracle, start, count, projection)
+            mean = average_iterate(oracle, start, root_steps(count), projection)
             found.append(mean_interval(r(mean) - softness / 2))
         return found
 
@@ -527,8 +516,8 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
     def stuck(count: int) -> Interval:
         """Steps of 1 instead of 1/√K."""
         oracle = with_unit_noise(gradient_of(r), run.generator)
-        path = descend(oracle, torch.zeros(trials, 3, dtype=torch.float64), [1.0] * count)
-        return mean_interval(r(list(path)[-1]) - softness / 2)
+        start = torch.zeros(trials, 3, dtype=torch.float64)
+        return mean_interval(r(last_iterate(oracle, start, [1.0] * count)) - softness / 2)
 
     last = sizes[-1]
     broken = stuck(100)
@@ -575,7 +564,7 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
     def risk(theta: Tensor) -> Tensor:
         return logistic(theta[..., None, :], x, y).mean(-1)
 
-    *_, best = descend(
+    best = last_iterate(
         gradient_of(risk), torch.zeros(3, dtype=torch.float64), [4.0] * 400, onto_ball(1.0)
     )
     count = 100
@@ -583,7 +572,8 @@ def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval
 
     def gap(labels: Tensor) -> Interval:
         direction = minibatch_direction(logistic, [x, labels], chosen)
-        mean = average_of_iterates(direction, torch.zeros(trials, 3, dtype=torch.float64), count)
+        start = torch.zeros(trials, 3, dtype=torch.float64)
+        mean = average_iterate(direction, start, root_steps(count))
         return mean_interval(risk(mean) - risk(best))
 
     real, biased = gap(y), gap(-y)
@@ -607,7 +597,7 @@ def printed_theorem(run: Run) -> None:
     # K = 1, r = 100 θ², D = ±0.9: both outcomes
     coin = torch.tensor([[0.9], [-0.9]], dtype=torch.float64)
     start = torch.zeros(2, 1, dtype=torch.float64)
-    _, end = descend(lambda _t, _k: coin, start, [1.0])
+    end = last_iterate(lambda _t, _k: coin, start, [1.0])
     run.erratum(
         "averaged-descent-index",
         r"\mathbb E\,r\bigl(\tfrac1K\sum_{k=1}^K\Theta^{(k)}\bigr)-r(\theta^*)\le1/\sqrt K",
@@ -621,13 +611,11 @@ def printed_theorem(run: Run) -> None:
         r"\text{the same with } \bar\Theta=\tfrac1K\sum_{k=0}^{K-1}\Theta^{(k)}",
         promised=averaged_descent_bound(1),
         relation="<=",
-        measured=(100 * average_of_iterates(lambda _t, _k: coin, start, 1).square()).mean(),
+        measured=(100 * average_iterate(lambda _t, _k: coin, start, [1.0]).square()).mean(),
         reason="K = 1: the average is the start",
     )
-    count = 100
-    steps = [1 / math.sqrt(count)] * count
     path = torch.stack(
-        list(descend(lambda t, _: -torch.ones_like(t), torch.zeros(1).double(), steps))
+        list(descend(lambda t, _: -torch.ones_like(t), torch.zeros(1).double(), root_steps(100)))
     )
     run.erratum(
         "averaged-descent-leaves-ball",
@@ -648,7 +636,7 @@ def printed_theorem(run: Run) -> None:
                 descend(
                     lambda t, k, a=height, g=slope: a * g(t, k),  # type: ignore[misc]
                     torch.zeros(1, dtype=torch.float64),
-                    [1 / math.sqrt(count)] * count,
+                    root_steps(count),
                 )
             )
         )

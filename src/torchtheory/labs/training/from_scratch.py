@@ -42,7 +42,7 @@ from torchtheory.training.two_clouds import (
     two_gaussian_clouds,
 )
 
-FRESH = 100_000
+FRESH = 40_000
 
 
 @lab(
@@ -54,7 +54,7 @@ FRESH = 100_000
     full={"width": 200, "iterations": 500},
 )
 def mlp_from_scratch(
-    run: Run, samples: int = 1000, width: int = 40, iterations: int = 60, rate: float = 0.5
+    run: Run, samples: int = 1000, width: int = 40, iterations: int = 50, rate: float = 0.5
 ) -> None:
     """Layer classes with a forward and a backward, as the lectures write them, are put to the test.
 
@@ -285,7 +285,7 @@ def container(run: Run) -> None:
     _, y_hat = loss.forward(outputs, y)
     net.backward(loss.backward(y_hat, y))
     entropy = F.binary_cross_entropy_with_logits(twin(x), y)
-    theirs = [g.T.reshape(-1) for g in torch.autograd.grad(entropy, list(twin.parameters()))]
+    theirs = [g.t().reshape(-1) for g in torch.autograd.grad(entropy, list(twin.parameters()))]
     ours = [g.reshape(-1) for layer in net.linear_layers for g in (layer.dW, layer.db)]
     unmasked: list[Tensor] = []
     dz = loss.backward(y_hat, y)

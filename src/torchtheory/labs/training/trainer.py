@@ -217,7 +217,9 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
     still = copy.deepcopy(start)
     fit(still, data, epochs=7, batch_size=samples, optimizer="sgd", learning_rate=rate,
         weight_decay=decay, loss=lambda outputs, y: 0 * outputs.sum())  # fmt: skip
-    first, last = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (start, still))
+    first, last = (
+        torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (start, still)
+    )
     run.claim(
         "N-122",
         r"\nabla\ell = 0: \quad \theta_t = (1-\eta\mu)^t\,\theta_0",
@@ -341,7 +343,8 @@ def least_squares(run: Run, law: Law, samples: int) -> None:
     by_hand = torch.stack([((x @ law.weight) * s - y).square().mean() for s in slopes])
     run.claim(
         "A-14",
-        r"|\mathcal F| < \infty: \quad \hat R_s(f^{\mathrm{erm}}) = \min_{f\in\mathcal F}\hat R_s(f)",
+        r"|\mathcal F| < \infty: \quad "
+        r"\hat R_s(f^{\mathrm{erm}}) = \min_{f\in\mathcal F}\hat R_s(f)",
         promised=float(by_hand.min()),
         relation="==",
         measured=risks[best],
@@ -561,8 +564,8 @@ def plot_boundary(axes: Any, net: nn.Module, x: Tensor, y: Tensor, history: Hist
     loss.set(xlabel="epoch", yscale="log")
     loss.legend()
     low, high = x.min(0).values - 0.4, x.max(0).values + 0.4
-    a = torch.linspace(float(low[0]), float(high[0]), 120, dtype=x.dtype)
-    b = torch.linspace(float(low[1]), float(high[1]), 100, dtype=x.dtype)
+    a = torch.linspace(float(low[0]), float(high[0]), 80, dtype=x.dtype)
+    b = torch.linspace(float(low[1]), float(high[1]), 60, dtype=x.dtype)
     grid = torch.stack(torch.meshgrid(a, b, indexing="xy"), 2)
     with torch.no_grad():
         p = net(grid.reshape(-1, 2)).softmax(1)[:, 1].reshape(grid.shape[:2])

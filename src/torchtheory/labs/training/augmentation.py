@@ -1,0 +1,223 @@
+"""Data augmentation: an invariance learned from transformed copies of the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.intervals import mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.real import digits
+from torchtheory.data.real import split as split_pair
+from torchtheory.training.augmentation import (
+    OneOf,
+    Shift,
+    Transform,
+    augmented,
+    invariance_gap,
+    shifts,
+)
+from torchtheory.training.fit import fit
+from torchtheory.training.risk import empirical_risk
+
+
+@lab(
+    "augmentation",
+    room="training",
+    covers=["N-134"],
+    title="Augmentation by a group makes least squares invariant, and a network nearly so",
+    full={"samples": 1200, "epochs": 60, "repeats": 10, "length": 24},
+)
+def augmentation(
+    run: Run, length: int = 9, samples: int = 400, epochs: int = 15, repeats: int = 4
+) -> None:
+    """Every sample is joined by its transformed copies, with the same label.
+
+    A least-squares problem on signals of `length` values is augmented by all cyclic shifts: these
+    form a group, and the solution is the same for every shift, namely constant. Leaving one
+    shift out, or leaving the identity out, breaks that. Drawing a copy on the fly has the
+    same expected loss as training on all copies. Then networks are trained on `samples` digits,
+    with and without shifts by one pixel drawn on the fly, and tested on shifted digits.
+    """
+    group = [Shift(0, k, 1, length, cyclic=True) for k in range(1, length)]
+    x, y = run.randn(5, length), run.randn(5)
+    full = augmented((x, y), group)
+    run.claim(
+        "N-134",
+        r"\#\bigcup_{k=1}^K\{(\tau_k(x_i), y_i)\} = Kn",
+        promised=length * len(x),
+        relation="==",
+        measured=len(full),
+        control=Control(
+            "the identity is not among the transformations",
+            len(augmented((x, y), group, include_identity=False)),
+        ),
+    )
+    missing = sum(
+        not bool((augmented((x, y), group, include_identity=False).x == row).all(1).any())
+        for row in x
+    )
+    run.claim(
+        "N-134",
+        r"\text{the originals are among the augmented data: originals lost}",
+        promised=0,
+        relation="==",
+        measured=sum(not bool((full.x == row).all(1).any()) for row in x),
+        control=Control("the identity is not among the transformations", missing),
+    )
+
+    def solution(transforms: list[Shift]) -> nn.Linear:
+        """Least squares on the union; of least norm where there are several."""
+        data = augmented((x, y), transforms)
+        made = nn.Linear(length, 1, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            made.weight.copy_((torch.linalg.pinv(data.x) @ data.y).unsqueeze(0))
+        return made
+
+    invariant, broken = solution(group), solution(group[:-1])
+    fresh = run.randn(200, length)
+    every: list[Transform] = [*group]
+    run.claim(
+        "N-134",
+        r"\text{all } \tau_k \text{ of a group: least squares gives } f\circ\tau_k = f:"
+        r"\ \text{relative change of the outputs}",
+        promised=0,
+        relation="==",
+        measured=invariance_gap(invariant, fresh, every),
+        tolerance=1e-8,
+        control=Control("one shift is left out", invariance_gap(broken, fresh, every)),
+    )
+    # the invariant linear functions are multiples of the sum: fit that one number
+    sums = x.sum(1)
+    best = float((sums * y).sum() / (sums * sums).sum()) * torch.ones(length, dtype=x.dtype)
+    run.claim(
+        "N-134",
+        r"\text{... the least-squares solution among the invariant functions}",
+        promised=best,
+        relation="==",
+        measured=invariant.weight.detach().squeeze(0),
+        tolerance=1e-8,
+        control=Control("one shift is left out", broken.weight.detach().squeeze(0)),
+    )
+    theta = run.randn(length)
+    everything = float((full.x @ theta - full.y).square().mean())
+    draws, originals = 3000, (x @ theta - y).square().mean()
+    draw = OneOf(every)
+    losses = torch.stack(
+        [(draw(x, run.generator) @ theta - y).square().mean() for _ in range(draws)]
+    )
+    interval = mean_interval(losses, 0.999)
+    run.claim(
+        "N-134",
+        r"\text{on the fly: } \mathbb E_\tau\, \hat R(\theta; \tau(x)) = "
+        r"\hat R(\theta; \text{all copies})",
+        promised=everything,
+        relation="~",
+        measured=interval.estimate,
+        interval=interval,
+        control=Control(
+            "the loss on the originals alone", interval.estimate, float(originals), interval
+        ),
+    )
+
+    moves = shifts(1, 8, 8)
+    rows = [one_training(seed, samples, epochs, moves) for seed in run.track(range(repeats))]
+    table = torch.tensor(rows, dtype=torch.float64)
+    plain_gap, with_gap, plain_error, with_error, plain_still, with_still = table.T
+    fewer = mean_interval(plain_error - with_error, 0.99)
+    unmoved = mean_interval(table.new_zeros(repeats) + 1e-3 * run.randn(repeats), 0.99)
+    run.claim(
+        "N-134",
+        r"\text{digits shifted by a pixel: error without minus error with augmentation} > 0",
+        promised=0,
+        relation=">",
+        measured=fewer.low,
+        reason=f"the lower end of a 99% interval over {repeats} trainings",
+        control=Control("the two networks differ by noise only", unmoved.low),
+    )
+    run.claim(
+        "N-134",
+        r"\text{invariance gap with augmentation / without}",
+        promised=1,
+        relation="<",
+        measured=with_gap / plain_gap,
+        control=Control("untrained networks", plain_gap / plain_gap),
+    )
+    run.table(
+        "digits",
+        ["training", "error, digits as they are", "error, shifted digits", "invariance gap"],
+        [
+            ("plain", plain_still.mean(), plain_error.mean(), plain_gap.mean()),
+            ("augmented", with_still.mean(), with_error.mean(), with_gap.mean()),
+        ],
+        caption=f"Networks trained on {samples} digits, mean of {repeats} trainings",
+    )
+    pixels = split_pair(*digits(torch.float64), 0.4, 0)[1][0]
+    run.figure(
+        "shifts",
+        lambda axes: plot_shifts(axes, pixels[3], moves, plain_gap, with_gap, repeats),
+        caption="A digit and its copies shifted by one pixel; how far the outputs move under each "
+        "shift, relative to how much they vary.",
+        grid=(1, 2),
+        size=(9, 3.2),
+    )
+
+
+def one_training(
+    seed: int, samples: int, epochs: int, moves: list[Transform]
+) -> tuple[float, float, float, float, float, float]:
+    """Gaps and errors of two networks that differ in the augmentation only."""
+    (x, y), (test_x, test_y) = split_pair(*digits(torch.float64), 0.4, seed)
+    x, y = x[:samples], y[:samples]
+    test_x, test_y = test_x[:300], test_y[:300]
+    gaps, errors, still = [], [], []
+    for augment in (None, OneOf(moves)):
+        generator = torch.Generator().manual_seed(seed)
+        net = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)).double()
+        for p in net.parameters():
+            nn.init.normal_(p, std=0.1, generator=generator)
+        fit(
+            net,
+            (x, y),
+            epochs=epochs,
+            batch_size=50,
+            learning_rate=0.01,
+            augment=augment,
+            seed=seed,
+        )
+        gaps.append(float(invariance_gap(net, test_x, moves).mean()))
+        moved = augmented((test_x, test_y), moves, include_identity=False)
+        errors.append(mistakes(net, moved.x, moved.y))
+        still.append(mistakes(net, test_x, test_y))
+    return gaps[0], gaps[1], errors[0], errors[1], still[0], still[1]
+
+
+def mistakes(net: nn.Module, x: Tensor, y: Tensor) -> float:
+    def wrong(outputs: Tensor, labels: Tensor) -> Tensor:
+        return (outputs.argmax(1) != labels).to(outputs.dtype).mean()
+
+    return empirical_risk(net, (x, y), loss=wrong).value
+
+
+def plot_shifts(
+    axes: Any, digit: Tensor, moves: list[Transform], plain: Tensor, better: Tensor, repeats: int
+) -> None:
+    left, right = axes[0]
+    board = torch.full((3 * 9 + 1, 3 * 9 + 1), 0.4, dtype=digit.dtype)
+    images = [m(digit[None]).reshape(8, 8) for m in moves]
+    images.insert(4, digit.reshape(8, 8))
+    for i, image in enumerate(images):
+        a, b = 1 + 9 * (i // 3), 1 + 9 * (i % 3)
+        board[a : a + 8, b : b + 8] = image
+    left.imshow(board, cmap="gray_r")
+    left.set(xticks=[], yticks=[], title="one digit, nine copies")
+    left.grid(False)
+    place = range(repeats)
+    right.bar([p - 0.2 for p in place], plain, 0.4, label="plain")
+    right.bar([p + 0.2 for p in place], better, 0.4, label="augmented")
+    right.set(xlabel="training", ylabel="invariance gap", xticks=list(place), ylim=(0, None))
+    right.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.16))

@@ -1,0 +1,369 @@
+"""Distillation: a small network learns from a large one's probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.intervals import fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.real import digits
+from torchtheory.data.real import split as split_pair
+from torchtheory.training.distillation import (
+    agreement,
+    distill,
+    distillation_gradient,
+    distillation_loss,
+)
+from torchtheory.training.fit import fit
+
+
+@lab(
+    "distillation",
+    room="training",
+    covers=["N-136", "N-137", "N-138"],
+    title="A student that hears the teacher's doubts learns more than from labels",
+    errata=["distillation-loss-without-minus", "distillation-gradient-of-logits"],
+    full={
+        "repeats": 10,
+        "points": 20_000,
+        "epochs": 40,
+        "temperatures": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
+    },
+)
+def distillation(
+    run: Run,
+    repeats: int = 4,
+    labelled: int = 60,
+    points: int = 1500,
+    epochs: int = 20,
+    temperatures: tuple[float, ...] = (1.0, 4.0, 16.0),
+) -> None:
+    """The cross-entropy of tempered probabilities, its gradient, its limits, and what it is for.
+
+    Random logits check that the loss is least, and equal to the teacher's entropy, exactly when
+    the student's logits are the teacher's plus a constant; that the gradient is (q - p)/T; and
+    that T² times it tends to the difference of centred logits at rate 1/T. Then a teacher is
+    trained on digits, and the same small student three times: on a few labels, on the
+    teacher's most likely classes for many inputs made by mixing unlabelled digits, and on its
+    tempered probabilities for them. Look at the curves: the soft student follows the teacher.
+    """
+    loss_and_gradient(run)
+    high_temperature(run)
+    rows, curves = experiment(run, repeats, labelled, points, epochs, temperatures)
+    names = ["a few labels", "hard answers", *[f"T = {t:g}" for t in temperatures]]
+    error, agree = rows[..., 0], rows[..., 1]
+    run.table(
+        "students",
+        ["student trained on", "test error", "agreement with the teacher"],
+        [("the teacher itself", rows[:, 0, 0].mean(), 1.0)]
+        + [(n, error[:, i + 1].mean(), agree[:, i + 1].mean()) for i, n in enumerate(names)],
+        caption=f"Means of {repeats} trainings on digits: {labelled} labels, {points} made inputs",
+    )
+    run.figure(
+        "students",
+        lambda axes: plot_students(axes, curves, names, error[:, 1:], agree[:, 1:], error[:, 0]),
+        caption="Left: test error of one student while it trains. Right: error and agreement with "
+        "the teacher, one dot a training; the line is the teacher's own error.",
+        grid=(1, 2),
+        size=(10, 3.4),
+    )
+
+
+def loss_and_gradient(run: Run) -> None:
+    teacher, student = 2 * run.randn(40, 6), 2 * run.randn(40, 6)
+    scales = (0.3, 1.0, 2.5, 20.0)
+
+    def entropy(logits: Tensor, t: float) -> Tensor:
+        return torch.special.entr((logits / t).softmax(1)).sum(1)
+
+    def each(f: Tensor, g: Tensor, t: float) -> Tensor:
+        """The expanded form of the loss, sample by sample."""
+        p = (f / t).softmax(1)
+        return -(p * (g / t - torch.logsumexp(g / t, 1, keepdim=True))).sum(1)
+
+    run.claim(
+        "N-136",
+        r"-\sum_y p_y\log q_y = -\sum_y p_y\big(\tfrac{G_y}{T} - \log\sum_{y'}e^{G_{y'}/T}\big)",
+        promised=[float(each(teacher, student, t).mean()) for t in scales],
+        relation="==",
+        measured=[float(distillation_loss(teacher, student, t)) for t in scales],
+        tolerance=1e-12,
+        control=Control(
+            "the temperature is left out of the first term",
+            [float(distillation_loss(teacher, student * t, t)) for t in scales],
+        ),
+    )
+    excess = torch.cat([each(teacher, student, t) - entropy(teacher, t) for t in scales])
+    run.claim(
+        "N-136",
+        r"\ell - H(p) > 0 \text{ unless } G - F \text{ is constant}",
+        promised=1e-9,
+        relation=">",
+        measured=excess,
+        control=Control(
+            "G = F + 3",
+            torch.cat([each(teacher, teacher + 3, t) - entropy(teacher, t) for t in scales]),
+        ),
+    )
+    run.claim(
+        "N-136",
+        r"G = F + c\mathbf 1: \quad \ell = H(p)",
+        promised=torch.stack([entropy(teacher, t).mean() for t in scales]),
+        relation="==",
+        measured=[float(distillation_loss(teacher, teacher - 7, t)) for t in scales],
+        tolerance=1e-12,
+        control=Control(
+            "one logit is moved",
+            [
+                float(distillation_loss(teacher, teacher + torch.eye(6, dtype=teacher.dtype)[0], t))
+                for t in scales
+            ],
+        ),
+    )
+    run.claim(
+        "N-136",
+        r"T\to\infty: \ p, q \to \tfrac1k \text{ and } \ell \to \log k",
+        promised=float(torch.tensor(6.0, dtype=torch.float64).log()),
+        relation="==",
+        measured=float(distillation_loss(teacher, student, 1e5)),
+        tolerance=1e-6,
+        control=Control("T = 1", float(distillation_loss(teacher, student, 1.0))),
+    )
+    run.erratum(
+        "distillation-loss-without-minus",
+        r"\sum_y p_y\log q_y \text{ is least when the student agrees with the teacher}",
+        promised=float(-each(teacher, teacher, 1.0).mean()),
+        relation=">=",
+        measured=float(-each(teacher, student, 1.0).mean()),
+        reason="without the minus sign, students that disagree have a smaller value",
+    )
+
+    moved = student.clone().requires_grad_()
+    by_autograd = []
+    for t in scales:
+        (g,) = torch.autograd.grad(distillation_loss(teacher, moved, t) * len(moved), moved)
+        by_autograd.append(g)
+    formula = torch.cat([distillation_gradient(teacher, student, t) for t in scales])
+    run.claim(
+        "N-137",
+        r"\partial\ell/\partial G_y = \tfrac1T(q_y - p_y)",
+        promised=torch.cat(by_autograd),
+        relation="==",
+        measured=formula,
+        tolerance=1e-12,
+        control=Control("the printed sign", -formula),
+    )
+    h, differences = 1e-5, []
+    for j in range(6):
+        step = h * torch.eye(6, dtype=torch.float64)[j]
+        differences.append(
+            (each(teacher, student + step, 2.5) - each(teacher, student - step, 2.5)) / (2 * h)
+        )
+    run.claim(
+        "N-137",
+        r"\text{the same by central differences, } T = 2.5",
+        promised=torch.stack(differences, 1),
+        relation="==",
+        measured=distillation_gradient(teacher, student, 2.5),
+        tolerance=1e-8,
+        control=Control(
+            "without the factor 1/T", 2.5 * distillation_gradient(teacher, student, 2.5)
+        ),
+    )
+    certain = torch.full((40, 6), -1e9, dtype=torch.float64)
+    certain[:, 2] = 0
+    hard = student.softmax(1)
+    hard[:, 2] -= 1
+    run.claim(
+        "N-137",
+        r"\text{a certain teacher and } T = 1: \quad \partial\ell/\partial G = q - e_y",
+        promised=hard,
+        relation="==",
+        measured=distillation_gradient(certain, student, 1.0),
+        tolerance=1e-12,
+        control=Control("a teacher with doubts", distillation_gradient(teacher, student, 1.0)),
+    )
+    run.erratum(
+        "distillation-gradient-of-logits",
+        r"\partial\ell/\partial G = \text{difference of tempered logits } (F - G)/T",
+        promised=(teacher - student) / 2.5,
+        relation="==",
+        measured=distillation_gradient(teacher, student, 2.5),
+        tolerance=1e-6,
+        reason="it is a difference of probabilities, with the other sign",
+    )
+
+
+def high_temperature(run: Run) -> None:
+    teacher, student = run.randn(20, 5), run.randn(20, 5)
+
+    def centred(logits: Tensor) -> Tensor:
+        return logits - logits.mean(1, keepdim=True)
+
+    limit = (centred(student) - centred(teacher)) / 5
+    heats = [10.0 * 2**j for j in range(8)]
+
+    def distances(target: Tensor) -> list[float]:
+        return [
+            float((t**2 * distillation_gradient(teacher, student, t) - target).norm())
+            for t in heats
+        ]
+
+    slope = fit_slope(heats, distances(limit), 0.99)
+    uncentred = fit_slope(heats, distances((student - teacher) / 5), 0.99)
+    run.claim(
+        "N-137",
+        r"\big\|T^2\,\partial\ell/\partial G - \tfrac1k[(G-\bar G)-(F-\bar F)]\big\| \propto T^{-1}",
+        promised=-1,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        tolerance=0.02,
+        control=Control("logits that are not centred", uncentred.estimate, interval=uncentred),
+    )
+
+
+def experiment(
+    run: Run,
+    repeats: int,
+    labelled: int,
+    points: int,
+    epochs: int,
+    temperatures: tuple[float, ...],
+) -> tuple[Tensor, dict[str, list[float]]]:
+    """Error and agreement ``[repeats, 1 + students, 2]``, and the error curves of the first."""
+    (x, y), (test_x, test_y) = split_pair(*digits(torch.float64), 0.3, 0)
+    teacher = network((64, 100, 100, 10), 0)
+    fit(teacher, (x, y), epochs=30, batch_size=64, learning_rate=3e-3)
+    clueless = network((64, 100, 100, 10), 1)
+    settings: dict[str, Any] = {"epochs": epochs, "batch_size": 64, "learning_rate": 5e-3}
+
+    def judged(net: nn.Module) -> tuple[float, float]:
+        with torch.no_grad():
+            wrong = (net(test_x).argmax(1) != test_y).double().mean()
+        return float(wrong), agreement(net, teacher, test_x)
+
+    rows, curves, baseless = [], {}, []
+    for seed in run.track(range(repeats), "students"):
+        chosen = torch.randperm(len(x), generator=run.generator)[:labelled]
+        made = mixtures(x, points, run.generator)
+        few = network((64, 16, 10), seed)
+        # as many steps as the other students take
+        passes = max(1, epochs * points // (64 * -(-labelled // 64)))
+        few_curve: list[float] = []
+        fit(few, (x[chosen], y[chosen]), epochs=min(passes, 4 * epochs), batch_size=64,
+            learning_rate=5e-3, seed=seed)  # fmt: skip
+        hard = network((64, 16, 10), seed)
+        answers = _answers(teacher, made)
+        fit(hard, (made, answers), seed=seed, **settings)
+        students = {"a few labels": few, "hard answers": hard}
+        for t in temperatures:
+            soft = network((64, 16, 10), seed)
+            watch: list[float] = []
+
+            def note(model: nn.Module, _: object, watch: list[float] = watch) -> None:
+                with torch.no_grad():
+                    watch.append(float((model(test_x).argmax(1) != test_y).double().mean()))
+
+            distill(teacher, soft, made, temperature=t, seed=seed, callbacks=[note], **settings)
+            students[f"T = {t:g}"] = soft
+            if seed == 0:
+                curves[f"T = {t:g}"] = watch
+        rows.append([judged(teacher), *map(judged, students.values())])
+        if seed == 0:
+            again = network((64, 16, 10), seed)
+
+            def note_few(model: nn.Module, _: object) -> None:
+                with torch.no_grad():
+                    few_curve.append(float((model(test_x).argmax(1) != test_y).double().mean()))
+
+            fit(again, (x[chosen], y[chosen]), epochs=epochs, batch_size=64, learning_rate=5e-3,
+                seed=seed, callbacks=[note_few])  # fmt: skip
+            curves["a few labels"] = few_curve
+        lost = network((64, 16, 10), seed)
+        distill(clueless, lost, made, temperature=temperatures[-1], seed=seed,
+                **{**settings, "epochs": 2})  # fmt: skip
+        baseless.append(judged(lost)[0])
+    table = torch.tensor(rows, dtype=torch.float64)
+    from_labels, warm = table[:, 1, 0], table[:, 3:, 0].mean(1)
+    gain = mean_interval(from_labels - warm, 0.99)
+    without = mean_interval(from_labels - torch.tensor(baseless, dtype=torch.float64), 0.99)
+    run.claim(
+        "N-138",
+        r"\text{error of the student of a few labels minus that of the distilled one} > 0",
+        promised=0,
+        relation=">",
+        measured=gain.low,
+        reason=f"the lower end of a 99% interval over {repeats} students",
+        control=Control("the teacher is untrained", without.low),
+    )
+    run.claim(
+        "N-138",
+        r"\text{agreement of the distilled student with its teacher exceeds that of the student "
+        r"of a few labels: difference}",
+        promised=0,
+        relation=">",
+        measured=table[:, 3:, 1].mean(1) - table[:, 1, 1],
+        control=Control("the student of a few labels itself", 0.0),
+    )
+    return table, curves
+
+
+def mixtures(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Inputs made from unlabelled ones: a digit with a little of another, and noise."""
+    first, second = (torch.randint(0, len(x), (count,), generator=generator) for _ in range(2))
+    share = 0.35 * torch.rand(count, 1, generator=generator, dtype=x.dtype)
+    noise = 0.1 * torch.randn(count, x.shape[1], generator=generator, dtype=x.dtype)
+    return ((1 - share) * x[first] + share * x[second] + noise).clamp(0, 1)
+
+
+def network(sizes: tuple[int, ...], seed: int) -> nn.Sequential:
+    """A ReLU network with He's initial weights drawn with the seed."""
+    generator = torch.Generator().manual_seed(seed)
+    layers: list[nn.Module] = []
+    for before, after in zip(sizes[:-1], sizes[1:], strict=True):
+        layer = nn.Linear(before, after, dtype=torch.float64)
+        nn.init.normal_(layer.weight, std=(2 / before) ** 0.5, generator=generator)
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _answers(teacher: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        answers: Tensor = teacher(x).argmax(1)
+    return answers
+
+
+def plot_students(
+    axes: Any,
+    curves: dict[str, list[float]],
+    names: list[str],
+    error: Tensor,
+    agree: Tensor,
+    teacher: Tensor,
+) -> None:
+    left, right = axes[0]
+    for name, values in curves.items():
+        left.plot(range(1, len(values) + 1), values, label=name)
+    left.axhline(float(teacher[0]), color="black", linestyle="--", linewidth=1, label="teacher")
+    left.set(xlabel="epoch", ylabel="test error", yscale="log")
+    left.legend()
+    place = torch.arange(len(names))
+    for row in range(len(error)):
+        right.scatter(
+            place - 0.1, error[row], s=14, color="C0", label="error" if row == 0 else None
+        )
+        right.scatter(
+            place + 0.1, 1 - agree[row], s=14, color="C1", marker="^",
+            label="disagreement with the teacher" if row == 0 else None,
+        )  # fmt: skip
+    right.axhline(float(teacher.mean()), color="black", linestyle="--", linewidth=1)
+    right.set(ylabel="share of test digits", ylim=(0, None))
+    right.set_xticks(place.tolist(), [n.replace(" ", "\n", 1) for n in names])
+    right.legend()

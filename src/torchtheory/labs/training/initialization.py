@@ -1,0 +1,695 @@
+"""Initialisers: what each keeps constant in one layer, and what becomes of it over many."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.activations import activation
+from torchtheory.nets.feedforward import mlp
+from torchtheory.nets.labelled import at_least
+from torchtheory.training.gaussian_moments import second_moment
+from torchtheory.training.initialization import (
+    Distribution,
+    Scheme,
+    draw_weight,
+    initialize,
+    weight_variance,
+)
+from torchtheory.training.signal_propagation import (
+    Signal,
+    measure_signal,
+    predict_signal,
+    predict_signal_of,
+)
+
+EXACT = 1e-12
+
+
+@lab(
+    "initialization",
+    room="training",
+    covers=["N-116", "N-117", "N-118", "N-119", "N-120"],
+    title="What each initialiser keeps constant",
+    errata=["lecun-variance-is-deviation", "orthogonal-eigenvalues-signs"],
+    full={"width": 400, "trials": 4000, "depth": 100},
+)
+def initialization(run: Run, width: int = 60, trials: int = 600, depth: int = 40) -> None:
+    """Draw many layers by every scheme and measure what the scheme promises, with intervals.
+
+    Weights are drawn `trials` times; inputs are random with a deviation of 3, so that a variance
+    cannot pass for a deviation. LeCun keeps the variance going forward, Xavier splits the
+    difference between forward and backward, He makes up for ReLU's lost half, and orthogonal
+    weights keep every single length, exactly, through `depth` layers. The same initialisers
+    applied to a whole network, convolutions with groups included, are torch's own.
+    """
+    at_least(width, 4, "width")
+    at_least(trials, 30, "trials")
+    variance_of_draws(run, width)
+    forward_and_backward(run, width, trials)
+    rectified(run, width, trials)
+    orthogonal(run, width, depth)
+    whole_models(run)
+
+
+def variance_of_draws(run: Run, width: int) -> None:
+    """The two distributions of one variance, and the uniform one's range."""
+    sigma, draws = 0.7, 200 * width
+    for distribution in ("normal", "uniform"):
+        kind: Distribution = distribution
+        weight = draw_weight((200, width), sigma**2, distribution=kind, random=run.generator)
+        other = draw_weight((200, width), sigma, distribution=kind, random=run.generator)
+        found, broken = mean_interval(weight.square().ravel()), mean_interval(other.square().ravel())
+        run.claim(
+            "N-116",
+            rf"\mathbb E\theta^2=\sigma^2 \text{{ for the {distribution} distribution}}",
+            promised=sigma**2,
+            relation="~",
+            measured=found.estimate,
+            interval=found,
+            reason=f"{draws} draws, σ = {sigma}, 99 % interval",
+            control=Control(
+                "σ passed where the variance belongs", broken.estimate, interval=broken
+            ),
+        )
+    weight = draw_weight((200, width), sigma**2, distribution="uniform", random=run.generator)
+    normal = draw_weight((200, width), sigma**2, random=run.generator)
+    run.claim(
+        "N-116",
+        r"|\theta|\le\sqrt3\,\sigma \text{ for the uniform distribution}",
+        promised=math.sqrt(3) * sigma,
+        relation="<=",
+        measured=weight.abs().max(),
+        tolerance=EXACT,
+        control=Control("the normal distribution of the same variance", normal.abs().max()),
+    )
+
+
+def forward_and_backward(run: Run, width: int, trials: int) -> None:
+    """Second moments through one linear layer that is not square, either way."""
+    n, m, deviation = width, width // 2, 3.0
+    x = deviation * run.randn(trials, n, 1)
+    delta = run.randn(trials, m, 1)
+
+    def gains(scheme: Scheme) -> tuple[Interval, Interval]:
+        weight = draw_weight((trials, m, n), scheme, random=run.generator)
+        ahead = (weight @ x).square().mean((1, 2)) / deviation**2
+        back = (weight.mT @ delta).square().mean((1, 2))
+        return mean_interval(ahead), mean_interval(back)
+
+    found = {scheme: gains(scheme) for scheme in ("lecun", "xavier", "he")}
+    lecun, xavier = found["lecun"], found["xavier"]
+    shifted = deviation * (run.randn(trials, n, 1) + 1)
+    weight = draw_weight((trials, m, n), "lecun", random=run.generator)
+    with_mean = mean_interval((weight @ shifted).square().mean((1, 2)))
+    run.claim(
+        "N-117",
+        r"\operatorname{Var}[(Wx)_i]=\gamma^2 \text{ for inputs of mean 0 and deviation } \gamma",
+        promised=deviation**2,
+        relation="~",
+        measured=deviation**2 * lecun[0].estimate,
+        interval=_scaled(lecun[0], deviation**2),
+        reason=f"{trials} layers of {m} units with {n} inputs, γ = {deviation:g}, 99 % interval",
+        control=Control(
+            "inputs of deviation γ whose mean is γ, not 0",
+            with_mean.estimate,
+            interval=with_mean,
+        ),
+    )
+    run.erratum(
+        "lecun-variance-is-deviation",
+        r"\operatorname{Var}[(Wx)_i]=\gamma \text{ for inputs of standard deviation } \gamma",
+        promised=deviation,
+        relation="~",
+        measured=deviation**2 * lecun[0].estimate,
+        interval=_scaled(lecun[0], deviation**2),
+        reason=f"γ = {deviation:g}: the variance stays γ² = {deviation**2:g}",
+    )
+    for place, (direction, share) in enumerate(
+        [("forward", 2 * n / (n + m)), ("backward", 2 * m / (n + m))]
+    ):
+        run.claim(
+            "N-118",
+            rf"\text{{Xavier, {direction}: second moments are multiplied by }}"
+            + (r"\tfrac{2n}{n+m}" if place == 0 else r"\tfrac{2m}{n+m}"),
+            promised=share,
+            relation="~",
+            measured=xavier[place].estimate,
+            interval=xavier[place],
+            reason=f"n = {n}, m = {m}; {trials} layers, 99 % interval",
+            control=Control("LeCun's weights", lecun[place].estimate, interval=lecun[place]),
+        )
+    square = draw_weight((trials, n, n), "xavier", random=run.generator)
+    ahead = mean_interval((square @ x).square().mean((1, 2)) / deviation**2)
+    back = mean_interval((square.mT @ run.randn(trials, n, 1)).square().mean((1, 2)))
+    for direction, interval, broken in (("W", ahead, xavier[0]), (r"W^\top", back, xavier[1])):
+        run.claim(
+            "N-118",
+            rf"n=m:\ {direction} \text{{ keeps second moments}}",
+            promised=1.0,
+            relation="~",
+            measured=interval.estimate,
+            interval=interval,
+            control=Control("n = 2m", broken.estimate, interval=broken),
+        )
+    run.table(
+        "gains",
+        ["scheme", "σ²", "forward", "promised", "backward", "promised"],
+        [
+            (
+                scheme,
+                weight_variance(scheme, n, m),
+                found[scheme][0].estimate,
+                n * weight_variance(scheme, n, m),
+                found[scheme][1].estimate,
+                m * weight_variance(scheme, n, m),
+            )
+            for scheme in found
+        ],
+        caption=f"Factor on second moments through one linear layer, {n} inputs and {m} outputs.",
+    )
+
+
+def rectified(run: Run, width: int, trials: int) -> None:
+    """Half of the second moment passes ReLU, and He's weights make up for it."""
+    one = torch.ones((), dtype=torch.float64)
+    variances = torch.logspace(-6, 6, 13, dtype=torch.float64)
+    run.claim(
+        "N-119",
+        r"\mathbb E(z)_+^2=\tfrac12\operatorname{Var}z \text{ for symmetric } z",
+        promised=torch.full_like(variances, 0.5),
+        relation="==",
+        measured=second_moment("relu", variances) / variances,
+        tolerance=EXACT,
+        reason="normal z of variances from 1e-6 to 1e6, by quadrature on each half-line",
+        control=Control("tanh instead of ReLU", second_moment("tanh", variances) / variances),
+    )
+    z = run.randn(200, width) + 1
+    lopsided = mean_interval(z.clamp(min=0).square().ravel())
+    even = mean_interval((z - 1).clamp(min=0).square().ravel())
+    run.claim(
+        "N-119",
+        r"\mathbb E(z)_+^2=\tfrac12\operatorname{Var}z \text{, by sampling}",
+        promised=0.5,
+        relation="~",
+        measured=even.estimate,
+        interval=even,
+        control=Control("z not symmetric: mean 1", lopsided.estimate, interval=lopsided),
+    )
+    previous = run.randn(trials, width, 1).clamp(min=0)
+
+    def gain(scheme: Scheme) -> Interval:
+        weight = draw_weight((trials, width, width), scheme, random=run.generator)
+        after = (weight @ previous).clamp(min=0).square().mean((1, 2))
+        return mean_interval(after / previous.square().mean((1, 2)))
+
+    he, xavier = gain("he"), gain("xavier")
+    run.claim(
+        "N-119",
+        r"\sigma^2=\tfrac2n:\ \mathbb E\|(Wa)_+\|^2=\|a\|^2",
+        promised=1.0,
+        relation="~",
+        measured=he.estimate,
+        interval=he,
+        reason=f"{trials} square layers of {width} units, 99 % interval",
+        control=Control("Xavier's weights", xavier.estimate, interval=xavier),
+    )
+    rows = []
+    for name in ("relu", "leaky relu", "tanh", "logistic", "elu", "softplus"):
+        moment = float(second_moment(name, one))
+        rows.append((name, moment, 1 / moment))
+    run.table(
+        "he-gains",
+        ["activation", "E f(Z)²", "n σ² that keeps second moment 1"],
+        rows,
+        caption="He's rule for other activations: σ² = 1/(n E f(Z)²), Z standard normal.",
+    )
+
+
+def orthogonal(run: Run, width: int, depth: int) -> None:
+    """Orthogonal matrices: singular values, lengths, products, and their eigenvalues."""
+    shapes = [(width, width), (width, width // 2), (width // 2, width)]
+    drawn = [draw_weight(shape, "orthogonal", random=run.generator) for shape in shapes]
+    gaussian = [draw_weight(shape, "lecun", random=run.generator) for shape in shapes]
+    run.claim(
+        "N-120",
+        r"\text{every singular value of } W \text{ is } 1",
+        promised=1.0,
+        relation="==",
+        measured=torch.cat([torch.linalg.svdvals(w) for w in drawn]),
+        tolerance=EXACT,
+        reason="square, tall and wide",
+        control=Control(
+            "independent entries of LeCun's variance",
+            torch.cat([torch.linalg.svdvals(w) for w in gaussian]),
+        ),
+    )
+    x = run.randn(width, 20)
+    short = run.randn(width // 2, 20)
+    run.claim(
+        "N-120",
+        r"\|Wx\|=\|x\| \text{ for every } x \text{ (columns orthonormal)}",
+        promised=1.0,
+        relation="==",
+        measured=torch.cat(
+            [
+                (drawn[0] @ x).norm(dim=0) / x.norm(dim=0),
+                (drawn[1] @ short).norm(dim=0) / short.norm(dim=0),
+            ]
+        ),
+        tolerance=EXACT,
+        control=Control(
+            "fewer rows than columns: something must be lost",
+            (drawn[2] @ x).norm(dim=0) / x.norm(dim=0),
+        ),
+    )
+    products = []
+    for scheme in ("orthogonal", "lecun"):
+        product = torch.eye(width, dtype=torch.float64)
+        for _ in range(depth):
+            product = draw_weight((width, width), scheme, random=run.generator) @ product
+        products.append(product)
+    identity = torch.eye(width, dtype=torch.float64)
+    run.claim(
+        "N-120",
+        r"(W_L\cdots W_1)^\top(W_L\cdots W_1)=I",
+        promised=identity,
+        relation="==",
+        measured=products[0].T @ products[0],
+        tolerance=EXACT * depth,
+        reason=f"{depth} layers of {width}",
+        control=Control("LeCun's weights", products[1].T @ products[1]),
+    )
+    traces = torch.stack(
+        [draw_weight((2, 2), "orthogonal", random=run.generator) for _ in range(2000)]
+    )
+    first = mean_interval(traces[:, 0, 0])
+    signed = mean_interval(torch.linalg.qr(run.randn(2000, 2, 2))[0][:, 0, 0])
+    run.claim(
+        "N-120",
+        r"\mathbb EW_{11}=0 \text{: the signs of } R \text{ are taken out of } W=QR\text{'s } Q",
+        promised=0.0,
+        relation="~",
+        measured=first.estimate,
+        interval=first,
+        reason="2000 matrices, 99 % interval; uniformly distributed orthogonal matrices have mean 0",
+        control=Control("the Q of a QR as LAPACK returns it", signed.estimate, interval=signed),
+    )
+    eigenvalues = torch.linalg.eigvals(drawn[0])
+    run.erratum(
+        "orthogonal-eigenvalues-signs",
+        r"\text{the eigenvalues of an orthogonal matrix are } \pm1:\ |\operatorname{Im}\lambda|=0",
+        promised=0.0,
+        relation="==",
+        measured=eigenvalues.imag.abs(),
+        tolerance=1e-6,
+        reason="they lie on the unit circle; it is the singular values that are 1",
+    )
+    run.claim(
+        "N-120",
+        r"\text{the eigenvalues of an orthogonal matrix have } |\lambda|=1",
+        promised=1.0,
+        relation="==",
+        measured=eigenvalues.abs(),
+        tolerance=EXACT,
+        control=Control("LeCun's weights", torch.linalg.eigvals(gaussian[0]).abs()),
+    )
+
+    def plot(axes: Any) -> None:
+        circle = torch.linspace(0, 2 * math.pi, 200)
+        for column, (name, w) in enumerate(
+            [("orthogonal", drawn[0]), ("LeCun", gaussian[0])]
+        ):
+            values = torch.linalg.eigvals(w)
+            axes[0, column].plot(circle.cos(), circle.sin(), color=COLOURS[6], lw=0.6)
+            axes[0, column].scatter(values.real, values.imag, s=9, color=COLOURS[column])
+            axes[0, column].set_aspect("equal")
+            axes[0, column].set_title(f"eigenvalues, {name}")
+            axes[0, column].set_xlabel("real part")
+        axes[0, 0].set_ylabel("imaginary part")
+        for k, (name, product) in enumerate(zip(("orthogonal", "LeCun"), products, strict=True)):
+            values = torch.linalg.svdvals(product).clamp(min=1e-17).log10()
+            axes[0, 2].plot(values, ".", color=COLOURS[k], label=name)
+        axes[0, 2].set_title(f"log₁₀ of singular values, product of {depth}")
+        axes[0, 2].set_xlabel("index")
+        axes[0, 2].legend(loc="center right")
+
+    run.figure(
+        "orthogonal",
+        plot,
+        caption="Eigenvalues of an orthogonal matrix lie on the unit circle, not at ±1. Its "
+        "singular values are 1, and stay so in any product; those of independent entries spread "
+        "over many orders of magnitude.",
+        grid=(1, 3),
+        size=(11.0, 3.4),
+    )
+
+
+def whole_models(run: Run) -> None:
+    """`initialize` on networks, against torch's own functions."""
+    pairs: list[tuple[Scheme, Distribution, Any]] = [
+        ("xavier", "normal", nn.init.xavier_normal_),
+        ("xavier", "uniform", nn.init.xavier_uniform_),
+        ("he", "normal", nn.init.kaiming_normal_),
+        ("he", "uniform", nn.init.kaiming_uniform_),
+        ("orthogonal", "normal", nn.init.orthogonal_),
+    ]
+    worst, broken = [], []
+    for scheme, distribution, theirs in pairs:
+        net = mlp([7, 11, 5])
+        for given, gaps in ((scheme, worst), ("lecun", broken)):
+            initialize(net, given, distribution=distribution, random=5)
+            generator = torch.Generator().manual_seed(5)
+            for layer in (m for m in net if isinstance(m, nn.Linear)):
+                reference = theirs(torch.empty_like(layer.weight.detach()), generator=generator)
+                gaps.append(float((layer.weight.detach() - reference).abs().max()))
+    run.claim(
+        "N-118, N-119, N-120",
+        r"\text{the weights are those of } \texttt{torch.nn.init} \text{ from the same generator}",
+        promised=0.0,
+        relation="==",
+        measured=worst,
+        tolerance=EXACT,
+        control=Control("LeCun's weights compared with them", broken),
+    )
+    grouped = nn.Conv2d(12, 24, 3, groups=4, dtype=torch.float64)
+    report = initialize(grouped, "lecun", random=run.generator).layers[0]
+    x = run.randn(100, 12, 3, 3)
+    moments, theirs_moments = [], []
+    for _ in range(60):
+        initialize(grouped, "lecun", random=run.generator)
+        moments.append(float(grouped(x).detach().square().mean()))
+        with torch.no_grad():
+            weight = draw_weight((24, 12 * 9), "lecun", random=run.generator)
+            grouped.weight.copy_(weight[:, : report.fan_in].reshape(24, 3, 3, 3))
+        theirs_moments.append(float(grouped(x).detach().square().mean()))
+    ours, naive = mean_interval(moments), mean_interval(theirs_moments)
+    run.claim(
+        "N-117",
+        r"\text{a convolution with groups: } n=k\,c_{\rm in}/g \text{ keeps the second moment}",
+        promised=1.0,
+        relation="~",
+        measured=ours.estimate,
+        interval=ours,
+        reason="12 channels in 4 groups, 3 × 3 kernels, 60 draws, 99 % interval",
+        control=Control("all 12 channels counted as inputs", naive.estimate, interval=naive),
+    )
+
+
+def _scaled(interval: Interval, factor: float) -> Interval:
+    return Interval(
+        interval.estimate * factor,
+        interval.low * factor,
+        interval.high * factor,
+        interval.confidence,
+        interval.trials,
+        interval.test,
+    )
+
+
+SCHEMES: dict[str, Scheme] = {
+    "variance 0.05²": 0.05**2,
+    "LeCun": "lecun",
+    "Xavier": "xavier",
+    "He": "he",
+    "orthogonal": "orthogonal",
+}
+NAMES = ("linear", "relu", "tanh", "softplus")
+
+
+@lab(
+    "signal-propagation",
+    room="training",
+    covers=["N-121"],
+    title="How activations and gradients grow or die over depth",
+    full={"width": 400, "depth": 50, "networks": 40},
+)
+def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int = 16) -> None:
+    """Every initialiser with every activation, all networks at once, against the recursion.
+
+    Second moments of the pre-activations going forward and of a random gradient going back are
+    measured in `networks` networks of `depth` square layers, and predicted by the mean-field
+    recursion. For ReLU the factor a layer is nσ²/2 exactly: 1 for He, ½ for LeCun and Xavier. Look
+    at the panels: lines are predicted, dots are measured, and only the flat lines can be trained
+    deep.
+    """
+    at_least(width, 8, "width")
+    at_least(depth, 5, "depth")
+    at_least(networks, 4, "networks")
+    measured = measure_all(run, width, depth, networks)
+    predicted = predict_all(width, depth)
+    ratios_of_relu(run, measured, networks)
+    agreement(run, measured, predicted, width, depth)
+    isometry(run, measured, depth)
+    slow_decay(run)
+    any_model(run, width)
+
+    rows = []
+    for s, scheme in enumerate(SCHEMES):
+        for a, name in enumerate(NAMES):
+            forward, backward = predicted[a].forward[s], predicted[a].backward[s]
+            rows.append(
+                (
+                    scheme,
+                    name,
+                    float(forward[-1] / forward[0]),
+                    float((measured.forward[s, a].mean(0)[-1] / measured.forward[s, a].mean(0)[0])),
+                    float(backward[0]),
+                    float(measured.backward[s, a].mean(0)[0]),
+                )
+            )
+    run.table(
+        "over-depth",
+        ["scheme", "activation", "q^L/q^1 predicted", "measured", "g^1/g^L predicted", "measured"],
+        rows,
+        caption=f"{depth} layers of {width} units, mean over {networks} networks.",
+    )
+    run.figure(
+        "signal",
+        lambda axes: plot_signal(axes, measured, predicted),
+        caption="Second moments over depth: lines are the recursion, dots the mean over networks. "
+        "LeCun and Xavier coincide in square layers.",
+        grid=(2, len(NAMES)),
+        size=(12.5, 5.2),
+    )
+
+
+def measure_all(run: Run, width: int, depth: int, networks: int) -> Signal:
+    """``[schemes, activations, networks, depth]`` either way, as one batched computation."""
+    weights = torch.stack(
+        [
+            torch.stack(
+                [
+                    draw_weight((networks, width, width), scheme, random=run.generator)
+                    for scheme in SCHEMES.values()
+                ]
+            )
+            for _ in range(depth)
+        ]
+    )  # [depth, schemes, networks, width, width]
+    kinds = [activation(name) for name in NAMES]
+    # the activations stand side by side as columns: one product a layer for all of them
+    x = run.randn(len(SCHEMES), networks, width, len(NAMES))
+    value = x / x.square().mean(-2, keepdim=True).sqrt()
+    forward, slopes = [], []
+    for layer in range(depth):
+        z = weights[layer] @ value
+        forward.append(z.square().mean(-2))
+        value = torch.stack([f(z[..., a]) for a, f in enumerate(kinds)], -1)
+        slopes.append(torch.stack([f.slope(z[..., a]) for a, f in enumerate(kinds)], -1))
+    gradient = run.randn(*value.shape)
+    gradient = gradient / gradient.square().mean(-2, keepdim=True).sqrt()
+    backward = [gradient.square().mean(-2)]
+    for layer in range(depth - 1, 0, -1):
+        gradient = slopes[layer - 1] * (weights[layer].mT @ gradient)
+        backward.append(gradient.square().mean(-2))
+    q, g = torch.stack(forward, -1), torch.stack(backward[::-1], -1)
+    return Signal(q.transpose(1, 2), g.transpose(1, 2))
+
+
+def predict_all(width: int, depth: int) -> list[Signal]:
+    """The recursion for all schemes at once, one :class:`Signal` an activation."""
+    gains = torch.tensor(
+        [width * weight_variance(s, width, width) for s in SCHEMES.values()], dtype=torch.float64
+    )
+    gains = gains[:, None].expand(-1, depth)
+    return [predict_signal(gains, gains, name) for name in NAMES]
+
+
+def ratios_of_relu(run: Run, measured: Signal, networks: int) -> None:
+    """q^{l+1}/q^l under ReLU: independent across layers, of mean nσ²/2 at any width."""
+    relu = NAMES.index("relu")
+    forward = measured.forward[:, relu]
+    ratios = forward[..., 1:] / forward[..., :-1]
+    place = {name: s for s, name in enumerate(SCHEMES)}
+    he = mean_interval(ratios[place["He"]].ravel())
+    halved = {name: mean_interval(ratios[place[name]].ravel()) for name in ("LeCun", "Xavier")}
+    count = ratios[0].numel()
+    run.claim(
+        "N-121, N-119",
+        r"\text{ReLU with He: } \mathbb E\,q^{\ell+1}/q^\ell=1",
+        promised=1.0,
+        relation="~",
+        measured=he.estimate,
+        interval=he,
+        reason=f"{count} independent ratios of {networks} networks, 99 % interval; exact at any "
+        "width, since direction and length of a Gaussian vector are independent",
+        control=Control(
+            "Xavier's weights: half of it is lost in every layer",
+            halved["Xavier"].estimate,
+            interval=halved["Xavier"],
+        ),
+    )
+    for name, interval in halved.items():
+        run.claim(
+            "N-121",
+            rf"\text{{ReLU with {name}: }} \mathbb E\,q^{{\ell+1}}/q^\ell=\tfrac12",
+            promised=0.5,
+            relation="~",
+            measured=interval.estimate,
+            interval=interval,
+            reason=f"{count} ratios, 99 % interval; 2^-50 after 50 layers",
+            control=Control("He's weights", he.estimate, interval=he),
+        )
+    linear = NAMES.index("linear")
+    straight = measured.forward[:, linear, :, 1:] / measured.forward[:, linear, :, :-1]
+    lecun = mean_interval(straight[place["LeCun"]].ravel())
+    doubled = mean_interval(straight[place["He"]].ravel())
+    run.claim(
+        "N-121",
+        r"\text{linear layers with LeCun: } \mathbb E\,q^{\ell+1}/q^\ell=1",
+        promised=1.0,
+        relation="~",
+        measured=lecun.estimate,
+        interval=lecun,
+        control=Control("He's weights: doubled each time", doubled.estimate, interval=doubled),
+    )
+
+
+def agreement(
+    run: Run, measured: Signal, predicted: list[Signal], width: int, depth: int
+) -> None:
+    """Every combination at the last (first) layer, by simultaneous intervals."""
+    cases = len(SCHEMES) * len(NAMES)
+    he, lecun = list(SCHEMES).index("He"), list(SCHEMES).index("LeCun")
+    swapped = list(range(len(SCHEMES)))
+    swapped[he], swapped[lecun] = lecun, he
+    for word, symbol, one_of in (
+        ("forward", "q^L", lambda signal: signal.forward[..., -1]),
+        ("backward", "g^1", lambda signal: signal.backward[..., 0]),
+    ):
+        found = one_of(measured)  # [schemes, activations, networks]
+        said = torch.stack([one_of(p) for p in predicted], 1)
+        run.claim(
+            "N-121",
+            rf"{symbol} \text{{ of the recursion, within a relative }} L/n \text{{ ({word})}}",
+            promised=depth / width,
+            relation="<=",
+            measured=farthest(found, said, cases),
+            reason=f"how far the interval of the mean over networks misses the prediction, worst "
+            f"of {cases} combinations; 99 % for all together; corrections are of order 1/n a layer",
+            control=Control("He's and LeCun's weights exchanged", farthest(found, said[swapped], cases)),
+        )
+
+
+def farthest(found: Tensor, said: Tensor, cases: int) -> float:
+    """Largest relative distance between a prediction and the interval of what was measured."""
+    gaps = []
+    for networks, promise in zip(found.flatten(0, 1), said.flatten(), strict=True):
+        interval = mean_interval(networks / promise, confidence=1 - 0.01 / cases)
+        gaps.append(max(0.0, interval.low - 1, 1 - interval.high))
+    return max(gaps)
+
+
+def isometry(run: Run, measured: Signal, depth: int) -> None:
+    """Orthogonal linear layers keep every length, in every network and at every depth."""
+    linear, names = NAMES.index("linear"), list(SCHEMES)
+    ours = measured.forward[names.index("orthogonal"), linear]
+    gaussian = measured.forward[names.index("LeCun"), linear]
+    back = measured.backward[names.index("orthogonal"), linear]
+    run.claim(
+        "N-121, N-120",
+        r"\text{orthogonal linear layers: } q^\ell=q^0 \text{ and } g^\ell=g^L "
+        r"\text{ for every } \ell \text{ and every network}",
+        promised=1.0,
+        relation="==",
+        measured=torch.cat([ours, back]),
+        tolerance=EXACT * depth,
+        control=Control("LeCun's weights keep it in the mean only", torch.cat([gaussian, back])),
+    )
+
+
+def slow_decay(run: Run) -> None:
+    """tanh at nσ² = 1: the second moment dies like 1/(2l), not exponentially."""
+    steps = 3000
+    gains = torch.tensor([[1.0], [0.9]], dtype=torch.float64).expand(-1, steps)
+    q = predict_signal(gains, gains, "tanh").forward
+    run.claim(
+        "N-121",
+        r"\tanh \text{ with LeCun: } 2\ell\,q^\ell\to1",
+        promised=1.0,
+        relation="==",
+        measured=2 * steps * q[0, -1],
+        tolerance=2 * math.log(steps) / steps,
+        reason=f"the recursion at ℓ = {steps}; q' = q - 2q² + ..., whose corrections are of order "
+        "log(ℓ)/ℓ",
+        control=Control("nσ² = 0.9: exponential decay", 2 * steps * q[1, -1]),
+    )
+
+
+def any_model(run: Run, width: int) -> None:
+    """A network as a user has it: predicted from its weights' norms, measured by autograd."""
+    net = mlp([10, width, 2 * width, width, 3], "tanh")
+    initialize(net, "he", activation="tanh", random=run.generator)
+    x = run.randn(2000, 10)
+    measured = measure_signal(net, x, random=run.generator)
+    predicted = predict_signal_of(net, x)
+    with torch.no_grad():
+        for layer in (m for m in net if isinstance(m, nn.Linear)):
+            u, s, v = torch.linalg.svd(layer.weight, full_matrices=False)
+            s[1:] = 0  # the same norm, of rank one
+            layer.weight.copy_(u @ torch.diag(s * layer.weight.norm() / s.norm()) @ v)
+    aligned = measure_signal(net, x, random=run.generator)
+    run.claim(
+        "N-121",
+        r"\text{a given network: } q^\ell \text{ predicted from } \|W_\ell\|_F \text{ alone, "
+        r"relative error}",
+        promised=4 / math.sqrt(width),
+        relation="<=",
+        measured=(measured.forward / predicted.forward - 1).abs(),
+        reason="widths 10, n, 2n, n, 3 with tanh; fluctuations of one network are of order 1/√n",
+        control=Control(
+            "weights of the same norms and rank one", (aligned.forward / predicted.forward - 1).abs()
+        ),
+    )
+
+
+def plot_signal(axes: Any, measured: Signal, predicted: list[Signal]) -> None:
+    layers = torch.arange(1, measured.depth + 1)
+    for a, name in enumerate(NAMES):
+        for row, (dots, lines) in enumerate(
+            [
+                (measured.forward[:, a], predicted[a].forward),
+                (measured.backward[:, a], predicted[a].backward),
+            ]
+        ):
+            panel = axes[row, a]
+            for s, scheme in enumerate(SCHEMES):
+                style = "--" if scheme == "Xavier" else "-"
+                panel.plot(layers, lines[s].log10(), style, color=COLOURS[s], label=scheme, lw=1.3)
+                some = slice(s % 3, None, 3)
+                mean = dots[s].mean(0).log10()
+                panel.plot(layers[some], mean[some], ".", color=COLOURS[s], ms=5)
+        axes[0, a].set_title(name)
+        axes[1, a].set_xlabel("layer")
+    axes[0, 0].set_ylabel("log₁₀ of pre-activations' q")
+    axes[1, 0].set_ylabel("log₁₀ of gradients' g")
+    axes[0, -1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
