@@ -81,7 +81,14 @@ def refused(outcome: Outcome) -> str:
 
 def good(run: Run, size: int = 2) -> None:
     """What is claimed: [a, b] is kept, [/x] as well."""
-    run.claim("N-08", r"x \le 1", promised=1, relation="<=", measured=run.rand(size), control=Control("b", 2))
+    run.claim(
+        "N-08",
+        r"x \le 1",
+        promised=1,
+        relation="<=",
+        measured=run.rand(size),
+        control=Control("b", 2),
+    )
 
 
 def false(run: Run) -> None:
@@ -154,7 +161,8 @@ def test_lab_show(call: Call) -> None:
     assert set(data) == {
         "name", "room", "title", "covers", "errata", "description", "parameters",
     }  # fmt: skip
-    assert {"name": "samples", "type": "a whole number", "quick": 200, "full": 2000} in data["parameters"]  # fmt: skip
+    samples = {"name": "samples", "type": "a whole number", "quick": 200, "full": 2000}
+    assert samples in data["parameters"]
 
 
 def test_lab_run_json(call: Call) -> None:
@@ -163,7 +171,8 @@ def test_lab_run_json(call: Call) -> None:
     (run,) = outcome.json["runs"]
     keys = {"lab", "room", "preset", "seed", "seconds", "claims", "tables", "figures"}
     assert keys <= set(run)
-    assert (run["lab"], run["room"], run["preset"], run["seed"]) == ("perceptron-novikoff", "nets", "quick", 0)  # fmt: skip
+    assert (run["lab"], run["room"]) == ("perceptron-novikoff", "nets")
+    assert (run["preset"], run["seed"]) == ("quick", 0)
     assert run["claims"]
     for claim in run["claims"]:
         assert set(claim) >= CLAIM
@@ -229,7 +238,8 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(
         (["perceptron-novikoff", "--set", "=3"], "--set takes name=value"),
         (["--all", "--set", "samples=3"], "no parameter of lab"),
         (["perceptron-novikoff", "--seed", "-1"], "--seed"),
-        (["perceptron-novikoff", "--seed", "99999999999999999999"], "seed must be"),
+        (["perceptron-novikoff", "--seed", "99999999999999999999"], "a seed is"),
+        (["perceptron-novikoff", "--set", "samples=-5"], "lab perceptron-novikoff: "),
         (["perceptron-novikoff", "--jobs", "0"], "--jobs"),
         (["perceptron-novikoff", "--preset", "medium"], "--preset"),
         (["perceptron-novikoff", "--out", "file"], "file is a file; --out needs a directory"),
@@ -307,7 +317,8 @@ def test_errata(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = call("errata", "--json")
     assert outcome.code == 1
     assert len(outcome.json["errata"]) == 2
-    assert outcome.err == f"torchtheory: erratum {other} has no numbers: lab zz-failing did not finish\n"  # fmt: skip
+    sentence = f"erratum {other} has no numbers: lab zz-failing did not finish"
+    assert outcome.err == f"torchtheory: {sentence}\n"
 
 
 def test_doctor(call: Call) -> None:
@@ -325,7 +336,9 @@ def write_problem(**arrays: Any) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 3)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
-    np.savez("data.npz", **({"x_train": x, "y_train": y, "x_test": x[:9], "y_test": y[:9]} | arrays))
+    np.savez(
+        "data.npz", **({"x_train": x, "y_train": y, "x_test": x[:9], "y_test": y[:9]} | arrays)
+    )
     Path("zz_cli_models.py").write_text(
         "import sys\nfrom torch import nn\n"
         "def make():\n    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))\n"
@@ -432,27 +445,33 @@ def test_audit_options_that_do_not_go_together(call: Call) -> None:
 # --------------------------------------------------------------------------- as a process
 
 
-def process(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torchtheory.cli", *arguments],
-        cwd=cwd, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True, text=True, encoding="utf-8", check=False, timeout=300,
-    )  # fmt: skip
+TWICE = """
+import sys
+from torchtheory import cli
+for more in ([], ["--json"]):
+    try:
+        cli.main(["index", "N-08", *more])
+    except SystemExit as ended:
+        assert ended.code == 0
+    print("=====")
+"""
 
 
 def test_a_terminal_that_only_knows_ascii(tmp_path: Path) -> None:
-    done = process("index", "N-08", cwd=tmp_path, PYTHONIOENCODING="ascii", LANG="C")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.isascii()
-    assert "N-08" in done.stdout
-    done = process("index", "N-08", "--json", cwd=tmp_path, PYTHONIOENCODING="ascii")
-    assert done.stdout.isascii()
-    (entry,) = json.loads(done.stdout)["entries"]
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE],
+        cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii", "LANG": "C"},
+        capture_output=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    text, data, _ = done.stdout.decode("ascii").split("=====")
+    assert "N-08" in text
+    (entry,) = json.loads(data)["entries"]
     assert "§" in entry["source"]  # escaped, not lost
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
-@pytest.mark.parametrize("command", ["index --json | head -1", "index ntk | true"])
+@pytest.mark.parametrize("command", ["index --json | head -1", "--version | true"])
 def test_a_reader_that_has_seen_enough(tmp_path: Path, command: str) -> None:
     done = subprocess.run(
         f"{sys.executable} -m torchtheory.cli {command}",

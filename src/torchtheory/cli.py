@@ -289,10 +289,11 @@ def lab_run(
     outcomes.sort(key=lambda o: order[o.lab.name])
     runs = [o for o in outcomes if isinstance(o, Run)]
     failures = [o for o in outcomes if isinstance(o, Failure)]
-    store.write_index()
+    if runs:
+        store.write_index()
     if as_json:
         _print_json({"runs": [r.to_json() for r in runs]})
-    else:
+    elif runs:
         console = _console()
         if len(chosen) == 1 or verbose:
             for run in runs:

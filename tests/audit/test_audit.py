@@ -97,7 +97,9 @@ class Bare(nn.Module):
 
 
 def mlp(outputs: int = 3) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, outputs))
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, outputs)
+    )
 
 
 def shared() -> nn.Sequential:
@@ -154,7 +156,9 @@ NAMES = [
 def state(model: nn.Module) -> Any:
     numbers = {k: (v.data_ptr(), v.tolist()) for k, v in model.state_dict(keep_vars=True).items()}
     kinds = [(k, type(p), p.requires_grad, p.grad) for k, p in model.named_parameters()]
-    modules = [(k, m.training, set(vars(m)), list(m._forward_hooks)) for k, m in model.named_modules()]
+    modules = [
+        (k, m.training, set(vars(m)), list(m._forward_hooks)) for k, m in model.named_modules()
+    ]
     return numbers, kinds, modules
 
 
@@ -366,7 +370,9 @@ def test_a_finding_of_ones_own() -> None:
     def dead_units(problem: Problem, record: FindingRecord) -> None:
         outputs = problem.outputs(problem.train)
         dead = int((outputs <= 0).all(0).sum())
-        record.claim("", r"\text{no output is always negative}", promised=0, relation="==", measured=dead)
+        record.claim(
+            "", r"\text{no output is always negative}", promised=0, relation="==", measured=dead
+        )
         record.headline(f"{dead} outputs never fire.")
 
     net, train, _ = case("mlp")

@@ -20,7 +20,7 @@ from torchtheory.core.many import Failure, run_many
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run, RunStore
 
-SCRIPT = '''
+SCRIPT = """
 import os, sys, time
 from pathlib import Path
 from torchtheory.core import lab as labs_module
@@ -55,7 +55,7 @@ if __name__ == "__main__":
     for outcome in run_many([find_lab(n) for n in NAMES], RunStore(HERE / "runs"), jobs=jobs):
         print(outcome.lab.name, "failed" if isinstance(outcome, Failure) else outcome.passed,
               flush=True)
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,9 @@ def register(name: str, function: Callable[..., object]) -> Lab:
 
 
 def good(run: Run, size: int = 1) -> None:
-    run.claim("N-08", "x", promised=1, relation="<=", measured=run.rand(size), control=Control("b", 2))
+    run.claim(
+        "N-08", "x", promised=1, relation="<=", measured=run.rand(size), control=Control("b", 2)
+    )
 
 
 def test_finished_labs_are_read_back(tmp_path: Path) -> None:

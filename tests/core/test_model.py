@@ -138,14 +138,14 @@ def test_global_randomness_is_kept() -> None:
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
-    expected = torch.rand(2), random.random(), np.random.rand()  # noqa: NPY002, S311
+    expected = torch.rand(2), random.random(), np.random.rand()  # noqa: NPY002
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
     with global_randomness_kept():
-        torch.rand(5), random.random(), np.random.rand()  # noqa: NPY002, S311
+        torch.rand(5), random.random(), np.random.rand()  # noqa: NPY002
     assert torch.equal(torch.rand(2), expected[0])
-    assert (random.random(), np.random.rand()) == expected[1:]  # noqa: NPY002, S311
+    assert (random.random(), np.random.rand()) == expected[1:]  # noqa: NPY002
 
 
 def test_shared_parameters_count_once_and_stay_tied() -> None:

@@ -194,9 +194,7 @@ def test_shared_parameters() -> None:
         (lambda x: [][0], UnsupportedModel, "raised IndexError"),
     ],
 )
-def test_unusable_models_are_refused(
-    function: Any, error: type[Exception], sentence: str
-) -> None:
+def test_unusable_models_are_refused(function: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         Problem(Returns(function), data())
 

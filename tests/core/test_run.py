@@ -43,7 +43,9 @@ def register(function: Callable[..., object], **more: Any) -> Lab:
 
 def random_lab(run: Run, size: int = 4, factor: float = 1.0) -> None:
     draws = run.randn(size) * factor
-    run.claim("N-08", r"x \le 9", promised=9, relation="<=", measured=draws, control=Control("b", 10))
+    run.claim(
+        "N-08", r"x \le 9", promised=9, relation="<=", measured=draws, control=Control("b", 10)
+    )
     run.table("draws", ["value", "odd"], [(v, float("inf")) for v in draws])
     run.figure("draws", lambda ax: ax.plot(draws))
     run.note(f"rand {float(run.rand(1)):.17g}, signs {run.signs(8).tolist()}")
@@ -113,7 +115,7 @@ def test_a_lab_neither_sees_nor_moves_the_global_generators() -> None:
     def careless(run: Run) -> None:
         run.note(f"{nn.Linear(2, 2).weight.tolist()}")
         np.random.rand(3)  # noqa: NPY002
-        random.random()  # noqa: S311
+        random.random()
 
     made = register(careless)
     torch.manual_seed(1)

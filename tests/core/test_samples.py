@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, TensorDataset
-from torch.utils.data import SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from torchtheory.core.errors import (
     EmptyData,
@@ -93,7 +99,7 @@ class Drawing(Dataset[Any]):
         return 6
 
     def __getitem__(self, k: int) -> tuple[Tensor, int]:
-        noise = random.random() + np.random.rand()  # noqa: NPY002, S311
+        noise = random.random() + np.random.rand()  # noqa: NPY002
         return torch.rand(2) + noise, k
 
 

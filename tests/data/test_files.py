@@ -130,7 +130,7 @@ def test_image_sets_are_found_in_both_layouts(
 ) -> None:
     monkeypatch.setenv("TORCHTHEORY_DATA", str(tmp_path))
     assert locate_image_set("mnist") is None
-    with pytest.raises(FileProblem, match="put its four IDX files into .*TORCHTHEORY_DATA"):
+    with pytest.raises(FileProblem, match=r"put its four IDX files into .*TORCHTHEORY_DATA"):
         load_image_set("mnist")
     place = tmp_path / folder
     place.mkdir(parents=True)

@@ -68,7 +68,7 @@ def test_a_sequential_with_a_forward_of_its_own_is_not_taken_for_a_chain() -> No
         pass
 
     for model in (Residual(nn.Linear(2, 2)), nn.ModuleList([Residual(nn.Linear(2, 2))])[0]):
-        with pytest.raises(UnsupportedModel, match="not a chain|no layer rule"):
+        with pytest.raises(UnsupportedModel, match=r"not a chain|no layer rule"):
             as_chain(model)
     assert kinds(Named(nn.Linear(2, 2), nn.ReLU())) == ["Linear", "ReLU"]
 
@@ -87,7 +87,9 @@ def test_a_sequential_with_a_forward_of_its_own_is_not_taken_for_a_chain() -> No
     ],
 )
 def test_reshapes(reshape: Any) -> None:
-    net = Custom(lambda m, x: m.l(reshape(F.relu(m.c(x)))), c=nn.Conv2d(1, 3, 2), l=nn.Linear(12, 2))
+    net = Custom(
+        lambda m, x: m.l(reshape(F.relu(m.c(x)))), c=nn.Conv2d(1, 3, 2), l=nn.Linear(12, 2)
+    )
     assert kinds(net)[:2] == ["Conv2d", "ReLU"]
     assert kinds(net)[-1] == "Linear"
     assert same_function(net, torch.randn(5, 1, 3, 3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from torchtheory.nets.symmetries import (
 
 def mlp(widths: list[int], act: nn.Module) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), act]
     return nn.Sequential(*layers[:-1]).double()
 
@@ -48,12 +48,17 @@ def test_permuting_changes_parameters_but_not_the_function(
         theta = permute_units(theta, layer, torch.randperm(layer.units, generator=generator))
     assert torch.allclose(torch.func.functional_call(net, theta, (x,)), net(x), atol=1e-12)
     assert all(own[k] is p for k, p in net.named_parameters())
-    assert all(sorted(theta[k].flatten().tolist()) == sorted(own[k].flatten().tolist()) for k in own)
+    assert all(
+        sorted(theta[k].flatten().tolist()) == sorted(own[k].flatten().tolist()) for k in own
+    )
 
 
 def test_unit_order() -> None:
     net = nn.Sequential(nn.Linear(1, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False))
-    theta = {"0.weight": torch.tensor([[1.0], [2.0], [3.0]]), "2.weight": torch.tensor([[4.0, 5, 6]])}
+    theta = {
+        "0.weight": torch.tensor([[1.0], [2.0], [3.0]]),
+        "2.weight": torch.tensor([[4.0, 5, 6]]),
+    }
     moved = permute_units(theta, hidden_layers(net)[0], torch.tensor([2, 0, 1]))
     assert moved["0.weight"].flatten().tolist() == [3, 1, 2]
     assert moved["2.weight"].flatten().tolist() == [6, 4, 5]

@@ -39,7 +39,8 @@ def problem(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> Probl
         case "binary":
             net, y = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), y % 2
         case "conv":
-            net, x = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3)), x[:, None]  # fmt: skip
+            x = x[:, None]
+            net = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3))
         case "lstm":
             net, x, y = Recurrent(), x.reshape(21, 2, 2), y % 2
         case _:

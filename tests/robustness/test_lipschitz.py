@@ -98,7 +98,10 @@ def test_average_pools(pool: nn.Module) -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation"),
-    [(2, 2, 1), (3, 2, 1), (3, 1, 1), (2, 3, 1), (3, 2, 2), (3, 1, 2), (3, 4, 2), (4, 2, 3), (5, 6, 4)],
+    [
+        (2, 2, 1), (3, 2, 1), (3, 1, 1), (2, 3, 1), (3, 2, 2),
+        (3, 1, 2), (3, 4, 2), (4, 2, 3), (5, 6, 4),
+    ],
 )  # fmt: skip
 def test_max_pool_is_bounded_by_its_busiest_entry(kernel: int, stride: int, dilation: int) -> None:
     """The constant is attained where one entry wins in every window that covers it."""

@@ -130,6 +130,7 @@ def audit(
         limit: most samples used of either set.
         title: what to call the model in the report.
 
+    >>> import torch
     >>> from torch import nn
     >>> x = torch.randn(40, 3)
     >>> report = audit(nn.Linear(3, 2), (x, (x[:, 0] > 0).long()), only=["layers"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -108,7 +109,9 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 def _read_state_dict(file: Path) -> dict[str, Tensor]:
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # what is refused need not be warned of as well
+            warnings.simplefilter("ignore")
+            state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception:
         raise FileProblem(
             f"{file} is not a plain state dict; pickled models can run code and are refused: save "

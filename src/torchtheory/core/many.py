@@ -19,6 +19,7 @@ import torch
 from torchtheory.core import progress
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.core.lab import Lab, Preset, find_lab
+from torchtheory.core.random import as_generator
 from torchtheory.core.run import Run, RunStore, run_lab
 
 
@@ -48,6 +49,7 @@ def run_many(
     """
     if jobs < 1:
         raise InvalidInput(f"jobs must be at least 1, not {jobs}")
+    as_generator(seed)
     for lab in labs:  # a wrong parameter is met before the first lab is run
         lab.configure(preset, settings or {})
     store.sweep()

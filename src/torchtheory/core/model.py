@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """
     modes = [(module, module.training) for module in model.modules()]
     attributes = [dict(vars(module)) for module, _ in modes]
-    tensors = [
+    tensors: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (own, dict(own))
         for module, _ in modes
         for own in (module._parameters, module._buffers)

@@ -31,8 +31,8 @@ _FOLDABLE = {
 def standardize(x: Tensor, dim: int, *, eps: float = 0.0, unbiased: bool = False) -> Tensor:
     r"""Mean 0 and, up to :math:`\delta`, variance 1 along one dimension.
 
-    :math:`\tilde z=(z-\mu)/\sqrt{\delta+s^2}`, whose variance is :math:`s^2/(s^2+\delta)`. Along the
-    samples it is batch normalisation, along the features of one sample layer normalisation.
+    :math:`\tilde z=(z-\mu)/\sqrt{\delta+s^2}`, whose variance is :math:`s^2/(s^2+\delta)`. Along
+    the samples it is batch normalisation, along the features of a sample layer normalisation.
 
     Args:
         x: any tensor.
@@ -212,9 +212,7 @@ def _pairs_to_fold(model: nn.Module) -> list[tuple[str, str]]:
             graph = _Tracer().trace(model)
     except Exception as error:  # fx raises whatever the model's Python does on a proxy
         sentence = " ".join(str(error).split())[:300]
-        raise UnsupportedModel(
-            f"{type(model).__name__} could not be traced: {sentence}"
-        ) from error
+        raise UnsupportedModel(f"{type(model).__name__} could not be traced: {sentence}") from error
     modules = dict(model.named_modules())
     calls: dict[nn.Module, int] = {}
     for node in graph.nodes:
@@ -247,7 +245,8 @@ def _can_fold(layer: nn.Module, norm: nn.Module) -> bool:
 def _fold(layer: nn.Module, norm: nn.Module) -> None:
     assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
     assert isinstance(norm, _BATCH_NORMS)
-    assert norm.running_mean is not None and norm.running_var is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     with torch.no_grad():
         scale = (norm.running_var + norm.eps).rsqrt()
         if norm.weight is not None:

@@ -91,9 +91,9 @@ def slobodeckij_seminorm(
 ) -> float:
     r""":math:`|f|_{s,p}=\bigl(\iint\frac{|f(x)-f(y)|^p}{|x-y|^{1+sp}}dx\,dy\bigr)^{1/p}` on (a, b).
 
-    In the distance :math:`h=|x-y|` the integrand behaves as :math:`h^{p(1-s)-1}`, which a
-    Gauss-Jacobi rule has as its weight, so the singularity costs no accuracy for a function with
-    a derivative. For :math:`p=\infty` it is the Hölder seminorm, as the largest quotient met,
+    In the distance :math:`h=|x-y|` the integrand behaves as :math:`h^{p(1-s)-1}` near 0, which
+    a Gauss-Jacobi rule has as its weight, so the singularity costs no accuracy for a function
+    with a derivative. For :math:`p=\infty` it is the Hölder seminorm, as the largest quotient met,
     which is a lower bound.
 
     Args:
@@ -116,11 +116,8 @@ def slobodeckij_seminorm(
         gaps = (x[:, None] - x).abs().fill_diagonal_(math.inf)
         values = function(x)
         return float(((values[:, None] - values).abs() / gaps**s).max())
-    power = p * (1 - s) - 1
-    roots, root_weights = roots_jacobi(4 * panels, 0.0, power)
     length = high - low
-    h = torch.from_numpy((np.asarray(roots) + 1) / 2 * length)
-    h_weights = torch.from_numpy(np.asarray(root_weights)) * (length / 2) ** (power + 1)
+    h, h_weights = _singular_panels(length, p * (1 - s) - 1, panels)
     x = low + (length - h)[:, None] * unit
     steps = (function(x + h[:, None]) - function(x)).abs() / h[:, None]
     inner = (length - h) * (steps**p @ unit_weights)
@@ -168,6 +165,21 @@ def _gauss_panels(low: float, high: float, panels: int) -> tuple[Tensor, Tensor]
     middles = low + half * (2 * torch.arange(panels, dtype=torch.float64) + 1)
     nodes = middles[:, None] + half * torch.from_numpy(roots)
     return nodes.reshape(-1), half * torch.from_numpy(root_weights).repeat(panels)
+
+
+def _singular_panels(length: float, power: float, panels: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights for integrals of ``h^power g(h)`` over (0, length), g smooth, power > -1.
+
+    Only the first piece meets the singularity, and has it as the weight of a Gauss-Jacobi rule.
+    """
+    width = length / panels
+    roots, root_weights = roots_jacobi(16, 0.0, power)
+    near = torch.from_numpy((np.asarray(roots) + 1) / 2 * width)
+    near_weights = torch.from_numpy(np.asarray(root_weights)) * (width / 2) ** (power + 1)
+    if panels == 1:
+        return near, near_weights
+    far, far_weights = _gauss_panels(width, length, panels - 1)
+    return torch.cat([near, far]), torch.cat([near_weights, far_weights * far**power])
 
 
 def _norm(values: Tensor, weights: Tensor, p: float) -> float:

@@ -328,7 +328,7 @@ RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], PulledBack]
 #: The slope of an activation from its input z and its value h.
 SLOPES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Tensor]] = {
     nn.ReLU: lambda _, z, h: (z > 0).to(z),
-    nn.LeakyReLU: lambda a, z, h: torch.where(z > 0, 1.0, a.negative_slope).to(z),
+    nn.LeakyReLU: lambda a, z, h: torch.where(z > 0, torch.ones_like(z), a.negative_slope),
     nn.Sigmoid: lambda _, z, h: h * (1 - h),
     nn.Tanh: lambda _, z, h: 1 - h.square(),
 }

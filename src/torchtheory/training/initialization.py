@@ -192,7 +192,9 @@ def initialize(
         found.append((module, LayerDraw(name, shape, fan_in, fan_out, variance)))
         drawn |= {id(p) for p in module.parameters(recurse=False)}
     if not found:
-        raise UnsupportedModel(f"{type(model).__name__} has no dense or convolutional layer to draw")
+        raise UnsupportedModel(
+            f"{type(model).__name__} has no dense or convolutional layer to draw"
+        )
     for module, layer in found:
         assert isinstance(module, _WEIGHTED)
         groups = 1 if isinstance(module, nn.Linear) else module.groups

@@ -1,7 +1,7 @@
 r"""What weight decay and early stopping do to the minimiser of a quadratic, direction by direction.
 
-With :math:`\ell(\theta)=\ell(\theta^\star)+\frac12(\theta-\theta^\star)^\top H(\theta-\theta^\star)`
-and the eigenvalues :math:`\lambda_i` of :math:`H`, both multiply the coordinates of
+With :math:`\ell(\theta)=\ell^\star+\frac12(\theta-\theta^\star)^\top H(\theta-\theta^\star)` and
+the eigenvalues :math:`\lambda_i` of :math:`H`, both multiply the coordinates of
 :math:`\theta^\star` in the eigenbasis by a factor:
 
 - the penalty :math:`\frac\mu2\|\theta\|^2` by :math:`\lambda_i/(\lambda_i+\mu)`,
@@ -100,7 +100,9 @@ def early_stopping_factors(eigenvalues: Tensor, step: float, steps: float) -> Te
             f"{steps} is not a whole number, and with step * eigenvalue above 1 gradient descent "
             "alternates in sign: round it"
         )
-    return 1 - kept**steps
+    # 1 - kept ** steps would lose the small factors to rounding
+    safe = torch.where(kept > 0, step * eigenvalues, torch.zeros_like(kept))
+    return torch.where(kept > 0, -torch.expm1(steps * torch.log1p(-safe)), 1 - kept**steps)
 
 
 def matching_steps(step: float, decay: float) -> float:

@@ -21,10 +21,10 @@ from torchtheory.primer.objectives import factorisation_gradients, factorise
     room="optimization",
     covers=["L-060"],
     title="Two factors of inner width p leave exactly half the squared tail of the spectrum",
-    full={"rows": 12, "columns": 10, "rank": 4, "sweeps": 2000, "steps": 20_000},
+    full={"rows": 12, "columns": 10, "rank": 4, "sweeps": 500, "steps": 5000},
 )
 def matrix_factorisation_optimum(
-    run: Run, rows: int = 8, columns: int = 6, rank: int = 2, sweeps: int = 300, steps: int = 2000
+    run: Run, rows: int = 8, columns: int = 6, rank: int = 2, sweeps: int = 100, steps: int = 600
 ) -> None:
     """The least of ½‖UV - R‖² over factors of inner width p is ½ Σ_{i>p} σ_i(R)².
 
@@ -32,17 +32,17 @@ def matrix_factorisation_optimum(
     rows of R, and by the two-layer linear network with input I and target R; the last one also by
     gradient descent from random starts. Every choice of p left singular vectors is a critical
     point, and all but the leading one are saddles. Look at the ladder of their losses, and at
-    gradient descent pausing beside the steps.
+    gradient descent, which pauses where it has found only the first few directions.
     """
     # singular values well apart, so that no two critical values coincide
     left, _ = torch.linalg.qr(run.randn(rows, columns))
     right, _ = torch.linalg.qr(run.randn(columns, columns))
-    sigma = torch.arange(columns, 0, -1).double() ** 1.2
+    sigma = 8 * 0.5 ** torch.arange(columns).double()
     R = left * sigma @ right.T
     least = float(sigma[rank:].square().sum()) / 2
 
     def loss(U: Tensor, V: Tensor) -> Tensor:
-        return (U @ V - R).square().sum() / 2
+        return half_square(U, V, R)
 
     alternating = [factorise(R, rank, sweeps=sweeps, generator=run.generator) for _ in range(3)]
     autoencoder = LinearAutoencoder.optimal(R, rank)
@@ -85,7 +85,7 @@ def matrix_factorisation_optimum(
         tolerance=1e-12,
         control=Control("one column more", loss(wide, wide.T @ R)),
     )
-    ladder = critical_ladder(run, R, left, sigma, rank)
+    critical_ladder(run, R, left, sigma, rank)
     paths = descend(run, R, rank, sigma, steps)
     run.claim(
         "L-060",
@@ -103,15 +103,17 @@ def matrix_factorisation_optimum(
     )
     run.figure(
         "ladder",
-        lambda axis: plot_ladder(axis, paths, ladder, least),
-        caption="Loss of gradient descent from small random starts; the lines are the values at "
-        "critical points, the lowest one is the minimum.",
+        lambda axis: plot_descent(axis, paths, sigma, rank),
+        caption="Loss of gradient descent from small random starts; it pauses at the critical "
+        "points of lower rank, whose values are the lines, and ends at the minimum.",
     )
 
 
-def critical_ladder(
-    run: Run, R: Tensor, left: Tensor, sigma: Tensor, rank: int
-) -> list[tuple[str, float, float]]:
+def half_square(U: Tensor, V: Tensor, R: Tensor) -> Tensor:
+    return (U @ V - R).square().sum() / 2
+
+
+def critical_ladder(run: Run, R: Tensor, left: Tensor, sigma: Tensor, rank: int) -> None:
     """One critical point for each choice of singular directions; loss and steepest escape."""
     rows, gradients, losses, tails, escapes = [], [], [], [], []
     for chosen in combinations(range(len(sigma)), rank):
@@ -163,19 +165,16 @@ def critical_ladder(
         sorted(rows, key=lambda row: row[1]),
         caption="One critical point for each choice; only the first has no way down",
     )
-    return rows
 
 
 def lowest_curvature(R: Tensor, U: Tensor, V: Tensor) -> float:
     """Least eigenvalue of the Hessian of the loss in both factors."""
-    size = U.numel()
-
-    def loss(vector: Tensor) -> Tensor:
-        return (vector[:size].view_as(U) @ vector[size:].view_as(V) - R).square().sum() / 2
-
-    hessian = torch.autograd.functional.hessian(loss, torch.cat([U.reshape(-1), V.reshape(-1)]))
-    assert isinstance(hessian, Tensor)
-    return float(torch.linalg.eigvalsh(hessian)[0])
+    point = torch.cat([U.reshape(-1), V.reshape(-1)]).requires_grad_()
+    left, right = point[: U.numel()], point[U.numel() :]
+    loss = half_square(left.view_as(U), right.view_as(V), R)
+    (gradient,) = torch.autograd.grad(loss, point, create_graph=True)
+    rows = [torch.autograd.grad(entry, point, retain_graph=True)[0] for entry in gradient]
+    return float(torch.linalg.eigvalsh(torch.stack(rows))[0])
 
 
 def descend(run: Run, R: Tensor, rank: int, sigma: Tensor, steps: int) -> list[Tensor]:
@@ -195,21 +194,23 @@ def descend(run: Run, R: Tensor, rank: int, sigma: Tensor, steps: int) -> list[T
 def descend_from(R: Tensor, U: Tensor, V: Tensor, rate: float, steps: int) -> Tensor:
     losses = []
     for _ in range(steps):
-        losses.append((U @ V - R).square().sum() / 2)
+        losses.append(half_square(U, V, R))
         by_U, by_V = factorisation_gradients(U, V, R)
         U, V = U - rate * by_U, V - rate * by_V
-    losses.append((U @ V - R).square().sum() / 2)
+    losses.append(half_square(U, V, R))
     return torch.stack(losses)
 
 
-def plot_ladder(
-    axis: Any, paths: list[Tensor], ladder: list[tuple[str, float, float]], least: float
-) -> None:
-    for value in sorted({row[1] for row in ladder}):
-        axis.axhline(value, color="0.75", linewidth=0.7)
+def plot_descent(axis: Any, paths: list[Tensor], sigma: Tensor, rank: int) -> None:
+    last = max(int((path > 1.0001 * path[-1]).sum()) for path in paths)
+    for kept in range(rank + 1):
+        level = float(sigma[kept:].square().sum()) / 2
+        axis.axhline(level, color="black" if kept == rank else "0.6", linewidth=0.9, linestyle="--")
+        axis.annotate(
+            f"best of rank {kept}", (1.25 * last, level), xytext=(0, 3),
+            textcoords="offset points", ha="right", fontsize=8,
+        )  # fmt: skip
     for i, path in enumerate(paths):
-        axis.semilogx(range(1, len(path) + 1), path, color=COLOURS[i], label=f"start {i + 1}")
-    axis.axhline(least, color="black", linewidth=1.2, linestyle="--", label="minimum")
-    axis.set(xlabel="step", ylabel=r"$\frac{1}{2}\|UV-R\|_F^2$")
-    axis.minorticks_off()
-    axis.legend(loc="upper right")
+        axis.semilogy(path, color=COLOURS[i], label=f"start {i + 1}")
+    axis.set(xlabel="step", ylabel=r"$\frac{1}{2}\|UV-R\|_F^2$", xlim=(0, 1.25 * last))
+    axis.legend(loc="center left")

@@ -125,7 +125,7 @@ def affine(run: Run, law: Gaussian, maps: dict[str, Tensor], samples: int) -> No
     corners = law.mean + run.signs(samples, 3) @ law.root().T
     rows = []
     for name, A in maps.items():
-        b = run.randn(len(A))
+        b = 2 + run.rand(len(A))
         image = law.affine(A, b)
         y, mapped = x @ A.T + b, corners @ A.T + b
         shift, no_shift = worst(y, image.mean), worst(y - b, image.mean)
@@ -138,7 +138,8 @@ def affine(run: Run, law: Gaussian, maps: dict[str, Tensor], samples: int) -> No
         phase = torch.cat([wanted.real, wanted.imag])
         waves = worst(torch.cat([torch.cos(y @ t.T), torch.sin(y @ t.T)], dim=1), phase)
         # further out the two laws differ most
-        far = 3.5 * t / ((t @ image.covariance) * t).sum(1, keepdim=True).sqrt()
+        radii = torch.tensor([[2.0], [3.0], [4.0], [5.0]], dtype=torch.float64)
+        far = radii * t / ((t @ image.covariance) * t).sum(1, keepdim=True).sqrt()
         outside = image.characteristic_function(far)
         off = worst(
             torch.cat([torch.cos(mapped @ far.T), torch.sin(mapped @ far.T)], dim=1),

@@ -56,6 +56,14 @@ def primer_smoothness(run: Run, samples: int = 200, dim: int = 6, width: int = 1
     minimum(run, samples, dim)
     gallery(run)
     run.figure(
+        "gallery",
+        plot_gallery,
+        caption="Discontinuous; continuous with a kink; differentiable with a derivative that is "
+        "not Lipschitz; smooth. Each step up bounds the slopes of the next derivative.",
+        grid=(1, 4),
+        size=(11, 2.7),
+    )
+    run.figure(
         "parabola-sandwich",
         plot_sandwich,
         caption="A 1-smooth function lies between the two parabolas that touch it, at every point; "
@@ -338,6 +346,22 @@ def gallery(run: Run) -> None:
         caption="An exponent >= 0 means bounded slopes: Lipschitz there. A negative one means that "
         "slopes grow without bound as points come closer",
     )
+
+
+def plot_gallery(axes: Any) -> None:
+    x = torch.linspace(-1, 1, 401, dtype=torch.float64)
+    for axis, (name, (f, _, second)) in zip(axes.ravel(), GALLERY.items(), strict=True):
+        values, slope = f(x), torch.func.vmap(torch.func.grad(f))(x)
+        jump = x.abs() < 1e-9
+        if second is None:  # a gap where the function jumps, not a vertical line
+            values = torch.where(jump, math.nan, values)
+        else:
+            kink = jump & (second == -1)
+            axis.plot(x, torch.where(kink, math.nan, slope), color=COLOURS[1], lw=1.2, label="f'")
+        axis.plot(x, values, color=COLOURS[0], label="f")
+        axis.set_title(name.replace("|x|^{3/2}", "$|x|^{3/2}$").replace(": ", "\n"))
+        axis.set_ylim(-1.7, 1.7)
+    axes[0, 1].legend(loc="lower right")
 
 
 def slope_exponents(f: Scalar, scales: list[float]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Initialisers: what each keeps constant in one layer, and what becomes of it over many."""
+"""Initialisers: what each keeps constant in one layer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least
 from torchtheory.training.gaussian_moments import second_moment
@@ -23,12 +22,6 @@ from torchtheory.training.initialization import (
     draw_weight,
     initialize,
     weight_variance,
-)
-from torchtheory.training.signal_propagation import (
-    Signal,
-    measure_signal,
-    predict_signal,
-    predict_signal_of,
 )
 
 EXACT = 1e-12
@@ -67,7 +60,10 @@ def variance_of_draws(run: Run, width: int) -> None:
         kind: Distribution = distribution
         weight = draw_weight((200, width), sigma**2, distribution=kind, random=run.generator)
         other = draw_weight((200, width), sigma, distribution=kind, random=run.generator)
-        found, broken = mean_interval(weight.square().ravel()), mean_interval(other.square().ravel())
+        found, broken = (
+            mean_interval(weight.square().ravel()),
+            mean_interval(other.square().ravel()),
+        )
         run.claim(
             "N-116",
             rf"\mathbb E\theta^2=\sigma^2 \text{{ for the {distribution} distribution}}",
@@ -105,7 +101,8 @@ def forward_and_backward(run: Run, width: int, trials: int) -> None:
         back = (weight.mT @ delta).square().mean((1, 2))
         return mean_interval(ahead), mean_interval(back)
 
-    found = {scheme: gains(scheme) for scheme in ("lecun", "xavier", "he")}
+    names: tuple[Scheme, ...] = ("lecun", "xavier", "he")
+    found = {scheme: gains(scheme) for scheme in names}
     lecun, xavier = found["lecun"], found["xavier"]
     shifted = deviation * (run.randn(trials, n, 1) + 1)
     weight = draw_weight((trials, m, n), "lecun", random=run.generator)
@@ -300,7 +297,7 @@ def orthogonal(run: Run, width: int, depth: int) -> None:
         relation="~",
         measured=first.estimate,
         interval=first,
-        reason="2000 matrices, 99 % interval; uniformly distributed orthogonal matrices have mean 0",
+        reason="2000 matrices, 99 % interval; uniform orthogonal matrices have mean 0",
         control=Control("the Q of a QR as LAPACK returns it", signed.estimate, interval=signed),
     )
     eigenvalues = torch.linalg.eigvals(drawn[0])
@@ -325,9 +322,7 @@ def orthogonal(run: Run, width: int, depth: int) -> None:
 
     def plot(axes: Any) -> None:
         circle = torch.linspace(0, 2 * math.pi, 200)
-        for column, (name, w) in enumerate(
-            [("orthogonal", drawn[0]), ("LeCun", gaussian[0])]
-        ):
+        for column, (name, w) in enumerate([("orthogonal", drawn[0]), ("LeCun", gaussian[0])]):
             values = torch.linalg.eigvals(w)
             axes[0, column].plot(circle.cos(), circle.sin(), color=COLOURS[6], lw=0.6)
             axes[0, column].scatter(values.real, values.imag, s=9, color=COLOURS[column])
@@ -362,7 +357,8 @@ def whole_models(run: Run) -> None:
         ("he", "uniform", nn.init.kaiming_uniform_),
         ("orthogonal", "normal", nn.init.orthogonal_),
     ]
-    worst, broken = [], []
+    worst: list[float] = []
+    broken: list[float] = []
     for scheme, distribution, theirs in pairs:
         net = mlp([7, 11, 5])
         for given, gaps in ((scheme, worst), ("lecun", broken)):
@@ -413,283 +409,3 @@ def _scaled(interval: Interval, factor: float) -> Interval:
         interval.trials,
         interval.test,
     )
-
-
-SCHEMES: dict[str, Scheme] = {
-    "variance 0.05²": 0.05**2,
-    "LeCun": "lecun",
-    "Xavier": "xavier",
-    "He": "he",
-    "orthogonal": "orthogonal",
-}
-NAMES = ("linear", "relu", "tanh", "softplus")
-
-
-@lab(
-    "signal-propagation",
-    room="training",
-    covers=["N-121"],
-    title="How activations and gradients grow or die over depth",
-    full={"width": 400, "depth": 50, "networks": 40},
-)
-def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int = 16) -> None:
-    """Every initialiser with every activation, all networks at once, against the recursion.
-
-    Second moments of the pre-activations going forward and of a random gradient going back are
-    measured in `networks` networks of `depth` square layers, and predicted by the mean-field
-    recursion. For ReLU the factor a layer is nσ²/2 exactly: 1 for He, ½ for LeCun and Xavier. Look
-    at the panels: lines are predicted, dots are measured, and only the flat lines can be trained
-    deep.
-    """
-    at_least(width, 8, "width")
-    at_least(depth, 5, "depth")
-    at_least(networks, 4, "networks")
-    measured = measure_all(run, width, depth, networks)
-    predicted = predict_all(width, depth)
-    ratios_of_relu(run, measured, networks)
-    agreement(run, measured, predicted, width, depth)
-    isometry(run, measured, depth)
-    slow_decay(run)
-    any_model(run, width)
-
-    rows = []
-    for s, scheme in enumerate(SCHEMES):
-        for a, name in enumerate(NAMES):
-            forward, backward = predicted[a].forward[s], predicted[a].backward[s]
-            rows.append(
-                (
-                    scheme,
-                    name,
-                    float(forward[-1] / forward[0]),
-                    float((measured.forward[s, a].mean(0)[-1] / measured.forward[s, a].mean(0)[0])),
-                    float(backward[0]),
-                    float(measured.backward[s, a].mean(0)[0]),
-                )
-            )
-    run.table(
-        "over-depth",
-        ["scheme", "activation", "q^L/q^1 predicted", "measured", "g^1/g^L predicted", "measured"],
-        rows,
-        caption=f"{depth} layers of {width} units, mean over {networks} networks.",
-    )
-    run.figure(
-        "signal",
-        lambda axes: plot_signal(axes, measured, predicted),
-        caption="Second moments over depth: lines are the recursion, dots the mean over networks. "
-        "LeCun and Xavier coincide in square layers.",
-        grid=(2, len(NAMES)),
-        size=(12.5, 5.2),
-    )
-
-
-def measure_all(run: Run, width: int, depth: int, networks: int) -> Signal:
-    """``[schemes, activations, networks, depth]`` either way, as one batched computation."""
-    weights = torch.stack(
-        [
-            torch.stack(
-                [
-                    draw_weight((networks, width, width), scheme, random=run.generator)
-                    for scheme in SCHEMES.values()
-                ]
-            )
-            for _ in range(depth)
-        ]
-    )  # [depth, schemes, networks, width, width]
-    kinds = [activation(name) for name in NAMES]
-    # the activations stand side by side as columns: one product a layer for all of them
-    x = run.randn(len(SCHEMES), networks, width, len(NAMES))
-    value = x / x.square().mean(-2, keepdim=True).sqrt()
-    forward, slopes = [], []
-    for layer in range(depth):
-        z = weights[layer] @ value
-        forward.append(z.square().mean(-2))
-        value = torch.stack([f(z[..., a]) for a, f in enumerate(kinds)], -1)
-        slopes.append(torch.stack([f.slope(z[..., a]) for a, f in enumerate(kinds)], -1))
-    gradient = run.randn(*value.shape)
-    gradient = gradient / gradient.square().mean(-2, keepdim=True).sqrt()
-    backward = [gradient.square().mean(-2)]
-    for layer in range(depth - 1, 0, -1):
-        gradient = slopes[layer - 1] * (weights[layer].mT @ gradient)
-        backward.append(gradient.square().mean(-2))
-    q, g = torch.stack(forward, -1), torch.stack(backward[::-1], -1)
-    return Signal(q.transpose(1, 2), g.transpose(1, 2))
-
-
-def predict_all(width: int, depth: int) -> list[Signal]:
-    """The recursion for all schemes at once, one :class:`Signal` an activation."""
-    gains = torch.tensor(
-        [width * weight_variance(s, width, width) for s in SCHEMES.values()], dtype=torch.float64
-    )
-    gains = gains[:, None].expand(-1, depth)
-    return [predict_signal(gains, gains, name) for name in NAMES]
-
-
-def ratios_of_relu(run: Run, measured: Signal, networks: int) -> None:
-    """q^{l+1}/q^l under ReLU: independent across layers, of mean nσ²/2 at any width."""
-    relu = NAMES.index("relu")
-    forward = measured.forward[:, relu]
-    ratios = forward[..., 1:] / forward[..., :-1]
-    place = {name: s for s, name in enumerate(SCHEMES)}
-    he = mean_interval(ratios[place["He"]].ravel())
-    halved = {name: mean_interval(ratios[place[name]].ravel()) for name in ("LeCun", "Xavier")}
-    count = ratios[0].numel()
-    run.claim(
-        "N-121, N-119",
-        r"\text{ReLU with He: } \mathbb E\,q^{\ell+1}/q^\ell=1",
-        promised=1.0,
-        relation="~",
-        measured=he.estimate,
-        interval=he,
-        reason=f"{count} independent ratios of {networks} networks, 99 % interval; exact at any "
-        "width, since direction and length of a Gaussian vector are independent",
-        control=Control(
-            "Xavier's weights: half of it is lost in every layer",
-            halved["Xavier"].estimate,
-            interval=halved["Xavier"],
-        ),
-    )
-    for name, interval in halved.items():
-        run.claim(
-            "N-121",
-            rf"\text{{ReLU with {name}: }} \mathbb E\,q^{{\ell+1}}/q^\ell=\tfrac12",
-            promised=0.5,
-            relation="~",
-            measured=interval.estimate,
-            interval=interval,
-            reason=f"{count} ratios, 99 % interval; 2^-50 after 50 layers",
-            control=Control("He's weights", he.estimate, interval=he),
-        )
-    linear = NAMES.index("linear")
-    straight = measured.forward[:, linear, :, 1:] / measured.forward[:, linear, :, :-1]
-    lecun = mean_interval(straight[place["LeCun"]].ravel())
-    doubled = mean_interval(straight[place["He"]].ravel())
-    run.claim(
-        "N-121",
-        r"\text{linear layers with LeCun: } \mathbb E\,q^{\ell+1}/q^\ell=1",
-        promised=1.0,
-        relation="~",
-        measured=lecun.estimate,
-        interval=lecun,
-        control=Control("He's weights: doubled each time", doubled.estimate, interval=doubled),
-    )
-
-
-def agreement(
-    run: Run, measured: Signal, predicted: list[Signal], width: int, depth: int
-) -> None:
-    """Every combination at the last (first) layer, by simultaneous intervals."""
-    cases = len(SCHEMES) * len(NAMES)
-    he, lecun = list(SCHEMES).index("He"), list(SCHEMES).index("LeCun")
-    swapped = list(range(len(SCHEMES)))
-    swapped[he], swapped[lecun] = lecun, he
-    for word, symbol, one_of in (
-        ("forward", "q^L", lambda signal: signal.forward[..., -1]),
-        ("backward", "g^1", lambda signal: signal.backward[..., 0]),
-    ):
-        found = one_of(measured)  # [schemes, activations, networks]
-        said = torch.stack([one_of(p) for p in predicted], 1)
-        run.claim(
-            "N-121",
-            rf"{symbol} \text{{ of the recursion, within a relative }} L/n \text{{ ({word})}}",
-            promised=depth / width,
-            relation="<=",
-            measured=farthest(found, said, cases),
-            reason=f"how far the interval of the mean over networks misses the prediction, worst "
-            f"of {cases} combinations; 99 % for all together; corrections are of order 1/n a layer",
-            control=Control("He's and LeCun's weights exchanged", farthest(found, said[swapped], cases)),
-        )
-
-
-def farthest(found: Tensor, said: Tensor, cases: int) -> float:
-    """Largest relative distance between a prediction and the interval of what was measured."""
-    gaps = []
-    for networks, promise in zip(found.flatten(0, 1), said.flatten(), strict=True):
-        interval = mean_interval(networks / promise, confidence=1 - 0.01 / cases)
-        gaps.append(max(0.0, interval.low - 1, 1 - interval.high))
-    return max(gaps)
-
-
-def isometry(run: Run, measured: Signal, depth: int) -> None:
-    """Orthogonal linear layers keep every length, in every network and at every depth."""
-    linear, names = NAMES.index("linear"), list(SCHEMES)
-    ours = measured.forward[names.index("orthogonal"), linear]
-    gaussian = measured.forward[names.index("LeCun"), linear]
-    back = measured.backward[names.index("orthogonal"), linear]
-    run.claim(
-        "N-121, N-120",
-        r"\text{orthogonal linear layers: } q^\ell=q^0 \text{ and } g^\ell=g^L "
-        r"\text{ for every } \ell \text{ and every network}",
-        promised=1.0,
-        relation="==",
-        measured=torch.cat([ours, back]),
-        tolerance=EXACT * depth,
-        control=Control("LeCun's weights keep it in the mean only", torch.cat([gaussian, back])),
-    )
-
-
-def slow_decay(run: Run) -> None:
-    """tanh at nσ² = 1: the second moment dies like 1/(2l), not exponentially."""
-    steps = 3000
-    gains = torch.tensor([[1.0], [0.9]], dtype=torch.float64).expand(-1, steps)
-    q = predict_signal(gains, gains, "tanh").forward
-    run.claim(
-        "N-121",
-        r"\tanh \text{ with LeCun: } 2\ell\,q^\ell\to1",
-        promised=1.0,
-        relation="==",
-        measured=2 * steps * q[0, -1],
-        tolerance=2 * math.log(steps) / steps,
-        reason=f"the recursion at ℓ = {steps}; q' = q - 2q² + ..., whose corrections are of order "
-        "log(ℓ)/ℓ",
-        control=Control("nσ² = 0.9: exponential decay", 2 * steps * q[1, -1]),
-    )
-
-
-def any_model(run: Run, width: int) -> None:
-    """A network as a user has it: predicted from its weights' norms, measured by autograd."""
-    net = mlp([10, width, 2 * width, width, 3], "tanh")
-    initialize(net, "he", activation="tanh", random=run.generator)
-    x = run.randn(2000, 10)
-    measured = measure_signal(net, x, random=run.generator)
-    predicted = predict_signal_of(net, x)
-    with torch.no_grad():
-        for layer in (m for m in net if isinstance(m, nn.Linear)):
-            u, s, v = torch.linalg.svd(layer.weight, full_matrices=False)
-            s[1:] = 0  # the same norm, of rank one
-            layer.weight.copy_(u @ torch.diag(s * layer.weight.norm() / s.norm()) @ v)
-    aligned = measure_signal(net, x, random=run.generator)
-    run.claim(
-        "N-121",
-        r"\text{a given network: } q^\ell \text{ predicted from } \|W_\ell\|_F \text{ alone, "
-        r"relative error}",
-        promised=4 / math.sqrt(width),
-        relation="<=",
-        measured=(measured.forward / predicted.forward - 1).abs(),
-        reason="widths 10, n, 2n, n, 3 with tanh; fluctuations of one network are of order 1/√n",
-        control=Control(
-            "weights of the same norms and rank one", (aligned.forward / predicted.forward - 1).abs()
-        ),
-    )
-
-
-def plot_signal(axes: Any, measured: Signal, predicted: list[Signal]) -> None:
-    layers = torch.arange(1, measured.depth + 1)
-    for a, name in enumerate(NAMES):
-        for row, (dots, lines) in enumerate(
-            [
-                (measured.forward[:, a], predicted[a].forward),
-                (measured.backward[:, a], predicted[a].backward),
-            ]
-        ):
-            panel = axes[row, a]
-            for s, scheme in enumerate(SCHEMES):
-                style = "--" if scheme == "Xavier" else "-"
-                panel.plot(layers, lines[s].log10(), style, color=COLOURS[s], label=scheme, lw=1.3)
-                some = slice(s % 3, None, 3)
-                mean = dots[s].mean(0).log10()
-                panel.plot(layers[some], mean[some], ".", color=COLOURS[s], ms=5)
-        axes[0, a].set_title(name)
-        axes[1, a].set_xlabel("layer")
-    axes[0, 0].set_ylabel("log₁₀ of pre-activations' q")
-    axes[1, 0].set_ylabel("log₁₀ of gradients' g")
-    axes[0, -1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -54,7 +54,7 @@ REFERENCE = {
     errata=["squared-log-loss-negative"],
     full={"steps": 1500, "hidden": 64, "samples": 2000},
 )  # fmt: skip
-def losses(run: Run, steps: int = 150, hidden: int = 24, samples: int = 300) -> None:
+def losses(run: Run, steps: int = 120, hidden: int = 20, samples: int = 300) -> None:
     """The twelve losses of the slides' table are compared with their entries, and with each other.
 
     Values at two reference points, gradients against difference quotients, the identities that
@@ -589,7 +589,7 @@ def compare_on_digits(
                 right = (forward(test_x).argmax(-1) == test_y).double().mean(1)
             marks.append(step)
             seen.append(right)
-        batch = torch.randint(0, len(x), (128,), generator=run.generator)
+        batch = torch.randint(0, len(x), (64,), generator=run.generator)
         targets = [F.one_hot(t[batch], 10).double() for t in (y, noisy)]
         outputs = forward(x[batch])
         total = torch.stack(
@@ -618,7 +618,7 @@ def compare_on_digits(
         "digits",
         ["loss", "test accuracy, clean labels", "two fifths random"],
         [(name, curves[-1, i], curves[-1, len(names) + i]) for i, name in enumerate(names)],
-        caption=f"64-{hidden}-10 ReLU network, Adam, {steps} steps of 128 digits, the same start "
+        caption=f"64-{hidden}-10 ReLU network, Adam, {steps} steps of 64 digits, the same start "
         f"and batches for all; {len(test_y)} test digits",
     )
     run.note(

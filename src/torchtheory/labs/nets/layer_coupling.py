@@ -1,0 +1,284 @@
+"""Coupled layers, and what normalising over a batch costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.real import digits, split
+from torchtheory.nets.feedforward import dense, linear
+from torchtheory.nets.labelled import at_least
+from torchtheory.nets.normalization import chain_step_coefficients, standardize
+
+EXACT = 1e-12
+
+
+@lab(
+    "layer-coupling",
+    room="nets",
+    covers=["M-92", "M-95"],
+    title="Layers move together; batch normalisation loosens that, at the price of the batch",
+    full={"depth": 20, "repeats": 2000, "steps": 1500},
+)
+def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80) -> None:
+    """A gradient step on a chain of scalars is a polynomial of degree L in the step size.
+
+    All its coefficients are computed and compared with the step itself. With normalisation after
+    every layer the output no longer depends on the sizes of the weights at all. The price is that
+    a sample's output depends on its batch: its noise falls like 1/B, while layer normalisation has
+    none. Look at the noise, and at the test error of the same network trained with either at
+    several batch sizes on the 8 × 8 digits (the lectures' table speaks of larger data).
+    """
+    at_least(depth, 3, "depth")
+    at_least(repeats, 30, "repeats")
+    scalar_chain(run, depth)
+    normalised_chain(run, depth)
+    noise = batch_noise(run, repeats)
+    errors = trained(run, steps)
+
+    def plot(axes: Any) -> None:
+        left, right = axes[0]
+        sizes = torch.tensor(noise["sizes"], dtype=torch.float64).log2()
+        left.plot(
+            sizes, torch.tensor(noise["batch"]).log2(), "o-", color=COLOURS[0], label="batch norm"
+        )
+        left.plot(
+            sizes,
+            math.log2(noise["batch"][0]) - (sizes - sizes[0]),
+            ":",
+            color=COLOURS[6],
+            label="slope -1",
+        )
+        left.set_xlabel("log₂ of the batch size")
+        left.set_ylabel("log₂ of the variance")
+        left.set_title("an output's variance over batches (layer norm: 0)")
+        left.legend()
+        for k, (name, values) in enumerate(errors.items()):
+            right.plot(
+                torch.tensor(list(values), dtype=torch.float64).log2(),
+                list(values.values()),
+                "o-",
+                color=COLOURS[k],
+                label=name,
+            )
+        right.set_xlabel("log₂ of the batch size")
+        right.set_ylabel("test error")
+        right.set_title("digits, the same number of steps")
+        right.legend()
+
+    run.figure(
+        "batch-size",
+        plot,
+        caption="Batch statistics are noisy in small batches. With two samples a batch every "
+        "normalised value is ±1.",
+        grid=(1, 2),
+        size=(10.0, 3.4),
+    )
+
+
+def scalar_chain(run: Run, depth: int) -> None:
+    """y = w_L ... w_1 x after one step, as a polynomial in the step size."""
+    x, target = 1.3, 0.4
+    weights = (1 + 0.3 * run.randn(depth)).requires_grad_()
+    output = weights.prod() * x
+    (gradient,) = torch.autograd.grad((output - target) ** 2 / 2, weights)
+    w = weights.detach()
+    coefficients = chain_step_coefficients(w, gradient) * x
+    rates = torch.linspace(-1, 1, depth + 3, dtype=torch.float64)
+    stepped = torch.stack([(w - eta * gradient).prod() * x for eta in rates])
+    powers = rates[:, None] ** torch.arange(depth + 1)
+    run.claim(
+        "M-92",
+        r"y^{\rm new}=\prod_l(w_l-\eta g_l)\,x=\sum_{k=0}^Lc_k\eta^k",
+        promised=powers @ coefficients,
+        relation="==",
+        measured=stepped,
+        tolerance=EXACT,
+        reason=f"L = {depth}, {len(rates)} step sizes",
+        control=Control(
+            "cut after the linear term", stepped, promised=powers[:, :2] @ coefficients[:2]
+        ),
+    )
+    first = -sum(float(gradient[i] * x * w[torch.arange(depth) != i].prod()) for i in range(depth))
+    last = float((-gradient).prod() * x)
+    run.claim(
+        "M-92",
+        r"c_0=y,\quad c_1=-\sum_lg_l\prod_{k\ne l}w_kx,\quad c_L=\prod_l(-g_l)x",
+        promised=[float(output.detach()), first, last],
+        relation="==",
+        measured=coefficients[[0, 1, -1]],
+        tolerance=EXACT,
+        control=Control("the coefficients in reverse order", coefficients.flip(0)[[0, 1, -1]]),
+    )
+    # the (L+1)-st difference of a polynomial of degree L is 0, the L-th is L! times its coefficient
+    spacing = 0.5
+    grid = torch.arange(depth + 2, dtype=torch.float64) * spacing
+    values = torch.stack([(w - eta * gradient).prod() * x for eta in grid])
+    top, size = values, float(values.abs().max())
+    for _ in range(depth + 1):
+        previous, top = top, top.diff()
+    run.claim(
+        "M-92",
+        r"y^{\rm new} \text{ is a polynomial of degree exactly } L \text{ in } \eta\text{: its }"
+        r"(L+1)\text{-st difference}",
+        promised=0.0,
+        relation="==",
+        measured=top / size,
+        tolerance=2.0**depth * 1e-14,
+        reason="relative to the largest value; rounding grows like 2^L",
+        control=Control("the L-th difference", previous / size),
+    )
+    run.table(
+        "chain",
+        ["order in η", "coefficient", "share of |change| at η = 0.5"],
+        [
+            (
+                k,
+                float(c),
+                float(
+                    (c * 0.5**k).abs()
+                    / (coefficients[1:] * 0.5 ** torch.arange(1, depth + 1)).abs().sum()
+                ),
+            )
+            for k, c in enumerate(coefficients)
+        ][1:],
+        caption="What a gradient step changes, by order: the linear term is what gradient descent "
+        "reckons with.",
+    )
+
+
+def normalised_chain(run: Run, depth: int) -> None:
+    """The chain with batch normalisation after every layer."""
+    x = run.randn(16)
+
+    def outputs(weights: Tensor, normalised: bool) -> Tensor:
+        value = x
+        for w in weights:
+            value = w * value
+            if normalised:
+                value = standardize(value, 0)
+        return value
+
+    weights = run.rand(depth) + 0.5
+    factors = 10 ** (2 * run.rand(20, depth) - 1)
+    run.claim(
+        "M-92",
+        r"\text{normalised after every layer, } y \text{ does not depend on any } |w_l|",
+        promised=torch.stack([outputs(weights, True)] * 20),
+        relation="==",
+        measured=torch.stack([outputs(weights * c, True) for c in factors]),
+        tolerance=1e-11,
+        reason="20 random rescalings of every layer by 0.1 to 10",
+        control=Control(
+            "without normalisation",
+            torch.stack([outputs(weights * c, False) for c in factors]),
+            promised=torch.stack([outputs(weights, False)] * 20),
+        ),
+    )
+
+
+def batch_noise(run: Run, repeats: int) -> dict[str, list[float]]:
+    """How much a sample's normalised value, and the statistics, vary with its batch."""
+    features = 16
+    sample = run.randn(features)
+    sizes = [2**k for k in range(3, 10)]
+    means, spreads, outputs = [], [], []
+    largest = 0.0
+    layer = nn.LayerNorm(features, eps=0.0, dtype=torch.float64).requires_grad_(False)
+    alone = layer(sample)
+    for size in sizes:
+        others = run.randn(repeats, size, features)
+        means.append(float(others.mean(1).var(0).mean()))
+        spreads.append(float(others.var(1, correction=0).var(0).mean()))
+        batch = torch.cat([sample.expand(repeats, 1, -1), others[:, 1:]], 1)
+        ours = standardize(batch, 1)[:, 0]
+        outputs.append(float(ours.var(0).mean()))
+        largest = max(largest, float((layer(batch[:20])[:, 0] - alone).abs().max()))
+    for name, values, rest in (
+        ("the batch mean", means, "of mean"),
+        ("the batch variance", spreads, "of variance"),
+        ("a sample's normalised value", outputs, "of output"),
+    ):
+        rate = fit_slope(sizes, values)
+        constant = fit_slope(sizes, [v * s for v, s in zip(values, sizes, strict=True)])
+        run.claim(
+            "M-95",
+            rf"\text{{variance over batches of {name}}}\propto1/B\text{{, exponent}}",
+            promised=-1.0,
+            relation="slope",
+            measured=rate.estimate,
+            interval=rate,
+            tolerance=0.05,
+            reason=f"B from {sizes[0]} to {sizes[-1]}, {repeats} batches each; {rest} at small B "
+            "there is a correction of relative order 1/B",
+            control=Control(
+                "sums over the batch in place of means",
+                constant.estimate,
+                interval=constant,
+            ),
+        )
+    run.claim(
+        "M-95, M-94",
+        r"\text{layer normalisation: a sample's output is the same in every batch}",
+        promised=0.0,
+        relation="==",
+        measured=largest,
+        tolerance=EXACT,
+        reason=f"batches of {sizes[0]} to {sizes[-1]}",
+        control=Control("batch normalisation, largest deviation", math.sqrt(max(outputs))),
+    )
+    pair = standardize(run.randn(500, 2, features), 1)
+    three = standardize(run.randn(500, 3, features), 1)
+    run.claim(
+        "M-95",
+        r"B=2:\ \text{every normalised value is } \pm1",
+        promised=1.0,
+        relation="==",
+        measured=pair.abs(),
+        tolerance=1e-9,
+        reason="all that is left of a pair is which of the two is larger",
+        control=Control("B = 3", three.abs()),
+    )
+    return {"sizes": [float(s) for s in sizes], "batch": outputs}
+
+
+def trained(run: Run, steps: int) -> dict[str, dict[int, float]]:
+    """The same network with batch and with layer normalisation, at several batch sizes."""
+    (x, y), (test_x, test_y) = split(*digits(), test_fraction=0.25, random=run.generator)
+    start = [linear(64, 32, random=run.generator), linear(32, 10, random=run.generator)]
+    errors: dict[str, dict[int, float]] = {"batch norm": {}, "layer norm": {}}
+    for size in (2, 8, 64):
+        picks = torch.randint(0, len(x), (steps, size), generator=run.generator)
+        for name, layer in (("batch norm", nn.BatchNorm1d(32)), ("layer norm", nn.LayerNorm(32))):
+            net = nn.Sequential(
+                dense(start[0].weight.detach().float(), start[0].bias.detach().float()),
+                layer,
+                nn.ReLU(),
+                dense(start[1].weight.detach().float(), start[1].bias.detach().float()),
+            )
+            parameters = list(net.parameters())
+            for pick in picks:
+                loss = nn.functional.cross_entropy(net(x[pick]), y[pick])
+                gradients = torch.autograd.grad(loss, parameters)
+                with torch.no_grad():
+                    for parameter, gradient in zip(parameters, gradients, strict=True):
+                        parameter.sub_(0.1 * gradient)
+            net.eval()
+            with torch.no_grad():
+                errors[name][size] = float((net(test_x).argmax(1) != test_y).double().mean())
+    run.table(
+        "batch-or-layer",
+        ["batch size", "test error, batch norm", "test error, layer norm"],
+        [(s, errors["batch norm"][s], errors["layer norm"][s]) for s in (2, 8, 64)],
+        caption=f"8 × 8 digits, 64-32-10 network, {steps} steps of SGD from the same weights, in "
+        "single precision.",
+    )
+    return errors

@@ -1,0 +1,293 @@
+"""Weight normalisation: its gradient is projected, and its vector only grows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import remove_parametrizations
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.labs.nets.normalization import central_differences
+from torchtheory.nets.feedforward import dense
+from torchtheory.nets.labelled import at_least
+from torchtheory.nets.normalization import reparametrize, standardize, weight_norm_gradient
+
+EXACT = 1e-12
+
+
+@lab(
+    "weight-normalization",
+    room="nets",
+    covers=["N-132", "N-133"],
+    title="Weight normalisation projects the gradient",
+    full={"samples": 100_000, "steps": 400},
+)
+def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None:
+    """w = γv/‖v‖ as torch's parametrisation has it, and the picture of its gradient.
+
+    The gradient in v is the gradient in w with its part along w taken out, so gradient descent
+    can only lengthen v, by exactly η²‖∇‖² a step. On centred, white inputs weight normalisation
+    is batch normalisation, up to the sampling error of the batch. Look at the arrows: the
+    projected one is tangent to the circle.
+    """
+    at_least(samples, 100, "samples")
+    n, units = 5, 3
+    x, y = run.randn(20, n), run.randn(20, units)
+    v, gamma = 2 * run.randn(units, n), run.randn(units)
+    layer = weight_norm(dense(v))
+    with torch.no_grad():
+        layer.parametrizations.weight.original0.copy_(gamma[:, None])
+        layer.parametrizations.weight.original1.copy_(v)
+    weight = gamma[:, None] * v / v.norm(dim=1, keepdim=True)
+    run.claim(
+        "N-132",
+        r"w=\tfrac\gamma{\|v\|}v \text{ is torch's } \texttt{weight\_norm}\text{; } \|w\|=|\gamma|",
+        promised=torch.cat([weight, gamma.abs()[:, None].expand(-1, n)]),
+        relation="==",
+        measured=torch.cat(
+            [layer.weight.detach(), layer.weight.detach().norm(dim=1)[:, None].expand(-1, n)]
+        ),
+        tolerance=EXACT,
+        control=Control("v itself", torch.cat([v, v.norm(dim=1)[:, None].expand(-1, n)])),
+    )
+    outputs = layer(x).detach()
+    with torch.no_grad():
+        layer.parametrizations.weight.original1.mul_(7.0)
+    stretched = layer(x).detach()
+    with torch.no_grad():
+        layer.parametrizations.weight.original1.div_(7.0)
+    run.claim(
+        "N-132",
+        r"f[cv,\gamma]=f[v,\gamma] \text{ for } c>0",
+        promised=outputs,
+        relation="==",
+        measured=stretched,
+        tolerance=EXACT,
+        control=Control("7w instead of 7v", 7 * outputs),
+    )
+
+    loss = (torch.tanh(layer(x)) - y).square().mean()
+    originals = layer.parametrizations.weight
+    g_gamma, g_v = torch.autograd.grad(loss, [originals.original0, originals.original1])
+    free = weight.clone().requires_grad_()
+    (g_w,) = torch.autograd.grad((torch.tanh(x @ free.T) - y).square().mean(), free)
+    ours_gamma, ours_v = weight_norm_gradient(g_w, v, gamma)
+    unprojected = (gamma / v.norm(dim=1))[:, None] * g_w
+    run.claim(
+        "N-133",
+        r"\tfrac{\partial\ell}{\partial\gamma}=\tfrac{\partial\ell}{\partial w}\tfrac v{\|v\|}",
+        promised=ours_gamma,
+        relation="==",
+        measured=g_gamma[:, 0],
+        tolerance=EXACT,
+        reason="against torch's automatic differentiation",
+        control=Control("‖∂ℓ/∂w‖", g_gamma[:, 0], promised=g_w.norm(dim=1)),
+    )
+    run.claim(
+        "N-133",
+        r"\tfrac{\partial\ell}{\partial v}=\tfrac\gamma{\|v\|}\tfrac{\partial\ell}{\partial w}"
+        r"\bigl(I-\tfrac{ww^\top}{\|w\|^2}\bigr)",
+        promised=ours_v,
+        relation="==",
+        measured=g_v,
+        tolerance=EXACT,
+        control=Control("without the projection", g_v, promised=unprojected),
+    )
+
+    def objective(directions: Tensor) -> Tensor:
+        w = gamma[:, None] * directions / directions.norm(dim=1, keepdim=True)
+        return (torch.tanh(x @ w.T) - y).square().mean()
+
+    run.claim(
+        "N-133",
+        r"\text{the same by central differences}",
+        promised=central_differences(objective, v),
+        relation="==",
+        measured=ours_v,
+        tolerance=1e-8,
+        control=Control("without the projection", unprojected),
+    )
+    run.claim(
+        "N-133",
+        r"\langle\partial\ell/\partial v,v\rangle=0",
+        promised=0.0,
+        relation="==",
+        measured=(ours_v * v).sum(1),
+        tolerance=EXACT,
+        control=Control("∂ℓ/∂w in place of it", (g_w * v).sum(1)),
+    )
+    projector = (
+        torch.eye(n, dtype=torch.float64) - torch.outer(weight[0], weight[0]) / gamma[0] ** 2
+    )
+    half = torch.eye(n, dtype=torch.float64) - torch.outer(weight[0], weight[0])
+    run.claim(
+        "N-133",
+        r"P=I-\tfrac{ww^\top}{\|w\|^2}:\ P^2=P,\ Pw=0",
+        promised=torch.cat([projector, torch.zeros(1, n, dtype=torch.float64)]),
+        relation="==",
+        measured=torch.cat([projector @ projector, (projector @ weight[0])[None]]),
+        tolerance=EXACT,
+        control=Control(
+            "I - wwᵀ without the norm",
+            torch.cat([half @ half, (half @ weight[0])[None]]),
+            promised=torch.cat([half, torch.zeros(1, n, dtype=torch.float64)]),
+        ),
+    )
+    lengths(run, layer, x, y, steps)
+    restored = remove_parametrizations(layer, "weight")
+    assert isinstance(restored, nn.Linear)
+    run.claim(
+        "N-132",
+        r"\text{back to a plain weight: the same outputs}",
+        promised=x @ restored.weight.detach().T,
+        relation="==",
+        measured=restored(x).detach(),
+        tolerance=EXACT,
+        control=Control("v as the plain weight", restored(x).detach(), promised=x @ v.T),
+    )
+    like_batch_norm(run, samples)
+    projection_picture(run)
+
+
+def lengths(run: Run, layer: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
+    """‖v‖² grows by η²‖∇‖² a step of gradient descent."""
+    first = layer.get_parameter("parametrizations.weight.original0")
+    second = layer.get_parameter("parametrizations.weight.original1")
+    free = (first * second / second.norm(dim=1, keepdim=True)).detach().requires_grad_()
+    grown, promised, shrunk, wrong = [], [], [], []
+    rate = 0.5
+    for _ in range(steps):
+        loss = (torch.tanh(layer(x)) - y).square().mean()
+        gradients = torch.autograd.grad(loss, [first, second])
+        (slope,) = torch.autograd.grad((torch.tanh(x @ free.T) - y).square().mean(), free)
+        with torch.no_grad():
+            promised.append(second.square().sum() + rate**2 * gradients[1].square().sum())
+            wrong.append(free.square().sum() + rate**2 * slope.square().sum())
+            first.sub_(rate * gradients[0])
+            second.sub_(rate * gradients[1])
+            free -= rate * slope
+            grown.append(second.square().sum())
+            shrunk.append(free.square().sum())
+    run.claim(
+        "N-133",
+        r"\|v_{t+1}\|^2=\|v_t\|^2+\eta^2\|\nabla_v\|^2",
+        promised=torch.stack(promised),
+        relation="==",
+        measured=torch.stack(grown),
+        tolerance=EXACT,
+        reason=f"{steps} steps of gradient descent: the norm never decreases",
+        control=Control(
+            "gradient descent on w itself", torch.stack(shrunk), promised=torch.stack(wrong)
+        ),
+    )
+
+
+def like_batch_norm(run: Run, samples: int) -> None:
+    """On white, centred inputs batch and weight normalisation agree up to sampling."""
+    n = 6
+    weight = run.randn(4, n)
+    direction = weight / weight.norm(dim=1, keepdim=True)
+    mixing = torch.diag(torch.logspace(-1, 1, n, dtype=torch.float64))
+    sizes = [samples // 2**k for k in range(6)][::-1]
+    repeats, errors, coloured = 30, [], []
+    for size in sizes:
+        gaps, others = [], []
+        for _ in range(repeats):
+            x = run.randn(size, n)
+            ratio = reparametrize(weight, x).norm_ratio
+            gaps.append(float((ratio - 1).square().mean()))
+            other = reparametrize(weight, x @ mixing).norm_ratio
+            others.append(float((other - 1).square().mean()))
+        errors.append(math.sqrt(sum(gaps) / repeats))
+        coloured.append(math.sqrt(sum(others) / repeats))
+    rate, flat = fit_slope(sizes, errors), fit_slope(sizes, coloured)
+    run.claim(
+        "N-132",
+        r"\text{white inputs: } \|w\|_I/\|w\|_\Sigma-1 \text{ goes like } s^{-1/2}"
+        r"\text{, so BN}\to\text{WN}",
+        promised=-0.5,
+        relation="slope",
+        measured=rate.estimate,
+        interval=rate,
+        reason=f"root mean square over {repeats} batches of {sizes[0]} to {sizes[-1]} samples",
+        control=Control("inputs that are not white", flat.estimate, interval=flat),
+    )
+    x = run.randn(400, n)
+    white = torch.linalg.solve_triangular(
+        torch.linalg.cholesky(torch.cov(x.T, correction=0)), (x - x.mean(0)).T, upper=False
+    ).T
+    run.claim(
+        "N-132",
+        r"\text{inputs whitened by their own covariance: BN}=\text{WN exactly}",
+        promised=white @ direction.T,
+        relation="==",
+        measured=standardize(white @ weight.T, 0),
+        tolerance=1e-10,
+        control=Control(
+            "the same inputs before whitening",
+            standardize(x @ mixing @ weight.T, 0),
+            promised=x @ mixing @ direction.T,
+        ),
+    )
+
+
+def projection_picture(run: Run) -> None:
+    """The gradient in w, and what is left of it in v, in the plane."""
+    v = torch.tensor([1.6, 1.2], dtype=torch.float64)
+    gradient = torch.tensor([0.9, -0.3], dtype=torch.float64)
+    along, across = weight_norm_gradient(gradient, v, torch.tensor(1.0, dtype=torch.float64))
+
+    def plot(axes: Any) -> None:
+        left, right = axes[0]
+        turn = torch.linspace(0, 2 * math.pi, 200)
+        w = v / v.norm()
+        left.plot(turn.cos(), turn.sin(), color="0.8", lw=1)
+        arrows = [
+            ((0.0, 0.0), w, "w = γ v/‖v‖", 6),
+            (w, -gradient, "step against ∂ℓ/∂w", 0),
+            (w, -(across * v.norm()), "its part across w", 1),
+            (w, -along * w, "its part along w, removed", 4),
+        ]
+        for start, move, name, colour in arrows:
+            left.quiver(
+                *start, *move, angles="xy", scale_units="xy", scale=1, width=0.009,
+                color=COLOURS[colour], label=name,
+            )  # fmt: skip
+        left.set_xlim(-1.5, 1.5)
+        left.set_ylim(-2.1, 1.4)
+        left.set_aspect("equal")
+        left.legend(loc="lower right", fontsize=7)
+        left.set_title("one step")
+        trail, free = [v.clone()], [v.clone()]
+        goal = torch.tensor([-0.5, 0.9], dtype=torch.float64)
+        for _ in range(25):
+            point = trail[-1]
+            unit = point / point.norm()
+            one = torch.tensor(1.0, dtype=torch.float64)
+            trail.append(point - 0.9 * weight_norm_gradient(unit - goal, point, one)[1])
+            free.append(free[-1] - 0.15 * (free[-1] - goal))
+        right.plot(turn.cos(), turn.sin(), color="0.8", lw=1)
+        right.plot(*torch.stack(trail).T, ".-", color=COLOURS[1], label="v under weight norm")
+        right.plot(*torch.stack(free).T, ".-", color=COLOURS[0], label="w by plain descent")
+        right.plot(*goal, "*", color=COLOURS[6], ms=9, label="best w")
+        right.set_aspect("equal")
+        right.set_ylim(-2.2, 2.4)
+        right.legend(loc="lower right", fontsize=7)
+        right.set_title("many steps: ‖v‖ never shrinks")
+
+    run.figure(
+        "projection",
+        plot,
+        caption="The direction of w is projected out of every update (left), so v moves at right "
+        "angles to itself and spirals outwards (right).",
+        grid=(1, 2),
+        size=(9.0, 4.4),
+    )

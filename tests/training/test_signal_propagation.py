@@ -1,0 +1,180 @@
+"""Gaussian moments, the mean-field recursion, and what a model really does."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from torch import nn
+
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
+from torchtheory.nets.activations import activation
+from torchtheory.nets.feedforward import dense, mlp
+from torchtheory.training.gaussian_moments import gaussian_mean, second_moment, squared_slope
+from torchtheory.training.initialization import draw_weight, initialize
+from torchtheory.training.signal_propagation import (
+    measure_signal,
+    predict_signal,
+    predict_signal_of,
+)
+
+
+@given(st.floats(1e-8, 1e8))
+@settings(max_examples=40, deadline=None)
+def test_closed_forms(q: float) -> None:
+    v = torch.tensor(q, dtype=torch.float64)
+    assert float(second_moment("relu", v)) == pytest.approx(q / 2, rel=1e-12)
+    assert float(second_moment("linear", v)) == pytest.approx(q, rel=1e-12)
+    assert float(squared_slope("relu", v)) == pytest.approx(0.5, rel=1e-12)
+    slope = activation("leaky relu").parameters["slope"]
+    assert float(second_moment("leaky relu", v)) == pytest.approx((1 + slope**2) / 2 * q, rel=1e-12)
+    assert float(gaussian_mean(torch.abs, v)) == pytest.approx(np.sqrt(2 * q / np.pi), rel=1e-12)
+
+
+def test_the_arcsine_law_of_the_error_function() -> None:
+    q = torch.logspace(-3, 3, 13, dtype=torch.float64)
+    exact = 2 / torch.pi * torch.asin(2 * q / (1 + 2 * q))
+    assert torch.allclose(second_moment(torch.erf, q), exact, rtol=1e-12)
+    exact_slope = 4 / torch.pi / (1 + 4 * q).sqrt()
+    assert torch.allclose(squared_slope(torch.erf, q), exact_slope, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["tanh", "softplus", "elu", "logistic"])
+@pytest.mark.parametrize("q", [0.1, 2.0, 50.0])
+def test_against_scipy(name: str, q: float) -> None:
+    row = activation(name)
+
+    def integrand(z: float) -> float:
+        value = float(row(torch.tensor(np.sqrt(q) * z, dtype=torch.float64)))
+        return value**2 * stats.norm.pdf(z)
+
+    exact = sum(
+        integrate.quad(integrand, a, b, limit=200, epsabs=1e-12)[0] for a, b in ((-12, 0), (0, 12))
+    )
+    assert float(second_moment(name, torch.tensor(q).double())) == pytest.approx(exact, rel=1e-6)
+
+
+def test_gauss_hermite_is_worse_at_a_kink() -> None:
+    z, w = np.polynomial.hermite_e.hermegauss(200)
+    hermite = (np.maximum(z, 0) @ w) / np.sqrt(2 * np.pi)
+    exact = 1 / np.sqrt(2 * np.pi)
+    ours = float(gaussian_mean(torch.relu, torch.tensor(1.0).double()))
+    assert abs(hermite - exact) > 1e-6
+    assert abs(ours - exact) < 1e-13
+
+
+def test_slope_by_autograd_is_the_tables() -> None:
+    q = torch.tensor([0.3, 4.0], dtype=torch.float64)
+    assert torch.allclose(squared_slope("tanh", q), squared_slope(nn.Tanh(), q))
+    assert torch.allclose(second_moment(nn.PReLU().double(), q), q * (1 + 0.25**2) / 2)
+
+
+@given(st.floats(0.1, 3.0), st.floats(0.1, 3.0), st.integers(1, 8))
+@settings(max_examples=30, deadline=None)
+def test_linear_networks_multiply_their_gains(a: float, b: float, depth: int) -> None:
+    gains = torch.full((depth,), a, dtype=torch.float64)
+    back = torch.full((depth,), b, dtype=torch.float64)
+    signal = predict_signal(gains, back, "linear", input_moment=2.0, output_gradient=3.0)
+    powers = torch.arange(depth, dtype=torch.float64)
+    assert torch.allclose(signal.forward, 2 * a ** (powers + 1))
+    assert torch.allclose(signal.backward, 3 * b ** powers.flip(0))
+    assert signal.depth == depth
+
+
+def test_batches_of_networks_are_each_by_itself() -> None:
+    gains = torch.rand(3, 2, 5, dtype=torch.float64) + 0.5
+    both = predict_signal(gains, gains, "tanh", bias_variance=0.1)
+    one = predict_signal(gains[2, 1], gains[2, 1], "tanh", bias_variance=0.1)
+    assert torch.allclose(both.forward[2, 1], one.forward)
+    assert torch.allclose(both.backward[2, 1], one.backward)
+
+
+def test_orthogonal_networks_are_measured_as_isometries() -> None:
+    net = mlp([16] * 30, "linear", bias=False)
+    initialize(net, "orthogonal")
+    x = torch.randn(7, 16, dtype=torch.float64)
+    signal = measure_signal(net, x)
+    assert torch.allclose(signal.forward, x.square().mean().expand(29))
+    assert torch.allclose(signal.backward, torch.ones(29).double())
+
+
+def test_measured_gradients_are_those_of_autograd_by_hand() -> None:
+    net = nn.Sequential(
+        dense(torch.eye(2)), nn.ReLU(inplace=True), dense(torch.tensor([[2.0, 0.0]]))
+    )
+    signal = measure_signal(net, torch.tensor([[1.0, -3.0]]))
+    assert signal.forward.tolist() == pytest.approx([5.0, 4.0])
+    assert signal.backward.tolist() == pytest.approx([2.0, 1.0])  # (±2, 0), mean square 2
+    assert signal.names == ("0", "2")
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    net.append(nn.Linear(4 * 16, 2))
+    state = {k: v.clone() for k, v in net.state_dict().items()}
+    signal = measure_signal(net, torch.randn(3, 1, 6, 6))
+    assert signal.names == ("0", "4")
+    assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
+    assert net.training
+    assert all(p.grad is None for p in net.parameters())
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_prediction_of_a_wide_network() -> None:
+    net = mlp([20, 400, 300, 400, 10], "tanh", random=1)
+    initialize(net, "he", activation="tanh", random=2)
+    x = torch.randn(200, 20, generator=torch.Generator().manual_seed(3)).double()
+    measured, predicted = measure_signal(net, x), predict_signal_of(net, x)
+    assert torch.allclose(measured.forward, predicted.forward, rtol=0.15)
+    # a gradient into 10 outputs fluctuates by 1/sqrt(10) even in wide layers
+    assert torch.allclose(measured.backward, predicted.backward, rtol=0.5)
+    assert predicted.names == measured.names
+
+
+def test_he_and_xavier_under_relu() -> None:
+    generator = torch.Generator().manual_seed(0)
+    ratios = {"he": [], "xavier": []}
+    for scheme, found in ratios.items():
+        for _ in range(200):
+            a = torch.randn(64, 1, generator=generator, dtype=torch.float64).clamp(min=0)
+            z = draw_weight((64, 64), scheme, random=generator) @ a
+            found.append(float(z.clamp(min=0).square().sum() / a.square().sum()))
+    assert np.mean(ratios["he"]) == pytest.approx(1, abs=0.1)
+    assert np.mean(ratios["xavier"]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_bad_input_is_refused() -> None:
+    one = torch.ones(3, dtype=torch.float64)
+    with pytest.raises(ShapeMismatch):
+        predict_signal(one, torch.ones(4).double(), "relu")
+    with pytest.raises(EmptyData):
+        predict_signal(one[:0], one[:0], "relu")
+    with pytest.raises(InvalidInput, match="gain"):
+        predict_signal(-one, one, "relu")
+    with pytest.raises(InvalidInput, match="variance"):
+        gaussian_mean(torch.relu, torch.tensor([-1.0]))
+    with pytest.raises(InvalidInput, match="tensor"):
+        gaussian_mean(torch.relu, torch.tensor([1]))
+    net = nn.Sequential(nn.Linear(2, 2), nn.Softmax(1), nn.Linear(2, 2))
+    with pytest.raises(UnsupportedModel, match="Softmax"):
+        predict_signal_of(net, torch.ones(1, 2))
+    with pytest.raises(UnsupportedModel, match="end in a dense"):
+        predict_signal_of(net[:1].append(nn.ReLU()), torch.ones(1, 2))
+    with pytest.raises(UnsupportedModel, match="no layer"):
+        measure_signal(nn.ReLU(), torch.ones(1, 2))
+    with pytest.raises(NonFinite):
+        measure_signal(net, torch.full((1, 2), torch.nan))
+    with pytest.raises(EmptyData):
+        measure_signal(net, torch.ones(0, 2))
+    with pytest.raises(ShapeMismatch):
+        measure_signal(net, torch.ones(2))
+    huge = nn.Sequential(dense(torch.full((2, 2), 1e30)), dense(torch.full((2, 2), 1e30)))
+    with pytest.raises(NonFinite, match="overflow"):
+        measure_signal(huge, torch.ones(1, 2))
