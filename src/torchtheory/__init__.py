@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_ROOMS = ("audit", "core", "data", "nets", "optimization", "report", "robustness")
+_ROOMS = (
+    "audit",
+    "core",
+    "data",
+    "generalization",
+    "nets",
+    "optimization",
+    "primer",
+    "report",
+    "robustness",
+    "training",
+)
 _NAMES = {
     "Claim": "core.claim",
     "Problem": "core.problem",
@@ -33,10 +44,13 @@ if TYPE_CHECKING:
     from torchtheory import audit as audit
     from torchtheory import core as core
     from torchtheory import data as data
+    from torchtheory import generalization as generalization
     from torchtheory import nets as nets
     from torchtheory import optimization as optimization
+    from torchtheory import primer as primer
     from torchtheory import report as report
     from torchtheory import robustness as robustness
+    from torchtheory import training as training
     from torchtheory.core.claim import Claim as Claim
     from torchtheory.core.claim import Verdict as Verdict
     from torchtheory.core.finding import finding as finding

@@ -247,7 +247,7 @@ def test_no_grad_outside_and_frozen_parameters() -> None:
     assert not torch.equal(free, net[2].weight)
 
 
-# ------------------------------------------------------------------------------------ stopping early
+# ----------------------------------------------------------------------------------- stopping early
 
 
 def test_patience_keeps_the_best_epoch() -> None:
@@ -498,7 +498,7 @@ def test_history_round_trip_and_table() -> None:
     assert History.from_json(odd.to_json()) == odd
 
 
-# -------------------------------------------------------------------------------------------- refused
+# ------------------------------------------------------------------------------------------ refused
 
 X, Y = sample()
 NAN = X.clone()

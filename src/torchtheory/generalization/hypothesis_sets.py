@@ -49,12 +49,12 @@ def labellings_with_changes(points: int, changes: int) -> Tensor:
         raise InvalidInput(f"there are {count} such functions: too many to list")
     rows = []
     for number in range(changes + 1):
-        for places in itertools.combinations(range(1, points), number):
-            flips = torch.zeros(points, dtype=torch.int64)
-            flips[list(places)] = 1
-            signs = 1.0 - 2.0 * (flips.cumsum(0) % 2).double()
-            rows += [signs, -signs]
-    return torch.stack(rows)
+        places = torch.tensor(list(itertools.combinations(range(1, points), number)))
+        flips = torch.zeros(len(places), points, dtype=torch.int64)
+        flips.scatter_(1, places.long().reshape(len(places), number), 1)
+        signs = 1.0 - 2.0 * (flips.cumsum(1) % 2).double()
+        rows.append(torch.stack([signs, -signs], 1).reshape(-1, points))
+    return torch.cat(rows)
 
 
 def threshold_network_labellings(x: Tensor, hidden: int) -> Tensor:

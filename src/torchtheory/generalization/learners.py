@@ -115,18 +115,17 @@ def train_network(
         return (torch.tanh(points @ first + shift) @ second + offset).squeeze(-1)
 
     def rule(seen: Tensor, labels: Tensor) -> Tensor:
-        parameters = [p.expand(len(seen), *p.shape).clone().requires_grad_() for p in start]
+        parameters = [p.expand(len(seen), *p.shape).clone() for p in start]
         points, signs = x[seen], labels.to(x)
-        optimizer = torch.optim.SGD(parameters, lr=rate)
-        with torch.enable_grad():
-            for _ in range(steps):
-                optimizer.zero_grad()
+        for _ in range(steps):
+            leaves = [p.requires_grad_() for p in parameters]
+            with torch.enable_grad():
                 # a sum over samples: each has its own parameters, hence its own gradient
-                torch.autograd.backward(_logistic(signs * outputs(parameters, points)))
-                optimizer.step()
-        with torch.no_grad():
-            every = x.expand(len(seen), *x.shape)
-            return _sign(outputs(parameters, every)).to(labels)
+                total = F.softplus(-signs * outputs(leaves, points)).mean(1).sum()
+            slopes = torch.autograd.grad(total, leaves)
+            parameters = [(p - rate * s).detach() for p, s in zip(leaves, slopes, strict=True)]
+        every = x.expand(len(seen), *x.shape)
+        return _sign(outputs(parameters, every)).detach().to(labels)
 
     return rule
 
@@ -154,10 +153,6 @@ def outside_hypothesis_set(learner: Learner, hypotheses: Tensor, samples: int) -
 
 def _votes(points: int, seen: Tensor, labels: Tensor) -> Tensor:
     return labels.new_zeros(len(seen), points).scatter_add_(1, seen, labels)
-
-
-def _logistic(margins: Tensor) -> Tensor:
-    return F.softplus(-margins).mean(1).sum()
 
 
 def _sign(values: Tensor) -> Tensor:

@@ -119,21 +119,22 @@ def gradient_of(function: Function) -> Direction:
             [6., 8.]])
     """
 
-    def slope(theta: Tensor, _: int) -> Tensor:
-        # several times faster than torch.func.grad on the small functions this is used for
-        point = theta.detach().requires_grad_()
-        with torch.enable_grad():
-            values = function(point)
-        if values.shape != theta.shape[:-1]:
-            raise ShapeMismatch(
-                f"the function maps {list(theta.shape)} to {list(values.shape)}; it must give one "
-                f"value a vector, {list(theta.shape[:-1])}"
-            )
-        if not values.requires_grad:
-            return torch.zeros_like(theta)
-        return torch.autograd.grad(values.sum(), point)[0]
+    return lambda theta, _: _value_and_gradient(function, theta)[1]
 
-    return slope
+
+def _value_and_gradient(function: Function, theta: Tensor) -> tuple[Tensor, Tensor]:
+    # several times faster than torch.func.grad on the small functions this is used for
+    point = theta.detach().requires_grad_()
+    with torch.enable_grad():
+        values = function(point)
+    if values.shape != theta.shape[:-1]:
+        raise ShapeMismatch(
+            f"the function maps {list(theta.shape)} to {list(values.shape)}; it must give one "
+            f"value a vector, {list(theta.shape[:-1])}"
+        )
+    if not values.requires_grad:
+        return values, torch.zeros_like(theta)
+    return values.detach(), torch.autograd.grad(values.sum(), point)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def gradient_descent(function: Function, start: Tensor, step: float, iterations:
         step: :math:`\eta>0`.
         iterations: :math:`T`.
 
-    Costs :math:`T` gradients, and once more values and gradients at all points.
+    Costs :math:`T+1` values and gradients; all points are kept.
 
     >>> run = gradient_descent(lambda x: x.square().sum(-1) / 2, torch.ones(1), 0.5, 3)
     >>> run.points.flatten().tolist(), run.gradient_norms.tolist()
@@ -175,9 +176,13 @@ def gradient_descent(function: Function, start: Tensor, step: float, iterations:
         raise InvalidInput(f"the step must be a positive number, not {step!r}")
     if iterations < 0:
         raise InvalidInput(f"the number of iterations must be at least 0, not {iterations}")
-    slope = gradient_of(function)
-    points = torch.stack(list(descend(slope, start, [step] * iterations)))
-    return Descent(points, function(points), slope(points, 0).norm(dim=-1))
+    points, values, norms = [start], [], []
+    for _ in range(iterations + 1):
+        value, slope = _value_and_gradient(function, points[-1])
+        values.append(value)
+        norms.append(slope.norm(dim=-1))
+        points.append(points[-1] - step * slope)
+    return Descent(torch.stack(points[:-1]), torch.stack(values), torch.stack(norms))
 
 
 def check_start(start: Tensor) -> None:

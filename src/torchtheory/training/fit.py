@@ -203,7 +203,7 @@ def fit(
     )
     stepper = make_optimizer(parameters, optimizer, learning_rate, weight_decay)
     scheduler = None if schedule is None else schedule(stepper)
-    if scheduler is not None and not isinstance(scheduler, LRScheduler):
+    if schedule is not None and not isinstance(scheduler, LRScheduler):
         raise InvalidType("schedule must make a torch.optim.lr_scheduler.LRScheduler")
     training = _Training(
         model,

@@ -348,7 +348,7 @@ def plot(axes: Any, law: FiniteDistribution, away: tuple[Tensor, Tensor], sample
     best = bayes_regression(law)
     joint = law.labels.reshape(-1, 2)
     left.fill_between(law.points, joint[:, 0], joint[:, 1], color=COLOURS[0], alpha=0.15, lw=0)
-    left.plot(law.points, best.values, label=r"$f^*(x)=\mathbb{E}[Y|X=x]$")
+    left.plot(law.points, best.values, label=r"$f^*(x)=E[Y|X=x]$")
     linear = torch.stack([torch.ones_like(law.points), law.points], 1)
     line = linear @ torch.linalg.lstsq(linear, best.values[:, None]).solution
     loss = float(regression_excess(law, line.squeeze(1)))
@@ -366,7 +366,7 @@ def plot(axes: Any, law: FiniteDistribution, away: tuple[Tensor, Tensor], sample
     right.hist(away[1], bins, span, alpha=0.7, color=COLOURS[1], label="its own training sample")
     radius = hoeffding_radius(sample, 0.1)
     for sign in (-1, 1):
-        right.axvline(sign * radius, color="0.3", linestyle="--", linewidth=1)
+        right.axvline(sign * radius, ymax=0.8, color="0.3", linestyle="--", linewidth=1)
     right.annotate(
         "Hoeffding,\n90 %",
         (radius, 0.5),

@@ -210,8 +210,8 @@ def slow_rates(run: Run, horizon: int, labellings: int) -> tuple[Tensor, Tensor,
         reason=f"memory, on each of {labellings} labellings drawn by coin flips",
         control=Control(
             "the labelling that the learner expects",
-            torch.zeros(horizon).double(),
-            promised=sequences[1],
+            unseen @ torch.zeros(len(mass)).double(),
+            promised=sequences[-1],
         ),
     )
     return m, sequences[1], average[1], fast
@@ -289,7 +289,7 @@ def plot(
     )
     left.set(
         xlabel="share of the targets",
-        ylabel=r"$\mathbb{E}\,R(\mathcal{A}(S))$",
+        ylabel="expected risk on a target",
         title=f"k = {points} points, m = {samples} samples",
         ylim=(0, 1.35 * max(float(found[name].risks.max()) for name in shown)),
     )
@@ -298,5 +298,5 @@ def plot(
     right.loglog(m, average, label="average risk, law made for the rates")
     right.loglog(m, wanted, "--", color="0.3", label=r"$a_m=1/(16+16\,\log m)$")
     right.loglog(m, fast, color=COLOURS[1], label="average risk, geometric law")
-    right.set(xlabel="samples m", ylim=(2e-3, 1.5))
+    right.set(xlabel="samples m", ylabel="risk", ylim=(min(2e-3, float(fast.min())), 1))
     right.legend(loc="lower left")

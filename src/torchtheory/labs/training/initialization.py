@@ -33,7 +33,7 @@ EXACT = 1e-12
     covers=["N-116", "N-117", "N-118", "N-119", "N-120"],
     title="What each initialiser keeps constant",
     errata=["lecun-variance-is-deviation", "orthogonal-eigenvalues-signs"],
-    full={"width": 400, "trials": 4000, "depth": 100},
+    full={"width": 200, "trials": 1000, "depth": 100},
 )
 def initialization(run: Run, width: int = 60, trials: int = 600, depth: int = 40) -> None:
     """Draw many layers by every scheme and measure what the scheme promises, with intervals.

@@ -41,7 +41,7 @@ NAMES = ("linear", "relu", "tanh", "softplus")
     room="training",
     covers=["N-121"],
     title="How activations and gradients grow or die over depth",
-    full={"width": 400, "depth": 50, "networks": 40},
+    full={"width": 200, "depth": 50, "networks": 20},
 )
 def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int = 24) -> None:
     """Every initialiser with every activation, all networks at once, against the recursion.
@@ -87,7 +87,7 @@ def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int
         "signal",
         lambda axes: plot_signal(axes, measured, predicted),
         caption="Second moments over depth: lines are the recursion, dots the mean over networks. "
-        "LeCun and Xavier coincide in square layers.",
+        "LeCun, Xavier and orthogonal have one line in square layers.",
         grid=(2, len(NAMES)),
         size=(12.5, 5.2),
     )
