@@ -41,11 +41,11 @@ def by_hand(
     net.train()
     for epoch in range(1, epochs + 1):
         total = torch.zeros(())
-        for index in epoch_order(len(x), seed, epoch).split(batch_size):
+        for index in torch.split(epoch_order(len(x), seed, epoch), batch_size):
             inputs, labels = x[index], y[index]
             optimizer.zero_grad()
             loss = F.cross_entropy(net(inputs), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += loss.detach() * len(index)
         losses.append(total.item() / len(x))

@@ -78,9 +78,7 @@ def bayes_risk(
 def random_law(run: Run, points: int, labels: Tensor) -> FiniteDistribution:
     """Masses drawn uniformly from the simplex."""
     joint = -torch.log(1 - run.rand(points, len(labels)))
-    return FiniteDistribution.from_joint(
-        torch.arange(points).double(), labels, joint / joint.sum()
-    )
+    return FiniteDistribution.from_joint(torch.arange(points).double(), labels, joint / joint.sum())
 
 
 def conditional_median(law: FiniteDistribution, labels: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -245,12 +246,12 @@ def networks(run: Run, sizes: tuple[int, ...], trials: int) -> dict[int, Widths]
     rises, falls = [], []
     for n in sizes:
         estimation = found[n].estimation
-        for a, b in zip(widths, widths[1:], strict=False):
+        for a, b in pairwise(widths):
             rises.append(mean_interval(estimation[b] - estimation[a], 0.999).low)
     # learned from the whole law: what best_steps gives there has no estimation error
     learned = best_steps(law.marginal, law.conditional_mean, pieces)
     whole = regression_excess(law, learned) - approximation
-    none = [float(whole[b] - whole[a]) for a, b in zip(widths, widths[1:], strict=False)]
+    none = [float(whole[b] - whole[a]) for a, b in pairwise(widths)]
     run.claim(
         "S-06",
         r"\text{estimation grows with the width: }1\to4\to16 \text{ pieces}",
@@ -260,7 +261,7 @@ def networks(run: Run, sizes: tuple[int, ...], trials: int) -> dict[int, Widths]
         reason="lower ends of 99.9 % intervals for the mean difference on the same samples",
         control=Control("the population instead of a sample: nothing to estimate", none),
     )
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in pairwise(sizes):
         falls += [
             mean_interval(found[b].estimation[w], 0.999).high
             - mean_interval(found[a].estimation[w], 0.999).low
@@ -357,24 +358,24 @@ def plot_family(axis: Any, family: Family) -> None:
     best = int((family.risk + hidden).argmin())
     minimizer = int((family.empirical + hidden).argmin())
     marks = [
-        (best, family.risk, r"$f^*_{\mathcal{F}}$", COLOURS[0], (5, -13)),
-        (minimizer, family.empirical, r"$\hat f_S$", COLOURS[1], (5, -13)),
+        (best, family.risk, r"$f^*_{\mathcal{F}}$", COLOURS[0], (-27, -7)),
+        (minimizer, family.empirical, r"$\hat f_S$", COLOURS[1], (4, 6)),
         (family.chosen, family.empirical, r"$f_S$", COLOURS[1], (-3, 7)),
     ]
     arrow = {"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0}
     for at, curve, name, colour, shift in marks:
         axis.plot(theta[at], curve[at], "o", color=colour, zorder=5)
         axis.annotate(name, (theta[at], curve[at]), xytext=shift, textcoords="offset points")
-    gap = ((family.risk - family.empirical).abs() - hidden).argmax()
+    gap = int(((family.risk - family.empirical).abs() - hidden).argmax())
     top, bottom = family.risk[gap], family.empirical[gap]
     axis.annotate("", (theta[gap], top), (theta[gap], bottom), arrowprops=arrow)
     axis.annotate(
         r"$\varepsilon^{gen}$",
         (theta[gap], (top + bottom) / 2),
-        xytext=(5, -3),
+        xytext=(-26, -3),
         textcoords="offset points",
     )
-    for name, at, ends in (
+    for name, place, ends in (
         (r"$\varepsilon^{approx}$", theta[best], (family.bayes, family.risk[best])),
         (
             r"$\varepsilon^{opt}$",
@@ -382,10 +383,10 @@ def plot_family(axis: Any, family: Family) -> None:
             (family.empirical[minimizer], family.empirical[family.chosen]),
         ),
     ):
-        axis.annotate("", (at, ends[0]), (at, ends[1]), arrowprops=arrow)
+        axis.annotate("", (place, ends[0]), (place, ends[1]), arrowprops=arrow)
         axis.annotate(
             name,
-            (at, (ends[0] + ends[1]) / 2),
+            (place, (ends[0] + ends[1]) / 2),
             xytext=(5, -3),
             textcoords="offset points",
         )

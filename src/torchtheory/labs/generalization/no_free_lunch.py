@@ -84,9 +84,7 @@ def learners(run: Run, points: int) -> dict[str, Learner]:
         "least errors, thresholds": minimize_errors(labellings_with_changes(points, 1)),
         "least errors, 2 threshold units": minimize_errors(threshold_network_labellings(plane, 2)),
         "least errors, all functions": minimize_errors(all_labellings(points)),
-        "trained tanh network": train_network(
-            plane, 4, steps=60, rate=1.0, random=run.generator
-        ),
+        "trained tanh network": train_network(plane, 4, steps=60, rate=1.0, random=run.generator),
     }
 
 

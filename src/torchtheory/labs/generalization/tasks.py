@@ -89,7 +89,7 @@ def markov_words(run: Run, length: int) -> tuple[Tensor, Tensor]:
     stay = 0.6 + 0.3 * run.rand(length - 1)
     repeats = (words.diff(dim=1) == 0).double()
     step = repeats * stay + (1 - repeats) * (1 - stay)
-    first = torch.where(words[:, 0] == 1, 0.4, 0.6)
+    first = 0.6 - 0.2 * words[:, 0]
     return words, first * step.prod(1)
 
 
@@ -127,7 +127,7 @@ def transformations(length: int) -> dict[str, Pair]:
 def with_noise(words: Tensor, mass: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """Words followed by noise: no bit flipped, or one of them, with probability 1/2."""
     flips = torch.cat([torch.zeros(1, length), torch.eye(length)]).double()
-    chance = torch.full((length + 1,), 0.5 / length).double()
+    chance = torch.full((length + 1,), 0.5 / length, dtype=torch.float64)
     chance[0] = 0.5
     both = torch.cat(
         [words.repeat_interleave(length + 1, dim=0), flips.repeat(len(words), 1)], dim=1
@@ -242,7 +242,7 @@ def densities(run: Run, words: Tensor, mass: Tensor) -> None:
     entropy = mass @ surprisal(mass)
     next_symbol, blind = 0.0, 0.0
     for t in range(length):
-        law = induced_distribution(words, mass, lambda z, t=t: z[:, :t] @ _powers(t), _bit(t))
+        law = induced_distribution(words, mass, _past(t), _bit(t))
         chance = law.conditional_mean[law.where]
         said = torch.where(law.labels == 1, chance, 1 - chance)
         next_symbol += float(law.mass @ surprisal(said))
@@ -277,8 +277,8 @@ def densities(run: Run, words: Tensor, mass: Tensor) -> None:
     )
 
 
-def _powers(t: int) -> Tensor:
-    return 2.0 ** torch.arange(t).double()
+def _past(t: int) -> Callable[[Tensor], Tensor]:
+    return lambda z: code(z[:, :t])
 
 
 def _bit(t: int) -> Callable[[Tensor], Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -118,23 +120,22 @@ def scalar_chain(run: Run, depth: int) -> None:
         tolerance=EXACT,
         control=Control("the coefficients in reverse order", coefficients.flip(0)[[0, 1, -1]]),
     )
-    # the (L+1)-st difference of a polynomial of degree L is 0, the L-th is L! times its coefficient
-    spacing = 0.5
-    grid = torch.arange(depth + 2, dtype=torch.float64) * spacing
-    values = torch.stack([(w - eta * gradient).prod() * x for eta in grid])
-    top, size = values, float(values.abs().max())
+    # in exact fractions: the coefficient of order L is far below rounding error in a deep chain
+    pairs = [(Fraction(float(a)), Fraction(float(g))) for a, g in zip(w, gradient, strict=True)]
+    values = [math.prod((a - k * g for a, g in pairs), start=Fraction(x)) for k in range(depth + 2)]
+    differences = [values]
     for _ in range(depth + 1):
-        previous, top = top, top.diff()
+        last_row = differences[-1]
+        differences.append([b - a for a, b in pairwise(last_row)])
     run.claim(
         "M-92",
         r"y^{\rm new} \text{ is a polynomial of degree exactly } L \text{ in } \eta\text{: its }"
         r"(L+1)\text{-st difference}",
         promised=0.0,
         relation="==",
-        measured=top / size,
-        tolerance=2.0**depth * 1e-14,
-        reason="relative to the largest value; rounding grows like 2^L",
-        control=Control("the L-th difference", previous / size),
+        measured=[float(d) for d in differences[-1]],
+        reason="step sizes 0, 1, ..., L+1, in exact fractions",
+        control=Control("the L-th difference", [float(d) for d in differences[-2]]),
     )
     run.table(
         "chain",

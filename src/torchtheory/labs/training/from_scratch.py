@@ -61,8 +61,8 @@ def mlp_from_scratch(
     Each class is compared with finite differences and with torch; the data set with numpy's own
     stream of seed 0; the training loop with `nn.Sequential` and `torch.optim.SGD`, step by step.
     The printed linear layer divides by the number of samples although the loss has done so: its
-    run is that of a correct layer at a rate 2000 times smaller, and after 500 steps it has not got
-    far. Look at the two curves, and at the two decision boundaries beside the best possible one.
+    run is that of a correct layer at a rate 2000 times smaller, and 500 of its steps are a quarter
+    of an intended one. Look at the two curves, and at the two decision boundaries beside the best possible one.
     """
     cross_entropies(run)
     layer_classes(run)
@@ -421,8 +421,8 @@ def training(
     )
     passed = int((right.losses < printed.losses[-1]).double().argmax())
     run.note(
-        f"Divided once, the loss after {passed} steps is below where the printed code ends after "
-        f"{iterations}."
+        f"Divided once, the loss is below where the printed code ends after {iterations} steps "
+        f"from step {passed} on."
     )
     return printed, right
 
