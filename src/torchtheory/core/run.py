@@ -76,9 +76,8 @@ class Run(Record):
         if not controls:
             found.append("no claim has a control")
         found += [f"erratum {e.key} is not refuted" for e in self.errata if not _violated(e.claim)]
-        met = {i for c in self.claims for i in c.ids} | {
-            i for e in self.errata for i in e.claim.ids
-        }
+        judged = [c for c in self.claims if c.verdict is not Verdict.NOT_APPLICABLE]
+        met = {i for c in [*judged, *(e.claim for e in self.errata)] for i in c.ids}
         found += [f"covers {i}, but no claim is about it" for i in self.lab.covers if i not in met]
         refuted = {e.key for e in self.errata}
         found += [

@@ -314,6 +314,7 @@ class _Training:
         self.unread: list[tuple[Tensor, Tensor, Tensor]] = []
         self.generator = torch.Generator()
         self.history = History()
+        self.parameters, self.has_buffers = model_state(model), any(True for _ in model.buffers())
         self.safe, self.safe_at = copy_state(model), (1, 0)
         self.best: dict[str, Tensor] = {}
 
@@ -453,20 +454,21 @@ class _Training:
             torch.cat([outputs for _, outputs, _ in self.unread]),
             torch.cat([y for _, _, y in self.unread]),
         )
-        finite = torch.stack([torch.isfinite(p).all() for p in self.trained]).all()
+        largest = nn.utils.get_total_norm(self.trained, math.inf)
         values = losses.tolist()
         for i, value in enumerate(values):
             if not math.isfinite(value):
                 self._diverge(f"the loss is {value}", self.step - len(values) + i + 1)
-        if not bool(finite):
+        if not math.isfinite(float(largest)):
             self._diverge("the weights are no longer finite", self.step)
         self.losses += values
         self.sizes += [len(y) for _, _, y in self.unread]
         self.errors += 0 if wrong is None else int(wrong)
         self.unread = []
-        with torch.no_grad():
-            for name, tensor in model_state(self.model).items():
-                self.safe[name].copy_(tensor)
+        # the parameters are the same tensors all along; buffers may be replaced by new ones
+        state = self.parameters if not self.has_buffers else model_state(self.model)
+        for name, tensor in state.items():
+            self.safe[name].copy_(tensor)
         self.safe_at = (self.epoch, self.step)
 
     def _diverge(self, what: str, step: int) -> None:

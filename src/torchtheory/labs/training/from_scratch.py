@@ -62,7 +62,8 @@ def mlp_from_scratch(
     stream of seed 0; the training loop with `nn.Sequential` and `torch.optim.SGD`, step by step.
     The printed linear layer divides by the number of samples although the loss has done so: its
     run is that of a correct layer at a rate 2000 times smaller, and 500 of its steps are a quarter
-    of an intended one. Look at the two curves, and at the two decision boundaries beside the best possible one.
+    of an intended one. Look at the two curves, and at the two decision boundaries beside the best
+    possible one.
     """
     cross_entropies(run)
     layer_classes(run)
