@@ -27,6 +27,7 @@ from torchtheory.optimization.descent import (
     gradient_descent,
     gradient_of,
     last_iterate,
+    trajectory,
 )
 from torchtheory.optimization.minibatch import (
     draw_batches,
@@ -107,7 +108,7 @@ def test_projection_is_applied_after_every_step():
 
 
 def test_average_leaves_the_last_iterate_out():
-    path = torch.stack(list(descend(gradient_of(bowl), torch.ones(2), [0.5, 0.25, 0.1])))
+    path = trajectory(gradient_of(bowl), torch.ones(2), [0.5, 0.25, 0.1])
     mean = average_iterate(gradient_of(bowl), torch.ones(2), [0.5, 0.25, 0.1])
     assert torch.allclose(mean, path[:3].mean(0))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
-from torchtheory.optimization.descent import descend
+from torchtheory.optimization.descent import trajectory
 from torchtheory.optimization.minibatch import minibatch_direction
 from torchtheory.optimization.stability import (
     distance_bound,
@@ -42,7 +42,7 @@ def exact_difference(loss, examples, etas, samples, *, old=0, new=None):
     start = torch.zeros(len(every), examples[0].shape[1], dtype=torch.float64)
     new = samples if new is None else new
     return [
-        torch.stack(list(descend(minibatch_direction(loss, examples, i), start, etas)))[1:]
+        trajectory(minibatch_direction(loss, examples, i), start, etas)[1:]
         for i in (every, replace_example(every, old, new))
     ]
 

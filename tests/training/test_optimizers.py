@@ -339,7 +339,7 @@ def test_projected_optimiser_treats_a_group_as_one_vector_and_can_be_freed():
     for _ in range(3):
         a.grad, b.grad = -torch.ones(2), -torch.ones(2, 1)
         optimizer.step()
-        assert float(torch.cat([a, b[:, 0]]).norm()) == pytest.approx(1.0)
+        assert torch.cat([a, b[:, 0]]).norm().item() == pytest.approx(1.0)
     assert a.data_ptr() == storage
     assert torch.allclose(a, torch.full((2,), 0.5))
     handle.remove()

@@ -36,8 +36,7 @@ def descend(
     r"""The iterates :math:`\Theta^{(0)},\dots,\Theta^{(K)}` of
     :math:`\Theta^{(k)}=P(\Theta^{(k-1)}-\eta_kD^{(k)})`, one after the other.
 
-    Only the current iterate is held; ``torch.stack(list(descend(...)))`` is the trajectory
-    ``[K + 1, ..., p]``.
+    Only the current iterate is held; :func:`trajectory` keeps them all.
 
     Args:
         direction: :math:`D`, see :func:`gradient_of` and ``minibatch_direction``.
@@ -71,6 +70,25 @@ def _iterates(
         if projection is not None:
             theta = projection(theta)
         yield theta
+
+
+def trajectory(
+    direction: Direction,
+    start: Tensor,
+    steps: Sequence[float] | Tensor,
+    projection: Function | None = None,
+) -> Tensor:
+    r"""All iterates of :func:`descend`, ``[K + 1, ..., p]``.
+
+    >>> h = lambda x: x.square().sum(-1) / 2
+    >>> trajectory(gradient_of(h), torch.ones(1), [0.5, 0.5]).flatten().tolist()
+    [1.0, 0.5, 0.25]
+    """
+    # filled in place: many small tensors that stay, between large ones that go, waste memory
+    points = start.new_empty(len(steps) + 1, *start.shape)
+    for k, theta in enumerate(descend(direction, start, steps, projection)):
+        points[k] = theta
+    return points
 
 
 def last_iterate(
@@ -176,13 +194,15 @@ def gradient_descent(function: Function, start: Tensor, step: float, iterations:
         raise InvalidInput(f"the step must be a positive number, not {step!r}")
     if iterations < 0:
         raise InvalidInput(f"the number of iterations must be at least 0, not {iterations}")
-    points, values, norms = [start], [], []
-    for _ in range(iterations + 1):
-        value, slope = _value_and_gradient(function, points[-1])
-        values.append(value)
-        norms.append(slope.norm(dim=-1))
-        points.append(points[-1] - step * slope)
-    return Descent(torch.stack(points[:-1]), torch.stack(values), torch.stack(norms))
+    points = start.new_empty(iterations + 1, *start.shape)
+    values, norms = (start.new_empty(iterations + 1, *start.shape[:-1]) for _ in range(2))
+    theta = start
+    for t in range(iterations + 1):
+        points[t] = theta
+        values[t], slope = _value_and_gradient(function, theta)
+        norms[t] = slope.norm(dim=-1)
+        theta = theta - step * slope
+    return Descent(points, values, norms)
 
 
 def check_start(start: Tensor) -> None:

@@ -444,6 +444,7 @@ class _Training:
         mean = float(torch.stack(losses).sum()) / samples
         return mean, int(torch.stack(errors).sum()) / samples if errors else None
 
+    @torch.no_grad()
     def _check(self) -> None:
         """Read the losses of the last steps; keep the weights if all is finite, else go back."""
         if not self.unread:

@@ -371,8 +371,8 @@ def plot_family(axis: Any, family: Family) -> None:
     axis.annotate("", (theta[gap], top), (theta[gap], bottom), arrowprops=arrow)
     axis.annotate(
         r"$\varepsilon^{gen}$",
-        (theta[gap], (top + bottom) / 2),
-        xytext=(-26, -3),
+        (theta[gap], torch.minimum(top, bottom)),
+        xytext=(5, -12),
         textcoords="offset points",
     )
     for name, place, ends in (

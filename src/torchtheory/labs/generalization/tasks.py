@@ -144,7 +144,7 @@ def targets(run: Run, laws: dict[str, FiniteDistribution]) -> None:
     injective = ["unscramble", "parity", "parity from running parities"]
     run.claim(
         "A-05",
-        r"T_1 \text{ injective}:\ R^*=0",
+        r"T_1 \text{ injective on the words}:\ R^*=0",
         promised=0.0,
         relation="==",
         measured=[bayes_regression(laws[name]).risk for name in injective],
@@ -298,7 +298,8 @@ def half_digits(run: Run) -> tuple[Tensor, Tensor]:
         """Squared errors of the map fitted to these labels, less those of the mean image."""
         fitted = upper[1] @ torch.linalg.solve(gram, upper[0].T @ lower)
         constant = (test[:, 32:] - train[:, 32:].mean(0)).square().mean(1)
-        return (test[:, 32:] - fitted).square().mean(1) - constant
+        error: Tensor = (test[:, 32:] - fitted).square().mean(1)
+        return error - constant
 
     shuffled = train[torch.randperm(len(train), generator=run.generator), 32:]
     gain, lost = (mean_interval(held_out(y), 0.999) for y in (train[:, 32:], shuffled))

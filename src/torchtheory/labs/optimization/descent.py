@@ -37,7 +37,7 @@ WAVY_SMOOTHNESS = 8.0
         "sufficient-decrease-equality",
         "geometric-convergence-index",
     ],
-    full={"starts": 500, "samples": 500, "features": 20, "iterations": 1000},
+    full={"starts": 300, "samples": 500, "features": 20, "iterations": 500},
 )
 def descent(
     run: Run, starts: int = 100, samples: int = 60, features: int = 8, iterations: int = 150

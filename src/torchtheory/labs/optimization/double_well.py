@@ -18,9 +18,9 @@ from torchtheory.optimization.critical_points import critical_point, escape_time
 from torchtheory.optimization.descent import (
     Direction,
     Function,
-    descend,
     gradient_of,
     last_iterate,
+    trajectory,
 )
 from torchtheory.optimization.noise import accumulated_variance, with_gaussian_noise
 
@@ -260,7 +260,7 @@ def saddle(run: Run, trials: int) -> None:
 
     def noisy_path(direction: Direction, size: float, steps: int) -> Tensor:
         oracle = with_gaussian_noise(direction, size, run.generator)
-        return torch.stack(list(descend(oracle, zero.expand(trials, -1), [eta] * steps)))
+        return trajectory(oracle, zero.expand(trials, -1), [eta] * steps)
 
     size, steps = 0.01, 30
     path = noisy_path(slope, size, steps)
@@ -329,7 +329,7 @@ def runs_of_both_kinds(
     """Of 32 noisy runs from one start, the first that ends on either side."""
     at = torch.full((32, 1), start, dtype=torch.float64)
     direction = with_gaussian_noise(gradient_of(well), noise, random)
-    paths = torch.stack(list(descend(direction, at, [STEP] * 400)))[..., 0]
+    paths = trajectory(direction, at, [STEP] * 400)[..., 0]
     side = (paths[-1] < top).int()
     return paths[:, side.argmin()], paths[:, side.argmax()]
 
@@ -337,7 +337,7 @@ def runs_of_both_kinds(
 def plot_runs(axes: Any, noise: float, top: float, seed: int) -> None:
     grid = torch.linspace(-1.75, 1.75, 120, dtype=torch.float64)
     starts = torch.tensor([[-1.5], [-0.3], [0.35], [1.5]], dtype=torch.float64)
-    smooth = torch.stack(list(descend(gradient_of(well), starts, [STEP] * 400)))[..., 0]
+    smooth = trajectory(gradient_of(well), starts, [STEP] * 400)[..., 0]
     random = torch.Generator().manual_seed(seed)
     rough = [runs_of_both_kinds(start, noise, top, random) for start in (0.35, 1.5)]
     for row in range(2):

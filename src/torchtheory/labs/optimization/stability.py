@@ -16,7 +16,7 @@ from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.optimization.descent import descend, last_iterate
+from torchtheory.optimization.descent import last_iterate, trajectory
 from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
 from torchtheory.optimization.stability import (
     distance_bound,
@@ -131,8 +131,7 @@ def couple(run: Run, law: Law, samples: int, trials: int, etas: list[float]) -> 
     exchanged = torch.where(chosen == place[..., None], given[..., None], rows)
     start = torch.zeros(trials, law.x.shape[1], dtype=torch.float64)
     paths = [
-        torch.stack(list(descend(minibatch_direction(logistic, law, r), start, etas)))
-        for r in (rows, exchanged)
+        trajectory(minibatch_direction(logistic, law, r), start, etas) for r in (rows, exchanged)
     ]
     return Coupled(members, members.gather(1, place), given, paths[0], paths[1], etas)
 
@@ -283,7 +282,7 @@ def not_convex(run: Run, samples: int, trials: int) -> tuple[Tensor, Tensor]:
     chosen = draw_batches(samples, 1, 100, trials=(trials,), generator=run.generator)
     start = torch.zeros(trials, 1, dtype=torch.float64)
     first, second = (
-        torch.stack(list(descend(minibatch_direction(loss, [examples], i), start, steps)))[1:]
+        trajectory(minibatch_direction(loss, [examples], i), start, steps)[1:]
         for i in (chosen, replace_example(chosen, 0, samples))
     )
     return (first - second).norm(dim=-1).mean(1), distance_bound(2.0, 1.0, steps, samples)
@@ -301,7 +300,7 @@ def one_exchange(run: Run, law: Law, coupled: Coupled) -> list[Tensor]:
     chosen = draw_batches(size, 1, len(coupled.steps), trials=(trials,), generator=run.generator)
     start = torch.zeros(trials, x.shape[1], dtype=torch.float64)
     return [
-        torch.stack(list(descend(minibatch_direction(logistic, examples, i), start, coupled.steps)))
+        trajectory(minibatch_direction(logistic, examples, i), start, coupled.steps)
         for i in (chosen, replace_example(chosen, place, size))
     ]
 
@@ -360,7 +359,7 @@ def tight_case(run: Run) -> None:
 
     def run_on(loss: Callable[..., Tensor], indices: Tensor) -> Tensor:
         direction = minibatch_direction(loss, [examples], indices)
-        return torch.stack(list(descend(direction, start, etas)))[1:]
+        return trajectory(direction, start, etas)[1:]
 
     def differences(loss: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
         a, b = run_on(loss, every), run_on(loss, replace_example(every, 0, samples))

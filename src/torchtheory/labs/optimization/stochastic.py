@@ -30,6 +30,7 @@ from torchtheory.optimization.descent import (
     descend,
     gradient_of,
     last_iterate,
+    trajectory,
 )
 from torchtheory.optimization.minibatch import (
     draw_batches,
@@ -248,7 +249,7 @@ def same_as_torch(run: Run) -> None:
     rates = [0.1 / math.sqrt(k + 1) for k in range(steps)]
     chosen = draw_batches(samples, size, steps, generator=run.generator)
     direction = minibatch_direction(half_square, [x, y], chosen)
-    path = torch.stack(list(descend(direction, start, rates)))
+    path = trajectory(direction, start, rates)
     shuffled = minibatch_direction(half_square, [x, y], chosen.flip(0))
 
     layer = nn.Linear(3, 1, bias=False, dtype=torch.float64)
@@ -396,7 +397,7 @@ def noisy_quadratic(run: Run, trials: int, horizon: int) -> dict[str, Tensor]:
 
     def path(steps: list[float]) -> Tensor:
         at = torch.full((runs, 1), start, dtype=torch.float64)
-        return torch.stack(list(descend(direction, at, steps)))[..., 0]
+        return trajectory(direction, at, steps)[..., 0]
 
     times = range(1, horizon + 1)
     shrinking = path([1 / i for i in times])
@@ -614,9 +615,7 @@ def printed_theorem(run: Run) -> None:
         measured=(100 * average_iterate(lambda _t, _k: coin, start, [1.0]).square()).mean(),
         reason="K = 1: the average is the start",
     )
-    path = torch.stack(
-        list(descend(lambda t, _: -torch.ones_like(t), torch.zeros(1).double(), root_steps(100)))
-    )
+    path = trajectory(lambda t, _: -torch.ones_like(t), torch.zeros(1).double(), root_steps(100))
     run.erratum(
         "averaged-descent-leaves-ball",
         r"\bar\Theta\in B_1(0), \text{ where } r \text{ is defined}",
@@ -631,14 +630,10 @@ def printed_theorem(run: Run) -> None:
         # far from its minimum the strictly convex function is as good as linear
         r = smoothed_norm(torch.ones(1, dtype=torch.float64), 1e-6)
         slope = gradient_of(r)
-        path = torch.stack(
-            list(
-                descend(
-                    lambda t, k, a=height, g=slope: a * g(t, k),  # type: ignore[misc]
-                    torch.zeros(1, dtype=torch.float64),
-                    root_steps(count),
-                )
-            )
+        path = trajectory(
+            lambda t, k, a=height, g=slope: a * g(t, k),  # type: ignore[misc]
+            torch.zeros(1, dtype=torch.float64),
+            root_steps(count),
         )
         gap = height * (r(path[1:].mean(0)) - 5e-7)
         scaled.append(float(gap) * math.sqrt(count))
