@@ -35,8 +35,10 @@ from torchtheory.core.errors import (
 )
 from torchtheory.training.augmentation import OneOf, augmented, invariance_gap, shifts
 from torchtheory.training.early_stopping import EarlyStopping
-from torchtheory.training.fit import Diverged, fit, make_optimizer
+from torchtheory.training.fit import fit
 from torchtheory.training.history import Epoch, History
+from torchtheory.training.loop import Diverged
+from torchtheory.training.named_optimizers import make_optimizer
 from torchtheory.training.risk import (
     empirical_risk,
     least_empirical_risk,

@@ -100,7 +100,7 @@ def target_census(
     unseen_error, unseen_weight = Fraction(0), 0
     for u in range(1, min(points, samples) + 1):
         group = (different == u).nonzero().flatten()
-        for part in torch.split(group, max(1, TILE // (len(targets) << u))):
+        for part in torch.split(group, max(1, TILE // (points * (len(targets) + (1 << u))))):
             missed, off = _errors(learner, targets, every[part], new[part], u)
             weight = orderings[part]
             wrong += (weight[:, None] * missed).sum(0)
@@ -130,14 +130,14 @@ def _errors(
             f"a learner must decide -1 or 1 on each of the {points} points, "
             f"and this one gave {list(decisions.shape)}"
         )
-    decisions = decisions.double().reshape(count, 1 << u, points)
-    unseen = torch.ones(count, points, dtype=torch.float64).scatter_(1, distinct, 0.0)
+    decisions = (decisions > 0).reshape(count, 1 << u, points)
+    unseen = torch.ones(count, 1, points, dtype=torch.bool)
+    unseen.scatter_(2, distinct[:, None], False)
     # which labelled sample a target makes of the distinct points
-    bits = (targets[:, distinct] > 0).long() << torch.arange(u)
-    which = bits.sum(-1).T.unsqueeze(1)
-    agreement = (decisions @ targets.T).gather(1, which).squeeze(1)
-    away = ((decisions * unseen[:, None]) @ targets.T).gather(1, which).squeeze(1)
-    return ((points - agreement) / 2).long(), ((points - u - away) / 2).long()
+    positive = targets > 0
+    which = (positive[:, distinct].long() << torch.arange(u)).sum(-1).T
+    wrong = decisions[torch.arange(count)[:, None], which] != positive
+    return wrong.sum(-1), (wrong & unseen).sum(-1)
 
 
 def slow_distribution(rates: Tensor) -> Tensor:

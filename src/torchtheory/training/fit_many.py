@@ -31,8 +31,8 @@ from torchtheory.core.problem import Loss, Problem, Task
 from torchtheory.core.progress import display, track
 from torchtheory.core.samples import Data, Samples
 from torchtheory.training.batches import EVALUATION_CHUNK, InMemory, OpenData, Source
-from torchtheory.training.fit import OPTIMIZERS
 from torchtheory.training.history import Epoch, History
+from torchtheory.training.named_optimizers import OPTIMIZERS
 from torchtheory.training.seeds import derived_generator, epoch_order
 from torchtheory.training.stacked import Layout, Stack, layout, stack
 from torchtheory.training.stacked_steps import STEPS, Step, stacked_steps

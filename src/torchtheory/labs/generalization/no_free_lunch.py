@@ -41,7 +41,7 @@ from torchtheory.generalization.no_free_lunch import (
     covers=["A-20"],
     title="Averaged over all targets, every learner is a coin outside its sample",
     errata=["no-free-lunch-constant-rate"],
-    full={"points": 12, "samples": 6, "horizon": 1000},
+    full={"points": 10, "samples": 5, "horizon": 1000},
 )
 def no_free_lunch(
     run: Run, points: int = 8, samples: int = 4, horizon: int = 200, labellings: int = 100

@@ -36,7 +36,7 @@ STEP = 0.02
     full={"trials": 5000, "iterations": 3000, "grid": 201},
 )
 def double_well(
-    run: Run, trials: int = 400, iterations: int = 800, noise: float = 4.7, grid: int = 31
+    run: Run, trials: int = 400, iterations: int = 500, noise: float = 4.7, grid: int = 25
 ) -> None:
     """On r(θ) = (θ² - 1)² + 0.3 θ, with a global minimum on the left and another on the right,
     gradient descent ends in the valley it starts in. With noise of size `noise` the same start
@@ -281,7 +281,7 @@ def saddle(run: Run, trials: int) -> None:
             interval=spread,
         ),
     )
-    sizes, longest = [1e-1, 1e-2, 1e-3, 1e-4], 250
+    sizes, longest = [1e-1, 1e-2, 1e-3, 1e-4], 200
 
     def times(r: Function) -> Tensor:
         paths = [noisy_path(gradient_of(r), s, longest) for s in sizes]

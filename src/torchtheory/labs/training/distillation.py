@@ -353,7 +353,7 @@ def plot_students(
         left.plot(range(1, len(values) + 1), values, label=name)
     left.axhline(float(teacher[0]), color="black", linestyle="--", linewidth=1, label="teacher")
     left.set(xlabel="epoch", ylabel="test error", yscale="log")
-    left.legend()
+    left.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.22))
     place = torch.arange(len(names))
     for row in range(len(error)):
         right.scatter(

@@ -1,0 +1,271 @@
+"""Risk: what held-out data say about it, and what minimising the empirical one reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.training.fit import fit
+from torchtheory.training.risk import empirical_risk, least_empirical_risk, risk, split
+
+
+@dataclass(frozen=True)
+class Law:
+    """x standard normal, y = w·x + a(x₁² - 1) + σ ε: the best linear function is w, exactly."""
+
+    weight: Tensor
+    bend: float
+    noise: float
+
+    def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        x = torch.randn(n, len(self.weight), dtype=torch.float64, generator=generator)
+        y = x @ self.weight + self.bend * (x[:, 0] ** 2 - 1)
+        return x, y + self.noise * torch.randn(n, dtype=torch.float64, generator=generator)
+
+    def risk(self, weight: Tensor) -> Tensor:
+        """Mean squared error of x ↦ weight·x under the law; rows of weights give a vector."""
+        return (weight - self.weight).square().sum(-1) + 2 * self.bend**2 + self.noise**2
+
+
+@lab(
+    "empirical-risk",
+    room="training",
+    covers=["N-25", "S-05", "A-14", "A-01"],
+    title="The empirical risk: unbiased where nothing was chosen by it, least after training",
+    full={"trials": 2000, "dimension": 20, "samples": 2000},
+)
+def empirical_risk_lab(run: Run, trials: int = 100, dimension: int = 6, samples: int = 120) -> None:
+    """A linear model under a law for which every risk is known exactly.
+
+    The risk on held-out data is unbiased, with an error of order s^(-1/2); the risk on the
+    training data, and the risk of a model that was selected on the validation data, are too low.
+    Training a linear model with the trainer reaches the normal equations. What is left of
+    the risk falls apart into noise, approximation, estimation and optimisation error: stop the
+    training after two epochs and look at the table.
+    """
+    law = Law(run.randn(dimension), 0.5, 0.7)
+    sizes, spread = validation_risk(run, law, trials)
+    least_squares(run, law, samples)
+    errors = error_parts(run, law, samples)
+    run.table(
+        "error-parts",
+        ["part", "size", "goes away with"],
+        errors,
+        caption="Where the risk of a linear model trained for two epochs comes from, exactly",
+    )
+    run.figure(
+        "risk",
+        lambda axes: plot_risk(axes, sizes, spread, errors),
+        caption="Left: how far the empirical risk of a fixed model is off. Right: the parts of the "
+        "risk of a model trained for two epochs.",
+        grid=(1, 2),
+        size=(9, 3.2),
+    )
+
+
+def linear(weight: Tensor) -> nn.Linear:
+    model = nn.Linear(len(weight), 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(weight.unsqueeze(0))
+    return model
+
+
+def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[float]]:
+    """Held-out, training and selected risks against the exact one."""
+    logits = run.randn(50, 7).requires_grad_()
+    y = torch.randint(0, 7, (50,), generator=run.generator)
+    (gradient,) = torch.autograd.grad(F.cross_entropy(logits, y, reduction="sum"), logits)
+    run.claim(
+        "N-25",
+        r"\partial_z\,\mathrm{CE}(z, y) = \mathrm{softmax}(z) - e_y",
+        promised=logits.detach().softmax(1) - F.one_hot(y, 7),
+        relation="==",
+        measured=gradient,
+        tolerance=1e-12,
+    )
+
+    held, trained = [], []
+    for k in range(trials):
+        train, held_out = split(law.sample(40, run.generator), 0.5, seed=k)
+        weight = torch.linalg.lstsq(train.x, train.y.unsqueeze(1)).solution.squeeze(1)
+        exact = float(law.risk(weight))
+        model = linear(weight)
+        held.append(empirical_risk(model, held_out).value - exact)
+        trained.append(empirical_risk(model, train).value - exact)
+    interval, control = mean_interval(held, 0.999), mean_interval(trained, 0.999)
+    run.claim(
+        "N-25",
+        r"\mathbb E\big[\hat R_{\text{val}}(f_{\text{train}}) - R(f_{\text{train}})\big] = 0",
+        promised=0,
+        relation="~",
+        measured=interval.estimate,
+        interval=interval,
+        control=Control(
+            "the risk is estimated on the training samples", control.estimate, interval=control
+        ),
+    )
+
+    plain = Law(law.weight, 0.0, law.noise)
+    candidates = run.randn(30, len(law.weight)) * 0.3 + law.weight
+    gaps: dict[str, list[float]] = {"selected": [], "fresh": []}
+    for _ in range(6 * trials):
+        validation, fresh = (_risks(plain, candidates, 25, run.generator) for _ in range(2))
+        chosen = int(validation.argmin())
+        gaps["selected"].append(float(validation[chosen] - plain.risk(candidates[chosen])))
+        gaps["fresh"].append(float(fresh[chosen] - plain.risk(candidates[chosen])))
+    found = {key: mean_interval(values, 0.999) for key, values in gaps.items()}
+    run.claim(
+        "N-25",
+        r"\text{of 30 models, the best on the validation set has } "
+        r"\mathbb E[\hat R_{\text{val}} - R] < 0",
+        promised=0,
+        relation="<",
+        measured=_upper(found["selected"]),
+        reason="selecting on the validation set spoils it as an estimate; the upper end of the "
+        "interval is shown",
+        control=Control("the chosen model on fresh samples", _upper(found["fresh"])),
+    )
+
+    weight = law.weight + 0.5
+    sizes = [25 * 2**j for j in range(7)]
+    spread = []
+    for n in sizes:
+        x, targets = law.sample(4 * trials * n, run.generator)
+        risks = (x @ weight - targets).square().view(4 * trials, n).mean(1)
+        spread.append(float((risks - law.risk(weight)).square().mean().sqrt()))
+    slope = fit_slope(sizes, spread, 0.999)
+    biased = fit_slope(sizes, [s + 1 for s in spread], 0.999)
+    run.claim(
+        ["N-25", "S-05"],
+        r"\theta \text{ fixed}: \quad \sqrt{\mathbb E(\hat J_n - J)^2} \propto n^{-1/2}",
+        promised=-0.5,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        control=Control("a constant bias of 1 is added", biased.estimate, interval=biased),
+    )
+    estimate = risk(linear(weight), law.sample, 40_000, generator=run.generator)
+    run.claim(
+        "S-05",
+        r"\hat J_n \to J = \|w - \theta\|^2 + 2a^2 + \sigma^2: \text{ standard errors away}",
+        promised=4,
+        relation="<=",
+        measured=abs(estimate.value - float(law.risk(weight))) / estimate.standard_error,
+        control=Control(
+            "the noise is forgotten in J",
+            abs(estimate.value - float(law.risk(weight)) + law.noise**2) / estimate.standard_error,
+        ),
+    )
+    return sizes, spread
+
+
+def least_squares(run: Run, law: Law, samples: int) -> None:
+    """Training a linear model reaches the normal equations; of a finite class the best is taken."""
+    x, y = law.sample(samples, run.generator)
+    zero = torch.zeros_like(law.weight)
+
+    def trained(epochs: int) -> Tensor:
+        model = linear(zero)
+        fit(model, (x, y), epochs=epochs, batch_size=samples, optimizer="sgd", learning_rate=0.2)
+        return model.weight.detach().squeeze(0)
+
+    run.claim(
+        ["A-14", "A-01"],
+        r"\arg\min_\theta \hat R_s(\langle\theta,\cdot\rangle) = (X^\top X)^{-1}X^\top Y",
+        promised=torch.linalg.solve(x.T @ x, x.T @ y),
+        relation="==",
+        measured=trained(200),
+        tolerance=1e-8,
+        control=Control("training is stopped after 3 epochs", trained(3)),
+    )
+    slopes = torch.linspace(-2, 2, 41, dtype=torch.float64)
+    hypotheses = [linear(law.weight * s) for s in slopes]
+    best, risks = least_empirical_risk(hypotheses, (x, y))
+    by_hand = torch.stack([((x @ law.weight) * s - y).square().mean() for s in slopes])
+    run.claim(
+        "A-14",
+        r"|\mathcal F| < \infty: \quad "
+        r"\hat R_s(f^{\mathrm{erm}}) = \min_{f\in\mathcal F}\hat R_s(f)",
+        promised=float(by_hand.min()),
+        relation="==",
+        measured=risks[best],
+        tolerance=1e-12,
+        control=Control("another member of the class", risks[0]),
+    )
+
+
+def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
+    """Approximation, estimation and optimisation error of a linear model, and their sum."""
+    x, y = law.sample(samples, run.generator)
+    model = linear(torch.zeros_like(law.weight))
+    fit(model, (x, y), epochs=2, batch_size=samples, optimizer="sgd", learning_rate=0.2)
+    erm = torch.linalg.lstsq(x, y.unsqueeze(1)).solution.squeeze(1)
+    trained = model.weight.detach().squeeze(0)
+    noise, approximation = law.noise**2, 2 * law.bend**2
+    estimation = float(law.risk(erm) - law.risk(law.weight))
+    optimisation = float(law.risk(trained) - law.risk(erm))
+    total = noise + approximation + estimation + optimisation
+    measured = risk(model, law.sample, 60_000, generator=run.generator)
+    width = 4 * measured.standard_error
+    interval = Interval(
+        measured.value, measured.value - width, measured.value + width, 0.9999, 60_000, "normal"
+    )
+    run.claim(
+        ["A-01", "S-05"],
+        r"R(\theta) = \text{noise} + \text{approximation} + \text{estimation} + "
+        r"\text{optimisation}",
+        promised=total,
+        relation="~",
+        measured=measured.value,
+        interval=interval,
+        control=Control(
+            "the optimisation error is left out",
+            measured.value,
+            promised=total - optimisation,
+            interval=interval,
+        ),
+    )
+    return [
+        ("noise", noise, "nothing"),
+        ("approximation", approximation, "a richer class"),
+        ("estimation", estimation, "more samples"),
+        ("optimisation", optimisation, "more steps"),
+        ("risk", total, ""),
+    ]
+
+
+def _risks(law: Law, weights: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """Empirical risks of rows of weights on a new sample."""
+    x, y = law.sample(n, generator)
+    return (x @ weights.T - y[:, None]).square().mean(0)
+
+
+def _upper(interval: Interval) -> float:
+    return interval.high
+
+
+def plot_risk(
+    axes: Any, sizes: list[int], spread: list[float], errors: list[tuple[Any, ...]]
+) -> None:
+    left, right = axes[0]
+    left.loglog(sizes, spread, "o", label="measured")
+    line = [spread[0] * (sizes[0] / n) ** 0.5 for n in sizes]
+    left.loglog(sizes, line, "--", color=COLOURS[6], linewidth=1, label="slope -1/2")
+    left.set(xlabel="samples n", ylabel="root mean square error")
+    left.legend()
+    *parts, _ = errors
+    start = 0.0
+    for k, (name, size, _) in enumerate(parts):
+        right.barh([0], [size], left=start, color=COLOURS[k], label=name)
+        start += size
+    right.set(xlabel="risk", yticks=[], ylim=(-1, 1.2))
+    right.legend(ncols=2, loc="upper center")
