@@ -129,7 +129,7 @@ def realisable_dichotomies(
         NotConverged: if the points are so nearly degenerate that weights fail their labelling.
 
     >>> corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    >>> len(realisable_dichotomies(corners, bias=True))              # all 16 but xor and its negation
+    >>> len(realisable_dichotomies(corners, bias=True))      # all 16 but xor and its negation
     14
     """
     x = points(x)

@@ -134,9 +134,7 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
     console.print(Text(wording.counted(len(claims), "claim") + counts, style="bold"))
 
 
-def _print_content(
-    content: Content, console: Console, verbose: bool, *, tables: bool
-) -> None:
+def _print_content(content: Content, console: Console, verbose: bool, *, tables: bool) -> None:
     if content.claims:
         console.print(_claims(content.claims, console.width, verbose))
         console.print()

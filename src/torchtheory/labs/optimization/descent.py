@@ -554,5 +554,5 @@ def plot_geometric(axes: Any, curves: list[tuple[str, Tensor, Tensor]]) -> None:
         shown = min(len(values), int((values.amax(1) > 1e-15).sum()) + 8)
         axis.semilogy(values[:shown, :40].clamp_min(1e-16), color=COLOURS[0], linewidth=0.5)
         axis.semilogy(bound[:shown], "--", color=COLOURS[1], label=r"$(1-\mu/L)^T$ bound")
-        axis.set(xlabel="steps T", ylabel="gap", title=name, ylim=(1e-16, None))
+        axis.set(xlabel="steps T", ylabel="gap", title=name, ylim=(1e-16, 1e6))
         axis.legend(loc="upper right")

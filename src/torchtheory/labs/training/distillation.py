@@ -41,7 +41,7 @@ def distillation(
     run: Run,
     repeats: int = 4,
     labelled: int = 50,
-    points: int = 1000,
+    points: int = 640,
     epochs: int = 16,
     temperatures: tuple[float, ...] = (1.0, 4.0, 16.0),
 ) -> None:
