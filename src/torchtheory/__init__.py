@@ -1,7 +1,7 @@
 """torchtheory: the executable mathematics of deep learning, on PyTorch.
 
 >>> import torchtheory as tt
->>> tt.labs()["perceptron-novikoff"].room
+>>> tt.find_lab("perceptron-novikoff").room
 'nets'
 
 - ``tt.audit(model, train, test)``: everything theory can say about your network.
@@ -32,9 +32,9 @@ _NAMES = {
     "Claim": "core.claim",
     "Problem": "core.problem",
     "Verdict": "core.claim",
+    "find_lab": "core.lab",
     "finding": "core.finding",
     "lab": "core.lab",
-    "labs": "core.lab",
     "run_lab": "core.run",
 }
 
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from torchtheory.core.claim import Claim as Claim
     from torchtheory.core.claim import Verdict as Verdict
     from torchtheory.core.finding import finding as finding
+    from torchtheory.core.lab import find_lab as find_lab
     from torchtheory.core.lab import lab as lab
-    from torchtheory.core.lab import labs as labs
     from torchtheory.core.problem import Problem as Problem
     from torchtheory.core.run import run_lab as run_lab
 

@@ -360,8 +360,11 @@ def plot(axes: Any, law: FiniteDistribution, away: tuple[Tensor, Tensor], sample
     left.legend(loc="upper right")
     bins = 40
     span = [float(torch.stack(away).min()), float(torch.stack(away).max())]
-    right.hist(away[0], bins, span, alpha=0.7, label="fresh test sample")
-    right.hist(away[1], bins, span, alpha=0.7, color=COLOURS[1], label="its own training sample")
+    for values, colour, name in (
+        (away[0], COLOURS[0], "fresh test sample"),
+        (away[1], COLOURS[1], "its own training sample"),
+    ):
+        right.hist(values, bins, range=span, alpha=0.7, color=colour, label=name)
     radius = hoeffding_radius(sample, 0.1)
     for sign in (-1, 1):
         right.axvline(sign * radius, ymax=0.8, color="0.3", linestyle="--", linewidth=1)

@@ -95,7 +95,7 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
 
     held, trained = [], []
     for k in range(trials):
-        train, held_out = split(law.sample(40, run.generator), 0.5, seed=k)
+        train, held_out = split(law.sample(8 * len(law.weight), run.generator), 0.5, seed=k)
         weight = torch.linalg.lstsq(train.x, train.y.unsqueeze(1)).solution.squeeze(1)
         exact = float(law.risk(weight))
         model = linear(weight)
