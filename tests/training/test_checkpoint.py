@@ -23,7 +23,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 from torchtheory.training.checkpoint import load_checkpoint, save_checkpoint
 from torchtheory.training.distillation import Distillation
-from torchtheory.training.fit import fit
+from torchtheory.training.trainer import fit
 
 # Everything with a state at once: dropout, batch normalisation, augmentation with a generator and
 # with the global ones, momentum, a schedule, early stopping, a teacher.
@@ -35,7 +35,7 @@ import numpy as np, torch
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torchtheory.training.distillation import Distillation
-from torchtheory.training.fit import fit
+from torchtheory.training.trainer import fit
 
 torch.optim.Adam([nn.Parameter(torch.zeros(1))])    # loads what torch loads late
 torch.set_num_threads(1)

@@ -21,8 +21,8 @@ from torchtheory.training.distillation import (
     distillation_loss,
     teacher_outputs,
 )
-from torchtheory.training.fit import fit
 from torchtheory.training.seeds import epoch_order
+from torchtheory.training.trainer import fit
 
 
 def logits(seed: int, n: int = 4, classes: int = 5) -> tuple[Tensor, Tensor]:

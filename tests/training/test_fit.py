@@ -35,18 +35,18 @@ from torchtheory.core.errors import (
 )
 from torchtheory.training.augmentation import OneOf, augmented, invariance_gap, shifts
 from torchtheory.training.early_stopping import EarlyStopping
-from torchtheory.training.fit import fit
 from torchtheory.training.history import Epoch, History
 from torchtheory.training.loop import Diverged
 from torchtheory.training.named_optimizers import make_optimizer
-from torchtheory.training.risk import (
+from torchtheory.training.risks import (
     empirical_risk,
+    hold_out,
     least_empirical_risk,
     risk,
-    split,
     split_indices,
 )
 from torchtheory.training.seeds import derived_seed, epoch_order
+from torchtheory.training.trainer import fit
 
 
 def sample(n: int = 90, classes: int = 3) -> tuple[Tensor, Tensor]:
@@ -596,5 +596,5 @@ def test_make_optimizer_and_seeds() -> None:
     made = make_optimizer(nn.Linear(1, 1).parameters(), "adamw", 0.1, 0.0)
     assert made.defaults["weight_decay"] == 0.0  # not torch's own default of 0.01
     assert derived_seed(0, "a") != derived_seed(0, "b") != derived_seed(1, "b")
-    train, held = split((X, Y), 0.25, seed=1)
+    train, held = hold_out((X, Y), 0.25, seed=1)
     assert (len(train), len(held)) == (68, 22)

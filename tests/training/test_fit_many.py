@@ -20,9 +20,9 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.data.real import digits
-from torchtheory.training.fit import fit
-from torchtheory.training.fit_many import fit_many, mlp_family, noisy_labels
+from torchtheory.training.many_networks import fit_many, mlp_family, noisy_labels
 from torchtheory.training.stacked import StackedChain, StackedModules, layout, stack
+from torchtheory.training.trainer import fit
 
 
 def sample(n: int = 70, classes: int = 3) -> tuple[Tensor, Tensor]:

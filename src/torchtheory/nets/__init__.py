@@ -9,6 +9,7 @@ from torchtheory.nets.activation_properties import (
     point_of_nonzero_derivative,
 )
 from torchtheory.nets.activations import (
+    ACTIVATIONS,
     Activation,
     Pointwise,
     activation,
@@ -81,6 +82,14 @@ from torchtheory.nets.linear_networks import (
     probe_linearity,
 )
 from torchtheory.nets.maxout import Maxout, piecewise_linear_as_maxouts
+from torchtheory.nets.normalization import (
+    NormalizedUnit,
+    chain_step_coefficients,
+    fold_batch_norm,
+    reparametrize,
+    standardize,
+    weight_norm_gradient,
+)
 from torchtheory.nets.perceptron import (
     Margin,
     NovikoffBound,
@@ -145,6 +154,7 @@ from torchtheory.nets.threshold_neuron import (
 )
 
 __all__ = [
+    "ACTIVATIONS",
     "Activation",
     "ActivationProperties",
     "Affine",
@@ -173,6 +183,7 @@ __all__ = [
     "MaxMargin",
     "Maxout",
     "NoMinimiser",
+    "NormalizedUnit",
     "NotSeparable",
     "NovikoffBound",
     "OnAugmentedInput",
@@ -200,6 +211,7 @@ __all__ = [
     "canonical_form",
     "capacity_curve",
     "capacity_sweep",
+    "chain_step_coefficients",
     "collapse_linear",
     "convert_activation",
     "count_dichotomies",
@@ -217,6 +229,7 @@ __all__ = [
     "find_ridge",
     "fix_gauge",
     "flip_bits",
+    "fold_batch_norm",
     "generalized_linear_models",
     "has_own_forward",
     "hebbian",
@@ -266,16 +279,19 @@ __all__ = [
     "polar_coordinates",
     "probe_linearity",
     "realisable_dichotomies",
+    "reparametrize",
     "rescalable_layers",
     "rescale_units",
     "residual_network",
     "retrieval_overlap",
     "separate",
     "softmax_jacobian",
+    "standardize",
     "trajectory_bounds",
     "truth_table",
     "two_class_logit",
     "version_space_fractions",
     "weakly_separating_direction",
+    "weight_norm_gradient",
     "with_parameters",
 ]

@@ -63,7 +63,7 @@ from torchtheory.primer.smoothness import (
     parabola_bounds,
     smoothness_from_below,
 )
-from torchtheory.primer.span import Span, span
+from torchtheory.primer.spans import Span, span
 from torchtheory.primer.spectra import (
     Definiteness,
     Eigenvalue,

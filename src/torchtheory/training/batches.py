@@ -26,7 +26,7 @@ from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeM
 from torchtheory.core.model import global_randomness_kept
 from torchtheory.core.problem import Loss, Problem, Task
 from torchtheory.core.samples import Data, Samples, collect
-from torchtheory.training.risk import split, split_indices
+from torchtheory.training.risks import hold_out, split_indices
 from torchtheory.training.seeds import (
     RandomState,
     derived_generator,
@@ -302,7 +302,7 @@ def _too_large(data: Data, memory: int) -> bool:
 
 def _hold_out(train: Data, fraction: float, seed: int) -> tuple[Data, Data]:
     if isinstance(train, Samples):
-        return split(train, fraction, seed=seed)
+        return hold_out(train, fraction, seed=seed)
     if isinstance(train.dataset, IterableDataset):
         raise InvalidInput(
             "a stream has no fraction to hold out: pass the validation data themselves"

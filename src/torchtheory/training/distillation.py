@@ -122,7 +122,7 @@ def distill(
     >>> agreement(teacher, student, x) > 0.95
     True
     """
-    from torchtheory.training.fit import fit
+    from torchtheory.training.trainer import fit
 
     how = Distillation(teacher, temperature, 1.0)
     labels = teacher_outputs(teacher, x).argmax(1)

@@ -11,7 +11,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.primer.span import span
+from torchtheory.primer.spans import span
 
 INDEPENDENT = torch.tensor([[-3.0, 2.0], [2.0, 3.0]], dtype=torch.float64)
 DEPENDENT = torch.tensor([[1.0, 2.0], [2.0, 4.0]], dtype=torch.float64)

@@ -11,8 +11,7 @@ from torchtheory.core.intervals import mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.data.real import digits
-from torchtheory.data.real import split as split_pair
+from torchtheory.data.real import digits, split
 from torchtheory.training.augmentation import (
     OneOf,
     Shift,
@@ -21,8 +20,8 @@ from torchtheory.training.augmentation import (
     invariance_gap,
     shifts,
 )
-from torchtheory.training.fit import fit
-from torchtheory.training.risk import empirical_risk
+from torchtheory.training.risks import empirical_risk
+from torchtheory.training.trainer import fit
 
 
 @lab(
@@ -156,7 +155,7 @@ def augmentation(
         ],
         caption=f"Networks trained on {samples} digits, mean of {repeats} trainings",
     )
-    pixels = split_pair(*digits(torch.float64), 0.4, 0)[1][0]
+    pixels = split(*digits(torch.float64), 0.4, 0)[1][0]
     run.figure(
         "shifts",
         lambda axes: plot_shifts(axes, pixels[3], moves, table[..., 0]),
@@ -171,7 +170,7 @@ def one_training(
     seed: int, samples: int, epochs: int, moves: list[Transform]
 ) -> list[tuple[float, float, float]]:
     """Invariance gap, error on shifted and on still digits, for three augmentations."""
-    (x, y), (test_x, test_y) = split_pair(*digits(torch.float64), 0.4, seed)
+    (x, y), (test_x, test_y) = split(*digits(torch.float64), 0.4, seed)
     x, y = x[:samples], y[:samples]
     test_x, test_y = test_x[:300], test_y[:300]
     moved = augmented((test_x, test_y), moves, include_identity=False)

@@ -12,8 +12,7 @@ from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.data.real import digits
-from torchtheory.data.real import split as split_pair
+from torchtheory.data.real import digits, split
 from torchtheory.training.distillation import (
     agreement,
     distill,
@@ -21,7 +20,7 @@ from torchtheory.training.distillation import (
     distillation_loss,
     teacher_outputs,
 )
-from torchtheory.training.fit import fit
+from torchtheory.training.trainer import fit
 
 
 @lab(
@@ -241,7 +240,7 @@ def experiment(
     temperatures: tuple[float, ...],
 ) -> tuple[Tensor, dict[str, list[float]]]:
     """Error and agreement ``[repeats, 1 + students, 2]``, and the error curves of the first."""
-    (x, y), (test_x, test_y) = split_pair(*digits(torch.float64), 0.3, 0)
+    (x, y), (test_x, test_y) = split(*digits(torch.float64), 0.3, 0)
     teacher = network((64, 100, 100, 10), 0)
     fit(teacher, (x, y), epochs=20, batch_size=64, learning_rate=3e-3)
     clueless = network((64, 100, 100, 10), 1)

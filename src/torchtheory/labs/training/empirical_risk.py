@@ -14,8 +14,8 @@ from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.training.fit import fit
-from torchtheory.training.risk import empirical_risk, least_empirical_risk, risk, split
+from torchtheory.training.risks import empirical_risk, hold_out, least_empirical_risk, risk
+from torchtheory.training.trainer import fit
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def validation_risk(run: Run, law: Law, trials: int) -> tuple[list[int], list[fl
 
     held, trained = [], []
     for k in range(trials):
-        train, held_out = split(law.sample(8 * len(law.weight), run.generator), 0.5, seed=k)
+        train, held_out = hold_out(law.sample(8 * len(law.weight), run.generator), 0.5, seed=k)
         weight = torch.linalg.lstsq(train.x, train.y.unsqueeze(1)).solution.squeeze(1)
         exact = float(law.risk(weight))
         model = linear(weight)

@@ -14,7 +14,6 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.data.real import digits
-from torchtheory.training.fit import fit
 from torchtheory.training.label_smoothing import (
     smooth_labels,
     smoothed_cross_entropy,
@@ -22,6 +21,7 @@ from torchtheory.training.label_smoothing import (
     smoothed_minimum,
     uniform_confusion,
 )
+from torchtheory.training.trainer import fit
 
 
 @lab(

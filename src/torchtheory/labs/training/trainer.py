@@ -18,9 +18,9 @@ from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.labs.training.empirical_risk import Law, linear
 from torchtheory.training.early_stopping import EarlyStopping
-from torchtheory.training.fit import fit
 from torchtheory.training.history import History
-from torchtheory.training.risk import empirical_risk
+from torchtheory.training.risks import empirical_risk
+from torchtheory.training.trainer import fit
 
 
 @lab(
@@ -287,7 +287,9 @@ def network(run: Run) -> None:
         promised=math.log(2),
         relation="<",
         measured=empirical_risk(net, fresh).value,
-        control=Control("the two classes are exchanged in training", empirical_risk(misled, fresh).value),
+        control=Control(
+            "the two classes are exchanged in training", empirical_risk(misled, fresh).value
+        ),
     )
     run.figure(
         "boundary",

@@ -44,10 +44,10 @@ def split_indices(samples: int, fraction: float, *, seed: int = 0) -> tuple[Tens
     return order[held:].sort().values, order[:held].sort().values
 
 
-def split(data: Data, fraction: float, *, seed: int = 0) -> tuple[Samples, Samples]:
+def hold_out(data: Data, fraction: float, *, seed: int = 0) -> tuple[Samples, Samples]:
     """Samples to train on, and a random ``fraction`` held out.
 
-    >>> train, validation = split((torch.arange(10.0), torch.zeros(10)), 0.2)
+    >>> train, validation = hold_out((torch.arange(10.0), torch.zeros(10)), 0.2)
     >>> len(train), len(validation)
     (8, 2)
     """
@@ -80,7 +80,7 @@ def empirical_risk(
     (5.0, 4)
     """
     problem = Problem(model, data, loss=loss, task=task, limit=sys.maxsize)
-    return Estimate.of(losses(problem, problem.train))
+    return Estimate.of(sample_losses(problem, problem.train))
 
 
 def risk(
@@ -111,7 +111,7 @@ def risk(
     return empirical_risk(model, sampler(samples, source), loss, task)
 
 
-def losses(problem: Problem, samples: Samples) -> Tensor:
+def sample_losses(problem: Problem, samples: Samples) -> Tensor:
     """The loss ``[n]`` of every sample of a problem, in chunks."""
     each = torch.vmap(lambda o, y: problem.loss(o.unsqueeze(0), y.unsqueeze(0)))
     with torch.no_grad(), global_randomness_kept():

@@ -3,7 +3,7 @@ r"""Hundreds of small trainings as one batched computation.
 A step of a small network is mostly overhead: a hundred microseconds of Python and dispatch around
 a few microseconds of arithmetic. Stacked, K networks pay it once. Seeds, widths, learning rates,
 weight decays, labels and label noise may differ from network to network; each one ends (to
-rounding) where :func:`~torchtheory.training.fit.fit` would have taken it alone.
+rounding) where :func:`~torchtheory.training.trainer.fit` would have taken it alone.
 """
 
 from __future__ import annotations
