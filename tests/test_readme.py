@@ -18,6 +18,7 @@ BLOCKS = [
 def test_block_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchtheory.core import finding, lab
 
+    finding.findings(), lab.labs()  # loaded first, so that they stay registered afterwards
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(finding, "_FINDINGS", dict(finding._FINDINGS))
     monkeypatch.setattr(lab, "_LABS", dict(lab._LABS))
