@@ -76,23 +76,18 @@ class Problem:
         self.function.refuse_non_finite_parameters()
         self.model = model
         self.chunk = chunk
-        raw_train = self._on_model(collect(train, "train", limit=limit, seed=seed))
-        raw_test = None
+        raw = self._on_model(collect(train, "train", limit=limit, seed=seed))
+        self._input_shape = raw.x.shape[1:]
+        self._probe = self._first_outputs(raw)
+        self.task: Task = task or infer_task(self._probe, raw.y)
+        self.classes = {"multiclass": self._probe.shape[-1], "binary": 2}.get(self.task)
+        self.train = self.prepare(raw, "train")
+        self.test = None
         if test is not None:
-            raw_test = self._on_model(collect(test, "test", limit=limit, seed=seed))
-            if raw_test.x.shape[1:] != raw_train.x.shape[1:]:
-                raise ShapeMismatch(
-                    f"train inputs have shape {list(raw_train.x.shape[1:])} a sample but test "
-                    f"inputs {list(raw_test.x.shape[1:])}"
-                )
-        probe = self._first_outputs(raw_train)
-        self.task: Task = task or infer_task(probe, raw_train.y)
-        self.classes = {"multiclass": probe.shape[-1], "binary": 2}.get(self.task)
-        self.train = self._prepare(raw_train, probe, "train")
-        self.test = None if raw_test is None else self._prepare(raw_test, probe, "test")
+            self.test = self.prepare(collect(test, "test", limit=limit, seed=seed), "test")
         self.loss: Loss = loss or _USUAL_LOSS[self.task]
         if loss is not None:
-            self._refuse_unusable_loss(probe)
+            self._refuse_unusable_loss(self._probe)
 
     @property
     def parameters(self) -> Parameters:
@@ -121,9 +116,9 @@ class Problem:
         other.function = self.function.in_precision(dtype)
         other.train = self.train.in_precision(dtype)
         other.test = None if self.test is None else self.test.in_precision(dtype)
-        probe = other._first_outputs(other.train)
+        other._probe = other._first_outputs(other.train)
         try:
-            other.loss(probe, other.train.y[: len(probe)])
+            other.loss(other._probe, other.train.y[: len(other._probe)])
         except Exception as error:
             raise UnsupportedModel(f"the loss cannot be computed in {dtype}") from error
         return other
@@ -172,6 +167,19 @@ class Problem:
         others = outputs.scatter(1, samples.y[:, None], float("-inf")).amax(1)
         return own - others
 
+    def prepare(self, samples: Samples, name: str) -> Samples:
+        """More samples of this problem: on the model's device, targets as the loss wants them.
+
+        ``name`` is what to call them in messages.
+        """
+        ready = self._on_model(samples)
+        if ready.x.shape[1:] != self._input_shape:
+            raise ShapeMismatch(
+                f"train inputs have shape {list(self._input_shape)} a sample but {name} inputs "
+                f"{list(ready.x.shape[1:])}"
+            )
+        return Samples(ready.x, self._targets(ready.y, name), ready.note)
+
     def _on_model(self, samples: Samples) -> Samples:
         """Inputs on the model's device, floating ones in its precision."""
         like = self.function.reference()
@@ -209,24 +217,19 @@ class Problem:
         with torch.no_grad(), global_randomness_kept():
             return self._evaluate(samples.x[: min(8, len(samples))])
 
-    def _prepare(self, samples: Samples, probe: Tensor, name: str) -> Samples:
-        y = samples.y
-        match self.task:
-            case "multiclass":
-                y = _class_indices(y, probe, name)
-            case "binary":
-                y = _zero_one(y, probe, name)
-            case "regression":
-                y = y.to(probe.dtype)
-                if y.shape[1:] != probe.shape[1:]:
-                    # only dimensions of size 1 may differ: [2, 3] is not [3, 2]
-                    if _longer_than_one(y) != _longer_than_one(probe):
-                        raise ShapeMismatch(
-                            f"{name} targets have shape {list(y.shape[1:])} a sample but the "
-                            f"model's outputs {list(probe.shape[1:])}"
-                        )
-                    y = y.reshape(len(y), *probe.shape[1:])
-        return Samples(samples.x, y, samples.note)
+    def _targets(self, y: Tensor, name: str) -> Tensor:
+        if self.task == "multiclass":
+            return _class_indices(y, self._probe, name)
+        if self.task == "binary":
+            return _zero_one(y, self._probe, name)
+        wanted = self._probe.shape[1:]
+        # only dimensions of size 1 may differ: [2, 3] is not [3, 2]
+        if y.shape[1:] != wanted and _longer_than_one(y) != _longer_than_one(self._probe):
+            raise ShapeMismatch(
+                f"{name} targets have shape {list(y.shape[1:])} a sample but the model's outputs "
+                f"{list(wanted)}"
+            )
+        return y.to(self._probe.dtype).reshape(len(y), *wanted)
 
     def _refuse_unusable_loss(self, probe: Tensor) -> None:
         y = self.train.y[: len(probe)]

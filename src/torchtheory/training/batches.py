@@ -22,7 +22,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.core.model import global_randomness_kept
 from torchtheory.core.problem import Loss, Problem, Task
 from torchtheory.core.samples import Data, Samples, collect
@@ -221,7 +221,6 @@ class OpenData:
             limit=PROBE if streamed else sys.maxsize,
             seed=seed,
         )
-        self._probe = self.problem.outputs(self.problem.train.first(2))
         self.train: Source = (
             self._open(train, seed, "train") if streamed else InMemory(self.problem.train, seed)
         )
@@ -231,25 +230,15 @@ class OpenData:
                 self.validation = self._open(held_out, seed, "validation")
             else:
                 raw = collect(held_out, "validation", limit=sys.maxsize, seed=seed)
-                self.validation = InMemory(self._ready(raw, "validation"), seed)
+                self.validation = InMemory(self.problem.prepare(raw, "validation"), seed)
 
     def _open(self, loader: DataLoader[Any], seed: int, name: str) -> Source:
         def prepare(x: Any, y: Any) -> Samples:
-            return self._ready(collect((x, y), name, limit=sys.maxsize), name)
+            return self.problem.prepare(collect((x, y), name, limit=sys.maxsize), name)
 
         if isinstance(loader.dataset, IterableDataset):
             return FromStream(loader, prepare, seed)
         return FromDataset(loader, prepare, seed)
-
-    def _ready(self, raw: Samples, name: str) -> Samples:
-        """On the model's device and in its precision, with targets as the loss wants them."""
-        wanted = self.problem.train.x.shape[1:]
-        if raw.x.shape[1:] != wanted:
-            raise ShapeMismatch(
-                f"train inputs have shape {list(wanted)} a sample but {name} inputs "
-                f"{list(raw.x.shape[1:])}"
-            )
-        return self.problem._prepare(self.problem._on_model(raw), self._probe, name)
 
 
 def _unwrap(data: Data, batch_size: int | None, name: str) -> tuple[Data, int]:

@@ -442,14 +442,9 @@ def _targets(
             raise ShapeMismatch(
                 f"labels must be a tensor [{len(seeds)} networks, {len(y)} samples, ...]"
             )
-        probe = problem.outputs(problem.train.first(2))
+        x = problem.train.x
         y = torch.stack(
-            [
-                problem._prepare(
-                    Samples(problem.train.x, own.to(y.device)), probe, f"network {k}'s"
-                ).y
-                for k, own in enumerate(labels)
-            ]
+            [problem.prepare(Samples(x, own), f"network {k}'s").y for k, own in enumerate(labels)]
         )
     if not bool(noise.any()):
         return y

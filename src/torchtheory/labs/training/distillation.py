@@ -30,9 +30,9 @@ from torchtheory.training.trainer import fit
     title="A student that hears the teacher's doubts learns more than from labels",
     errata=["distillation-loss-without-minus", "distillation-gradient-of-logits"],
     full={
-        "repeats": 10,
-        "points": 20_000,
-        "epochs": 40,
+        "repeats": 6,
+        "points": 8000,
+        "epochs": 25,
         "temperatures": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
     },
 )
