@@ -78,13 +78,14 @@ class Problem:
         self.chunk = chunk
         raw = self._on_model(collect(train, "train", limit=limit, seed=seed))
         self._input_shape = raw.x.shape[1:]
+        other = None if test is None else collect(test, "test", limit=limit, seed=seed)
+        if other is not None:  # before the model complains of a shape in its own words
+            self._refuse_other_shape(other, "test")
         self._probe = self._first_outputs(raw)
         self.task: Task = task or infer_task(self._probe, raw.y)
         self.classes = {"multiclass": self._probe.shape[-1], "binary": 2}.get(self.task)
         self.train = self.prepare(raw, "train")
-        self.test = None
-        if test is not None:
-            self.test = self.prepare(collect(test, "test", limit=limit, seed=seed), "test")
+        self.test = None if other is None else self.prepare(other, "test")
         self.loss: Loss = loss or _USUAL_LOSS[self.task]
         if loss is not None:
             self._refuse_unusable_loss(self._probe)
@@ -172,13 +173,16 @@ class Problem:
 
         ``name`` is what to call them in messages.
         """
+        self._refuse_other_shape(samples, name)
         ready = self._on_model(samples)
-        if ready.x.shape[1:] != self._input_shape:
+        return Samples(ready.x, self._targets(ready.y, name), ready.note)
+
+    def _refuse_other_shape(self, samples: Samples, name: str) -> None:
+        if samples.x.shape[1:] != self._input_shape:
             raise ShapeMismatch(
                 f"train inputs have shape {list(self._input_shape)} a sample but {name} inputs "
-                f"{list(ready.x.shape[1:])}"
+                f"{list(samples.x.shape[1:])}"
             )
-        return Samples(ready.x, self._targets(ready.y, name), ready.note)
 
     def _on_model(self, samples: Samples) -> Samples:
         """Inputs on the model's device, floating ones in its precision."""
