@@ -1,0 +1,568 @@
+r"""Where and how the parameters enter a computation.
+
+A model's Jacobian with respect to a weight is determined by what went into the operation that used
+the weight and by what came back through it: for :math:`y = W a`,
+
+.. math:: \frac{\partial f_c}{\partial W} = g_c\, a^\top,
+   \qquad g_c = \frac{\partial f_c}{\partial y},
+
+a product that need not be written out. `ParameterUses` watches a forward pass at the level of
+torch's functions, so it sees a weight whether a layer of ``torch.nn`` or the user's own code uses
+it, once or many times; each use it understands becomes one of the objects below, and a parameter
+that goes anywhere else is listed as unknown, for the caller to differentiate as a whole.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from torchtheory.kernels.recurrent_steps import IN_STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A parameter as one operation sees it: ``scale`` times it, transposed or not."""
+
+    name: str
+    scale: float = 1.0
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class Use:
+    """One operation on parameters; ``a`` is what went in, ``g [n, C, *y]`` what came back.
+
+    Attributes:
+        weight: the parameter the input is multiplied by, if it is followed.
+        bias: the parameter that is added, if it is followed.
+    """
+
+    weight: Role | None
+    bias: Role | None
+
+    #: whether the Jacobian is a sum of outer products of `left` and `right`
+    outer = False
+
+    def roles(self) -> Iterator[tuple[str, Role]]:
+        if self.weight is not None:
+            yield "weight", self.weight
+        if self.bias is not None:
+            yield "bias", self.bias
+
+    def jacobian(self, part: str, a: Tensor, g: Tensor) -> Tensor:
+        """Jacobian ``[n, C, P]`` with respect to the weight or the bias."""
+        raise NotImplementedError
+
+
+class OuterUse(Use):
+    r"""A use with :math:`\partial f_c / \partial W = \sum_t g_{ct}\, a_t^\top`, positions t."""
+
+    outer = True
+
+    def inputs(self, a: Tensor) -> Tensor:
+        """What the weight is multiplied by at each position, ``[n, T, d]``."""
+        raise NotImplementedError
+
+    def right(self, g: Tensor) -> Tensor:
+        """What came back at each position, ``[n, C, T, o]``."""
+        raise NotImplementedError
+
+    def left(self, parts: tuple[str, ...], a: Tensor, positions: int) -> Tensor:
+        """The other factor ``[n, T, d]`` for the weight, ``d + 1`` for both, 1 for the bias."""
+        pieces = []
+        if "weight" in parts and self.weight is not None:
+            values = self.inputs(a)
+            scale = self.weight.scale
+            pieces.append(values if scale == 1.0 else values * scale)
+        if "bias" in parts and self.bias is not None:
+            pieces.append(a.new_full((len(a), positions, 1), self.bias.scale))
+        return torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
+
+    def jacobian(self, part: str, a: Tensor, g: Tensor) -> Tensor:
+        right = self.right(g)
+        if part == "bias":
+            assert self.bias is not None
+            return right.sum(2).mul_(self.bias.scale)
+        assert self.weight is not None
+        made = outer_sum(right, self.left((part,), a, right.shape[2]))
+        return (made.transpose(2, 3) if self.weight.transposed else made).flatten(2)
+
+
+@dataclass(frozen=True)
+class Affine(OuterUse):
+    """``linear(a, W, b)`` with ``W [o, d]``."""
+
+    def inputs(self, a: Tensor) -> Tensor:
+        return a.reshape(len(a), -1, a.shape[-1])
+
+    def right(self, g: Tensor) -> Tensor:
+        return g.reshape(*g.shape[:2], -1, g.shape[-1])
+
+
+@dataclass(frozen=True)
+class Convolution(OuterUse):
+    """``conv(a, W, b)`` in any dimension with one group."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+
+    def inputs(self, a: Tensor) -> Tensor:
+        return unfold(a, self.size, self.stride, self.padding, self.dilation)
+
+    def right(self, g: Tensor) -> Tensor:
+        # [n, C, (1,) o, *space] to [n, C, T, o]: a batch dimension of one may stand before
+        space = len(self.size)
+        return g.reshape(*g.shape[:2], g.shape[-space - 1], -1).transpose(2, 3)
+
+
+@dataclass(frozen=True)
+class GroupedConvolution(Use):
+    """A convolution in several groups, each with its own inputs and outputs."""
+
+    whole: Convolution
+    groups: int
+
+    def jacobian(self, part: str, a: Tensor, g: Tensor) -> Tensor:
+        if part == "bias":
+            return self.whole.jacobian(part, a, g)
+        assert self.weight is not None
+        right = self.whole.right(g)
+        right = right.reshape(*right.shape[:3], self.groups, -1)
+        left = self.whole.inputs(a)
+        left = left.reshape(*left.shape[:2], self.groups, -1)
+        made = torch.einsum("nctgo,ntgd->ncgod", right, left).flatten(2)
+        return made if self.weight.scale == 1.0 else made.mul_(self.weight.scale)
+
+
+@dataclass(frozen=True)
+class Lookup(OuterUse):
+    """``embedding(ids, W)``: the left factor is the row's number, as one-hot vectors would be."""
+
+    rows: int
+    padding: int | None
+
+    def left(self, parts: tuple[str, ...], a: Tensor, positions: int) -> Tensor:
+        ids = a.reshape(len(a), -1)
+        # a padding row gets no gradient: a number that equals no other row's
+        return ids if self.padding is None else ids.masked_fill(ids == self.padding, -1)
+
+    def right(self, g: Tensor) -> Tensor:
+        made = g.reshape(*g.shape[:2], -1, g.shape[-1])
+        assert self.weight is not None
+        return made if self.weight.scale == 1.0 else made * self.weight.scale
+
+    def jacobian(self, part: str, a: Tensor, g: Tensor) -> Tensor:
+        assert self.weight is not None
+        made = outer_sum(self.right(g), self.left((part,), a, 0), self.rows)
+        # outer_sum gives [n, C, o, rows]; the parameter is [rows, o]
+        return (made if self.weight.transposed else made.transpose(2, 3)).flatten(2)
+
+
+@dataclass(frozen=True)
+class Scaling(Use):
+    """``y = a * w + b`` entry by entry, the parameters broadcast from ``shape``."""
+
+    shape: tuple[int, ...]
+    sign: float = 1.0
+
+    def jacobian(self, part: str, a: Tensor, g: Tensor) -> Tensor:
+        role = self.weight if part == "weight" else self.bias
+        assert role is not None
+        if part == "weight":
+            missing = g.ndim - 1 - a.ndim
+            g = g * a.reshape(len(a), 1, *([1] * missing), *a.shape[1:])
+        factor = self.sign * role.scale
+        made = _sum_to(g, self.shape)
+        if role.transposed:
+            made = made.transpose(-1, -2)
+        return (made if factor == 1.0 else made * factor).flatten(2)
+
+
+def outer_sum(right: Tensor, left: Tensor, rows: int = 0) -> Tensor:
+    r""":math:`\sum_t g_t a_t^\top` ``[n, C, o, d]`` from ``[n, C, T, o]`` and ``[n, T, d]``.
+
+    Whole-number ``left [n, T]`` stands for one-hot vectors of length ``rows``.
+    """
+    n, classes, positions, width = right.shape
+    if not left.is_floating_point():
+        made = right.new_zeros(n, classes, rows + 1, width)
+        index = left.remainder(rows + 1)[:, None, :, None].expand_as(right)  # -1: the spare row
+        return made.scatter_add_(2, index, right)[:, :, :rows].transpose(2, 3)
+    flat = right.transpose(2, 3).reshape(n, classes * width, positions)
+    return torch.bmm(flat, left).view(n, classes, width, left.shape[-1])
+
+
+def unfold(
+    a: Tensor,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+) -> Tensor:
+    """The patches ``[n, T, channels * prod(size)]`` a convolution multiplies, in any dimension."""
+    space = len(size)
+    a = a.reshape(len(a), a.shape[-space - 1], *a.shape[-space:])
+    if any(p for side in padding for p in side):
+        a = F.pad(a, [p for side in reversed(padding) for p in side])
+    for k in range(space):
+        reach = dilation[k] * (size[k] - 1) + 1
+        a = a.unfold(2 + k, reach, stride[k])[..., :: dilation[k]]
+    # [n, channels, *places, *size] to [n, *places, channels, *size]
+    order = (0, *range(2, 2 + space), 1, *range(2 + space, 2 + 2 * space))
+    made = a.permute(order)
+    return made.reshape(len(a), made.shape[1 : 1 + space].numel(), -1)
+
+
+def _sum_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Sum ``g [n, C, *y]`` over what was broadcast from ``shape``."""
+    lead = g.ndim - 2 - len(shape)
+    dims = [*range(2, 2 + lead)] + [
+        2 + lead + k for k, size in enumerate(shape) if size == 1 and g.shape[2 + lead + k] > 1
+    ]
+    return (g.sum(dims) if dims else g).reshape(*g.shape[:2], *shape)
+
+
+class ParameterUses(TorchFunctionMode):
+    """Watches a forward pass of one sample and notes every use of the parameters it follows.
+
+    Args:
+        followed: the tensors to follow, by the name they have.
+        perturbations: what to add to the output of each use (zeros to differentiate by); none to
+            find out which there are.
+
+    Attributes:
+        uses: one entry an operation, in the order of the computation.
+        inputs: what went into each of them.
+        shapes: of the output of each of them.
+        unknown: names of parameters that went into something else.
+    """
+
+    def __init__(
+        self, followed: dict[str, Tensor], perturbations: tuple[Tensor, ...] | None = None
+    ) -> None:
+        super().__init__()
+        self.uses: list[Use] = []
+        self.inputs: list[Tensor] = []
+        self.shapes: list[torch.Size] = []
+        self.unknown: set[str] = set()
+        self._perturbations = perturbations
+        # aliases are kept alive with their role: another tensor could take over the id
+        self._roles = {id(t): (Role(name), t) for name, t in followed.items()}
+
+    def role(self, tensor: Any) -> Role | None:
+        found = self._roles.get(id(tensor))
+        return None if found is None else found[0]
+
+    def alias(self, tensor: Tensor, role: Role) -> Tensor:
+        self._roles[id(tensor)] = (role, tensor)
+        return tensor
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in IN_STEPS:
+            with self:
+                return IN_STEPS[func](*args, **kwargs)
+        touched = [role for t in _tensors(args, kwargs) if (role := self.role(t)) is not None]
+        if not touched:
+            return func(*args, **kwargs)
+        if func in _ALIASES:
+            made = _ALIASES[func](self, func, *args, **kwargs)
+            if made is not None:
+                return made
+        if func in _RULES:
+            found = _RULES[func](self, *args, **kwargs)
+            # each followed tensor must have found a place: a weight times a weight has none
+            if found is not None and len(list(found[0].roles())) == len(touched):
+                return self._note(*found, func(*args, **kwargs))
+        if isinstance(func, _PYTHON) and func.__module__ == "torch.nn.functional":
+            with self:
+                return _body(func)(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func not in _CUTS and any(True for _ in _tensors((result,), {})):
+            self.unknown.update(role.name for role in touched)
+        return result
+
+    def _note(self, use: Use, a: Tensor, result: Tensor) -> Tensor:
+        self.uses.append(use)
+        self.inputs.append(a)
+        self.shapes.append(result.shape)
+        # uses beyond the expected ones are noticed by the caller, who compares the lists
+        if self._perturbations is None or len(self.uses) > len(self._perturbations):
+            return result
+        return result + self._perturbations[len(self.uses) - 1]
+
+
+_PYTHON = types.FunctionType
+
+
+@cache
+def _body(func: Any) -> Callable[..., Any]:
+    """A function of ``torch.nn.functional`` that does not hand itself to the mode once more.
+
+    Such functions ask first whether somebody overrides them. To watch what attention, say, does
+    inside, its body runs with that question answered by no.
+    """
+
+    def no(*_: Any) -> bool:
+        return False
+
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    made = types.FunctionType(
+        func.__code__,
+        {**func.__globals__, **dict.fromkeys(names, no)},
+        func.__name__,
+        func.__defaults__,
+        func.__closure__,
+    )
+    made.__kwdefaults__ = func.__kwdefaults__
+    return made
+
+
+def _tensors(args: Any, kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from (v for v in value if isinstance(v, Tensor))
+
+
+# -- rules: (watcher, the operation's own arguments) -> (use, what went in), or None ------------
+
+Found = tuple[Use, Tensor]
+
+
+def _linear(
+    seen: ParameterUses, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Found | None:
+    if weight.ndim != 2:
+        return None
+    return Affine(seen.role(weight), seen.role(bias)), input
+
+
+def _matmul(seen: ParameterUses, input: Tensor, other: Tensor, **more: Any) -> Found | None:
+    role = seen.role(other)
+    if more or other.ndim != 2 or role is None:
+        return None
+    return Affine(Role(role.name, role.scale, not role.transposed), None), input
+
+
+def _convolution(
+    seen: ParameterUses,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Found | None:
+    size = tuple(weight.shape[2:])
+    role = seen.role(weight)
+    if role is not None and role.transposed:
+        return None
+    step, apart = _each(stride, len(size)), _each(dilation, len(size))
+    if padding == "valid":
+        padding = 0
+    if padding == "same":
+        total = [apart[k] * (size[k] - 1) for k in range(len(size))]
+        sides = tuple((t // 2, t - t // 2) for t in total)
+    else:
+        sides = tuple((p, p) for p in _each(padding, len(size)))
+    plain = Convolution(role, seen.role(bias), size, step, sides, apart)
+    if groups == 1:
+        return plain, input
+    return GroupedConvolution(role, seen.role(bias), plain, groups), input
+
+
+def _embedding(
+    seen: ParameterUses,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Found | None:
+    if max_norm is not None or scale_grad_by_freq:
+        return None
+    rows = weight.shape[0]
+    padding = None if padding_idx is None else padding_idx % rows
+    return Lookup(seen.role(weight), None, rows, padding), input
+
+
+def _layer_norm(
+    seen: ParameterUses,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Found | None:
+    shape = tuple(normalized_shape)
+    plain = F.layer_norm(input, shape, None, None, eps)
+    return Scaling(seen.role(weight), seen.role(bias), shape), plain
+
+
+def _rms_norm(
+    seen: ParameterUses,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Found | None:
+    shape = tuple(normalized_shape)
+    return Scaling(seen.role(weight), None, shape), F.rms_norm(input, shape, None, eps)
+
+
+def _channels(input: Tensor) -> tuple[int, ...]:
+    return (input.shape[1], *([1] * (input.ndim - 2)))
+
+
+def _group_norm(
+    seen: ParameterUses,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Found | None:
+    plain = F.group_norm(input, num_groups, None, None, eps)
+    return Scaling(seen.role(weight), seen.role(bias), _channels(input)), plain
+
+
+def _batch_norm(
+    seen: ParameterUses,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Found | None:
+    if training:
+        return None
+    plain = F.batch_norm(input, running_mean, running_var, None, None, False, momentum, eps)
+    return Scaling(seen.role(weight), seen.role(bias), _channels(input)), plain
+
+
+def _instance_norm(
+    seen: ParameterUses,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Found | None:
+    plain = F.instance_norm(
+        input, running_mean, running_var, None, None, use_input_stats, momentum, eps
+    )
+    return Scaling(seen.role(weight), seen.role(bias), _channels(input)), plain
+
+
+def _mul(seen: ParameterUses, input: Any, other: Any, **more: Any) -> Found | None:
+    for p, a in ((input, other), (other, input)) if not more else ():
+        role = seen.role(p)
+        if role is not None and isinstance(a, Tensor):
+            if role.transposed:
+                return None
+            return Scaling(role, None, tuple(p.shape)), a
+    return None
+
+
+def _sum(sign: float) -> Callable[..., Found | None]:
+    def rule(seen: ParameterUses, input: Any, other: Any, **more: Any) -> Found | None:
+        for p, factor in ((input, 1.0), (other, sign)) if not more else ():
+            role = seen.role(p)
+            if role is not None:
+                if role.transposed:
+                    return None
+                return Scaling(None, role, tuple(p.shape), factor), torch.zeros_like(p)
+        return None
+
+    return rule
+
+
+# -- aliases: a parameter that is only turned around or multiplied by a number -------------------
+
+
+def _transpose(seen: ParameterUses, func: Any, tensor: Tensor, *dims: int) -> Tensor | None:
+    role = seen.role(tensor)
+    if role is None or tensor.ndim != 2 or (dims and {d % 2 for d in dims} != {0, 1}):
+        return None
+    made: Tensor = func(tensor, *dims)
+    return seen.alias(made, Role(role.name, role.scale, not role.transposed))
+
+
+def _times_number(divide: bool) -> Callable[..., Tensor | None]:
+    def rule(seen: ParameterUses, func: Any, input: Any, other: Any, **more: Any) -> Tensor | None:
+        tensor, number = (input, other) if isinstance(input, Tensor) else (other, input)
+        role = seen.role(tensor)
+        if role is None or more or isinstance(number, bool) or not isinstance(number, int | float):
+            return None
+        if divide and tensor is not input:
+            return None
+        scale = role.scale / number if divide else role.scale * number
+        return seen.alias(func(input, other), Role(role.name, scale, role.transposed))
+
+    return rule
+
+
+def _same(seen: ParameterUses, func: Any, tensor: Tensor) -> Tensor | None:
+    role = seen.role(tensor)
+    return None if role is None else seen.alias(func(tensor), role)
+
+
+_T = torch.Tensor
+_RULES: dict[Any, Callable[..., Found | None]] = {
+    F.linear: _linear,
+    torch.conv1d: _convolution,
+    torch.conv2d: _convolution,
+    torch.conv3d: _convolution,
+    F.embedding: _embedding,
+    F.layer_norm: _layer_norm,
+    F.rms_norm: _rms_norm,
+    F.group_norm: _group_norm,
+    F.batch_norm: _batch_norm,
+    F.instance_norm: _instance_norm,
+    **dict.fromkeys((torch.matmul, _T.matmul, torch.mm, _T.mm), _matmul),
+    **dict.fromkeys((torch.mul, _T.mul, torch.multiply, _T.multiply), _mul),
+    **dict.fromkeys((torch.add, _T.add), _sum(1.0)),
+    **dict.fromkeys((torch.sub, _T.sub), _sum(-1.0)),
+}
+_ALIASES: dict[Any, Callable[..., Tensor | None]] = {
+    **dict.fromkeys(
+        (torch.t, _T.t, torch.transpose, _T.transpose, _T.T.__get__, _T.mT.__get__),  # type: ignore[attr-defined]
+        _transpose,
+    ),
+    **dict.fromkeys((torch.mul, _T.mul), _times_number(divide=False)),
+    **dict.fromkeys((torch.div, _T.div), _times_number(divide=True)),
+    **dict.fromkeys((torch.clone, _T.clone, _T.contiguous), _same),
+}
+#: what follows is not differentiated with respect to the parameter
+_CUTS = {torch.detach, _T.detach, _T.data.__get__}  # type: ignore[attr-defined]
+
+
+def _each(value: Any, count: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * count
+    given = tuple(int(v) for v in value)
+    return given * count if len(given) == 1 else given

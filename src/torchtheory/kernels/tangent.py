@@ -1,0 +1,289 @@
+r"""The empirical neural tangent kernel of any model.
+
+.. math:: \Theta_{cc'}(x, x') = \sum_p \frac{\partial f_c(x)}{\partial\theta_p}
+   \frac{\partial f_{c'}(x')}{\partial\theta_p}
+
+The Jacobian of a model with millions of parameters is never formed where its layers allow
+something better; see `torchtheory.kernels.tangent_features`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core import progress
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.memory import bytes_of
+from torchtheory.core.model import Parameters
+from torchtheory.kernels.tangent_derivatives import Derivatives, Functional, PathsDiffer
+from torchtheory.kernels.tangent_features import Features, Outputs, factors_are_cheaper
+from torchtheory.kernels.tiles import TiledFile, blocks, fingerprint, pairs
+
+#: rows of a block whose features are computed at once, and of a tile of the kernel
+BLOCK, TILE = 1024, 256
+
+
+def empirical_ntk(
+    model: nn.Module | Functional,
+    x1: Tensor,
+    x2: Tensor | None = None,
+    *,
+    outputs: Outputs = "full",
+    parameters: Parameters | None = None,
+    only: Sequence[str] | None = None,
+    memory: str | int = "2GiB",
+    file: str | Path | None = None,
+) -> Tensor:
+    r"""The tangent kernel :math:`\Theta(x, x') = J(x) J(x')^\top` of a model at its parameters.
+
+    Exact, for any model that maps samples one by one. The operations of the model decide how it is
+    computed: where a weight multiplies something (linear layers, convolutions, embeddings,
+    attention projections, recurrent cells, also in the user's own code) the kernel is a product of
+    Gram matrices of what goes in and what comes back, or of the weight's Jacobians, whichever
+    needs fewer multiplications; parameters used in any other way are differentiated as a whole.
+    What was found is checked against autograd on the first sample. Costs, for linear layers from d
+    to o and C outputs, :math:`O(N_1 N_2 (d + Co))` a layer for ``"trace"`` and ``"diagonal"``,
+    :math:`O(N_1 N_2 (d + C^2 o))` for ``"full"``; half of it when ``x2`` is not given.
+
+    Args:
+        model: a module, run as in evaluation mode and not changed; or a function
+            ``f(parameters, x)`` of a dictionary of tensors and a batch.
+        x1: inputs ``[N1, ...]``.
+        x2: inputs ``[N2, ...]``; ``x1`` unless given.
+        outputs: ``"full"`` for all pairs of outputs ``[N1, N2, C, C]``, ``"diagonal"`` for each
+            output with itself ``[N1, N2, C]``, ``"trace"`` for the sum of these ``[N1, N2]``.
+            Outputs of any shape are counted one after the other.
+        parameters: the point :math:`\theta`; the model's own parameters unless given.
+        only: names of parameters, or of modules that hold some, to differentiate by; those that
+            require gradients unless given. Frozen parameters do not count.
+        memory: about how much to use besides the model, the inputs and the result.
+        file: a ``.npy`` file to put the result in, mapped to memory rather than held there. If the
+            computation is interrupted, the same call goes on at the first unfinished tile.
+
+    A layer that makes one sample's output depend on another's (batch normalisation in training
+    mode) or on chance (dropout in training mode) is refused.
+
+    Source: Foundations of Deep Learning, section 7.3; Mathematical Aspects of Deep Learning,
+    (1.23).
+
+    >>> net = nn.Linear(2, 1)                # its Jacobian is (x, 1)
+    >>> x = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    >>> empirical_ntk(net, x, outputs="trace")
+    tensor([[ 6.,  4.],
+            [ 4., 10.]])
+    >>> empirical_ntk(net, x, outputs="trace", only=["bias"])
+    tensor([[1., 1.],
+            [1., 1.]])
+    """
+    if outputs not in ("full", "trace", "diagonal"):
+        raise InvalidInput(f"outputs must be 'full', 'trace' or 'diagonal', not {outputs!r}")
+    if x2 is not None and (x2.dtype != x1.dtype or x2.device != x1.device):
+        raise ShapeMismatch(f"x1 is {x1.dtype} on {x1.device}, x2 {x2.dtype} on {x2.device}")
+    for in_parts in (True, False):
+        with torch.no_grad():
+            made = {"parameters": parameters, "only": only, "in_parts": in_parts}
+            rows = columns = Derivatives(model, x1, **made)
+            if x2 is not None and x2.shape[1:] != x1.shape[1:]:
+                columns = Derivatives(model, x2, **made)
+                if columns.classes != rows.classes:
+                    raise ShapeMismatch(
+                        f"a sample of x1 has {rows.classes} outputs, one of x2 {columns.classes}"
+                    )
+                if in_parts and not _alike(rows, columns):
+                    continue
+            plan = _Plan(
+                rows, columns, (len(x1), len(x1 if x2 is None else x2)), outputs, bytes_of(memory)
+            )
+            try:
+                return _kernel(plan, x1, x2, file)
+            except PathsDiffer:  # which parameters a sample meets depends on its values
+                if not in_parts:
+                    raise
+    raise AssertionError("unreachable: Jacobians as a whole have no parts to differ")
+
+
+def _alike(rows: Derivatives, columns: Derivatives) -> bool:
+    """Whether the parameters enter the same way for inputs of two shapes."""
+    names = [[g.names for g in side.groups] for side in (rows, columns)]
+    return names[0] == names[1] and rows.whole == columns.whole
+
+
+def _kernel(plan: _Plan, x1: Tensor, x2: Tensor | None, file: str | Path | None) -> Tensor:
+    other, symmetric = (x1, True) if x2 is None else (x2, False)
+    rows = plan.rows
+    n, m, c = len(x1), len(other), rows.classes
+    shape = {"full": (n, m, c, c), "diagonal": (n, m, c), "trace": (n, m)}[plan.outputs]
+    if file is None:
+        result = torch.empty(shape, dtype=rows.dtype, device=x1.device)
+        for _ in _fill(result, plan, x1, other, symmetric, set()):
+            pass
+        return result
+    values = [v for pair in sorted(rows.point.items()) for v in pair]
+    computation = fingerprint(plan.outputs, rows.names, plan.blocks, symmetric, x1, other, *values)
+    target = TiledFile(file, shape, rows.dtype, computation)
+    try:
+        for tile in _fill(target.array, plan, x1, other, symmetric, set(target.done)):
+            target.finished(tile)
+    finally:
+        target.flush()
+    return target.array
+
+
+class _Plan:
+    """How the work is cut: which groups stay in factors, and sizes of blocks, tiles and ranges."""
+
+    def __init__(
+        self,
+        rows: Derivatives,
+        columns: Derivatives,
+        samples: tuple[int, int],
+        outputs: Outputs,
+        budget: int,
+    ) -> None:
+        self.rows, self.columns, self.outputs = rows, columns, outputs
+        n, m = samples
+        classes, item = rows.classes, torch.finfo(rows.dtype).bits // 8
+        self.in_factors = [
+            group.outer and factors_are_cheaper(one, two, n, m, classes, outputs)
+            for group, one, two in zip(rows.groups, rows.sizes, columns.sizes, strict=True)
+        ]
+        each, besides = (
+            max(a, b)
+            for a, b in zip(
+                rows.numbers_by_output(self.in_factors),
+                columns.numbers_by_output(self.in_factors),
+                strict=True,
+            )
+        )
+        by_output = max(rows.bytes_by_output, columns.bytes_by_output) + item * each
+        by_sample = max(rows.bytes_by_sample, columns.bytes_by_sample)
+        # a quarter to differentiate in, half to keep features in, the rest for tiles
+        fit = (budget // 4 - by_sample) // by_output
+        self.classes = blocks(classes, max(1, min(classes, fit)))
+        most = max(s.stop - s.start for s in self.classes)
+        self.chunk = max(1, (budget // 4) // (by_sample + most * by_output))
+        self.keep = budget // 2
+        feature = item * (besides + most * each)
+        self.block = max(1, min(BLOCK, self.keep // (2 * feature)))
+        positions = max(
+            (
+                a.positions * b.positions
+                for a, b, f in zip(rows.sizes, columns.sizes, self.in_factors, strict=True)
+                if f
+            ),
+            default=1,
+        )
+        entries = positions * (most**2 if outputs == "full" else most)
+        self.tile = max(1, min(TILE, int((budget // 8 / (3 * item * entries)) ** 0.5)))
+        self.blocks = (blocks(n, self.block), blocks(m, self.block))
+
+
+def _fill(
+    result: Tensor, plan: _Plan, x1: Tensor, x2: Tensor, symmetric: bool, done: set[str]
+) -> Iterator[str]:
+    """Compute every block of the kernel that is not done; yields its name when it is complete."""
+    cache = _FeatureCache(plan, x1, x2, symmetric)
+    todo = [
+        (i, j)
+        for i, j in pairs(len(plan.blocks[0]), len(plan.blocks[1]), symmetric)
+        if f"{i} {j}" not in done
+    ]
+    for i, j in progress.track(todo, "tangent kernel"):
+        rows, columns = plan.blocks[0][i], plan.blocks[1][j]
+        block = result[rows, columns]
+        mirror = result[columns, rows] if symmetric and i != j else None
+        for first, (c1, c2) in enumerate(_class_pairs(plan)):
+            left, right = cache.features("rows", i, c1), cache.features("columns", j, c2)
+            _fill_block(block, mirror, left, right, plan, c1, c2, symmetric and i == j, first == 0)
+        yield f"{i} {j}"
+
+
+def _class_pairs(plan: _Plan) -> list[tuple[slice, slice]]:
+    if plan.outputs == "full":
+        return [(a, b) for a in plan.classes for b in plan.classes]
+    return [(c, c) for c in plan.classes]
+
+
+def _fill_block(
+    block: Tensor,
+    mirror: Tensor | None,
+    left: list[Features],
+    right: list[Features],
+    plan: _Plan,
+    c1: slice,
+    c2: slice,
+    diagonal_block: bool,
+    first: bool,
+) -> None:
+    n, m = block.shape[:2]
+    k1, k2 = c1.stop - c1.start, c2.stop - c2.start
+    whole = len(plan.classes) == 1
+    for r in blocks(n, plan.tile):
+        for s in blocks(m, plan.tile):
+            if diagonal_block and whole and s.start < r.start:
+                continue  # the mirror image of a tile that is done
+            a, b = r.stop - r.start, s.stop - s.start
+            shape = {"full": (a * k1, b * k2), "diagonal": (k1, a, b), "trace": (a, b)}
+            total = block.new_zeros(shape[plan.outputs])
+            for one, two in zip(left, right, strict=True):
+                one.add_to(total, r, two, s)
+            if plan.outputs == "full":
+                tile = total.view(a, k1, b, k2).permute(0, 2, 1, 3)
+                block[r, s, c1, c2] = tile
+                turned = tile.permute(1, 0, 3, 2)
+                if mirror is not None:
+                    mirror[s, r, c2, c1] = turned
+                elif diagonal_block and whole and s.start > r.start:
+                    block[s, r, c2, c1] = turned
+                continue
+            tile = total.permute(1, 2, 0) if plan.outputs == "diagonal" else total
+            places = [(block, r, s, tile)]
+            if mirror is not None:
+                places.append((mirror, s, r, tile.transpose(0, 1)))
+            elif diagonal_block and whole and s.start > r.start:
+                places.append((block, s, r, tile.transpose(0, 1)))
+            for target, p, q, values in places:
+                if plan.outputs == "diagonal":
+                    target[p, q, c1] = values
+                elif first:
+                    target[p, q] = values
+                else:
+                    target[p, q] += values
+
+
+class _FeatureCache:
+    """Features of blocks, as many of the last used as fit in the memory set aside for them."""
+
+    def __init__(self, plan: _Plan, x1: Tensor, x2: Tensor, symmetric: bool) -> None:
+        self.plan, self.x, self.symmetric = plan, {"rows": x1, "columns": x2}, symmetric
+        self._kept: OrderedDict[tuple[str, int, int], list[Features]] = OrderedDict()
+
+    def features(self, side: str, index: int, classes: slice) -> list[Features]:
+        if self.symmetric:
+            side = "rows"
+        key = (side, index, classes.start)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        plan = self.plan
+        where = plan.blocks[0 if side == "rows" else 1][index]
+        model = plan.rows if side == "rows" else plan.columns
+        x = self.x[side][where]
+        pieces = [
+            model.features(x[part], classes, plan.in_factors, plan.outputs)
+            for part in blocks(len(x), plan.chunk)
+        ]
+        made = [first.joined(rest) for first, *rest in zip(*pieces, strict=True)]
+        size = sum(f.bytes for f in made)
+        while (
+            self._kept
+            and size + sum(f.bytes for kept in self._kept.values() for f in kept) > plan.keep
+        ):
+            self._kept.popitem(last=False)
+        self._kept[key] = made
+        return made

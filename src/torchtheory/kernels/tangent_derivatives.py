@@ -1,0 +1,415 @@
+r"""Per-sample derivatives of a model, kept in factors where its operations allow it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import (
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    TorchTheoryError,
+    UnknownName,
+    UnsupportedModel,
+)
+from torchtheory.core.model import Parameters, PureFunction, global_randomness_kept
+from torchtheory.core.random import as_generator
+from torchtheory.kernels.parameter_uses import ParameterUses, Use
+from torchtheory.kernels.tangent_features import (
+    Factors,
+    Features,
+    Jacobians,
+    Outputs,
+    factors_of,
+    group_parameters,
+    jacobian_of,
+    measure,
+)
+
+#: (parameters, batch of inputs) -> batch of outputs
+Functional = Callable[[Parameters, Tensor], Tensor]
+
+
+def refuse_unusable_mode(model: nn.Module) -> None:
+    """Refuse a model whose output for a sample depends on the others or on chance, by its layers.
+
+    >>> refuse_unusable_mode(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval())
+    """
+    for name, module in model.named_modules():
+        where = f"{name} ({type(module).__name__})" if name else type(module).__name__
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if module.running_mean is None:
+                raise UnsupportedModel(
+                    f"{where} has no running statistics and always normalises with those of the "
+                    "batch, so the output for a sample depends on the other samples"
+                )
+            if module.training:
+                raise UnsupportedModel(
+                    f"{where} is in training mode, where the output for a sample depends on the "
+                    "other samples of its batch; call model.eval() first"
+                )
+        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        random = random or (isinstance(module, nn.RNNBase) and module.dropout > 0)
+        random = random or isinstance(module, nn.RReLU)
+        random = random or (isinstance(module, nn.MultiheadAttention) and module.dropout > 0)
+        if random and module.training:
+            raise UnsupportedModel(
+                f"{where} is in training mode, where the output is random; call model.eval() first"
+            )
+
+
+def followed_names(
+    model: nn.Module | Functional, parameters: Parameters, only: Sequence[str] | None
+) -> list[str]:
+    """The parameters to differentiate: the trainable ones, or those that ``only`` names.
+
+    A name in ``only`` is a parameter's or that of a module that holds several.
+    """
+    if only is None:
+        trainable = (
+            {k for k, p in model.named_parameters() if p.requires_grad}
+            if isinstance(model, nn.Module)
+            else {k for k, p in parameters.items() if p.is_floating_point()}
+        )
+        names = [k for k in parameters if k in trainable]
+        if not names:
+            raise InvalidInput("the model has no trainable parameter, so its tangent kernel is 0")
+        return names
+    if isinstance(only, str):
+        raise InvalidType("only must be a list of parameter or module names, not one string")
+    for wanted in only:
+        if not any(k == wanted or k.startswith(f"{wanted}.") for k in parameters):
+            raise UnknownName("parameter or module", wanted, list(parameters))
+    return [k for k in parameters if any(k == w or k.startswith(f"{w}.") for w in only)]
+
+
+class Differentiable:
+    """A model at one point, checked: it maps samples one by one, to real numbers, not by chance.
+
+    Args:
+        model: a module, or a function of parameters and a batch.
+        x: some inputs; the first two are looked at.
+        parameters: the point; the module's own unless given.
+        only: parameters or modules to differentiate by; the trainable ones unless given.
+
+    Attributes:
+        function: the model as a function of parameters and a batch.
+        point: all its parameters.
+        names: those to differentiate by.
+        classes: number of outputs a sample, C.
+        dtype: of the outputs.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Functional,
+        x: Tensor,
+        *,
+        parameters: Parameters | None = None,
+        only: Sequence[str] | None = None,
+    ) -> None:
+        self.function, self.point = _function_and_point(model, parameters)
+        self.names = followed_names(model, self.point, only)
+        _refuse_unusable(x, "the inputs")
+        with global_randomness_kept():
+            self._refuse_coupled_or_random(x)
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        try:
+            with torch.no_grad():
+                out = self.function(self.point, x)
+        except TorchTheoryError:
+            raise
+        except Exception as error:
+            sentence = " ".join(str(error).split())[:300]
+            raise UnsupportedModel(
+                f"the model raised {type(error).__name__} on inputs of shape {list(x.shape)} "
+                f"and type {x.dtype}: {sentence}"
+            ) from error
+        if not isinstance(out, Tensor):
+            raise UnsupportedModel(
+                f"the model returns {type(out).__name__}; wrap it so that it returns one tensor"
+            )
+        if out.ndim == 0 or len(out) != len(x):
+            raise ShapeMismatch(
+                f"the model maps {len(x)} samples to an output of shape {list(out.shape)}; its "
+                "first dimension must be the samples"
+            )
+        if not out.is_floating_point():
+            raise UnsupportedModel(
+                f"the model returns {out.dtype}; a derivative needs real numbers"
+            )
+        if not bool(torch.isfinite(out).all()):
+            raise NonFinite("the model's outputs contain NaN or infinity on finite inputs")
+        return out
+
+    def _refuse_coupled_or_random(self, x: Tensor) -> None:
+        first = self._evaluate(x[:2])
+        if not torch.equal(first, self._evaluate(x[:2])):
+            raise UnsupportedModel(
+                "the model's output is random: the same input gave two different outputs, so there "
+                "is no one tangent kernel"
+            )
+        alone = torch.cat([self._evaluate(v[None]) for v in x[:2]])
+        scale = float(first.abs().max())
+        if not torch.allclose(alone, first, rtol=1e-3, atol=1e-3 * scale):
+            raise UnsupportedModel(
+                "the model's output for a sample depends on the other samples of its batch, so "
+                "there is no kernel of two samples"
+            )
+        self.classes = first[0].numel()
+        self.dtype = first.dtype
+
+    def random_gradient(self, x: Tensor) -> tuple[dict[str, Tensor | None], Tensor]:
+        """Gradient of a random combination of one sample's outputs, by plain autograd.
+
+        A parameter on which the outputs do not depend has none. Notes what a forward pass of the
+        sample keeps in memory.
+        """
+        cotangent = torch.randn(self.classes, generator=as_generator(0), dtype=torch.float64).to(
+            x.device, self.dtype
+        )
+        sizes: list[int] = []
+
+        def count(saved: Tensor) -> Tensor:
+            sizes.append(saved.numel() * saved.element_size())
+            return saved
+
+        free = {k: self.point[k].detach().requires_grad_() for k in self.names}
+        with (
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved),
+        ):
+            out = self.function({**self.point, **free}, x).reshape(-1)
+            found = torch.autograd.grad(out @ cotangent, list(free.values()), allow_unused=True)
+        weights = {p.numel() * p.element_size() for p in self.point.values()}
+        activations = [s for s in sizes if s not in weights]
+        self.saved_bytes = sum(activations)
+        self.largest_saved = max(activations, default=0)
+        return dict(zip(free, found, strict=True)), cotangent
+
+
+class PathsDiffer(Exception):
+    """The parameters did not enter as on the first sample.
+
+    Attributes:
+        names: of the parameters concerned.
+    """
+
+    def __init__(self, expected: Sequence[Use], found: Sequence[Use]) -> None:
+        super().__init__("the parameters are used differently for different samples")
+        counts = [
+            Counter((role.name, use) for use in uses for _, role in use.roles())
+            for uses in (expected, found)
+        ]
+        differ = {name for name, _ in (counts[0] - counts[1]) + (counts[1] - counts[0])}
+        # the same uses in another order
+        self.names = differ or {role.name for use in found for _, role in use.roles()}
+
+
+class Derivatives(Differentiable):
+    """A model at one point, with what is known of how its parameters enter.
+
+    Args:
+        in_parts: whether to follow the parameters to where they enter; otherwise all are
+            differentiated as a whole.
+
+    Attributes:
+        uses: operations on parameters, in the order of the computation.
+        groups: the parameters that are kept in factors or Jacobians of their uses.
+        sizes: of each group, for inputs like ``x``.
+        whole: parameters that are differentiated as a whole.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Functional,
+        x: Tensor,
+        *,
+        parameters: Parameters | None = None,
+        only: Sequence[str] | None = None,
+        in_parts: bool = True,
+    ) -> None:
+        super().__init__(model, x, parameters=parameters, only=only)
+        self._batched = True
+        self.whole: list[str] = []
+        self.uses: list[Use] = []
+        self._find_uses(x, in_parts)
+
+    def _find_uses(self, x: Tensor, in_parts: bool) -> None:
+        """Watch one sample; what cannot be followed, or comes out wrong, is taken as a whole."""
+        gradient, cotangent = self.random_gradient(x[:1])
+        names = [k for k in self.names if gradient[k] is not None]  # None: f does not depend on it
+        self.whole = [] if in_parts else names
+        while True:
+            followed = [k for k in names if k not in self.whole]
+            uses = ParameterUses({k: self.point[k] for k in followed})
+            with torch.no_grad(), uses:
+                self.function(self.point, x[:1])
+            seen = {role.name for use in uses.uses for _, role in use.roles()}
+            doubtful = (uses.unknown | set(followed)) - (seen - uses.unknown)
+            if not doubtful:
+                self.uses, self._shapes = uses.uses, uses.shapes
+                doubtful = self._wrong_by(x, gradient, cotangent)
+            if not doubtful:
+                break
+            self.whole = [k for k in names if k in {*self.whole, *doubtful}]
+
+    def _wrong_by(
+        self, x: Tensor, gradient: dict[str, Tensor | None], cotangent: Tensor
+    ) -> set[str]:
+        """Names whose gradient, put together from the uses, is not autograd's."""
+        try:
+            try:
+                inputs, grads, _ = self._differentiate(x[:1], slice(None))
+            except (RuntimeError, NotImplementedError):
+                self._batched = False  # vmap knows no rule for something the model does
+                inputs, grads, _ = self._differentiate(x[:1], slice(None))
+        except PathsDiffer as differ:  # a function of the user's that torch.func runs elsewhere
+            return differ.names
+        along = [torch.tensordot(cotangent, g[0], 1)[None, None] for g in grads]
+        totals: dict[str, Tensor] = {}
+        for index, use in enumerate(self.uses):
+            for part, role in use.roles():
+                made = use.jacobian(part, inputs[index], along[index]).reshape(-1)
+                totals[role.name] = totals[role.name] + made if role.name in totals else made
+        self.groups = group_parameters(self.uses)
+        self.sizes = [measure(g, self.uses, inputs, [v[:, :1] for v in grads]) for g in self.groups]
+        wrong = set()
+        unit = torch.finfo(self.dtype).eps
+        scale = max(float(g.norm()) for g in gradient.values() if g is not None)
+        for name, total in totals.items():
+            exact = gradient[name]
+            assert exact is not None
+            # the second term: gradients that vanish but for rounding
+            allowed = unit**0.5 * float(exact.norm()) + 1e3 * unit * scale
+            if float((total - exact.reshape(-1)).norm()) > allowed:
+                wrong.add(name)
+        return wrong
+
+    @property
+    def bytes_by_output(self) -> int:
+        """Memory to differentiate one sample by one output, roughly."""
+        item = torch.finfo(self.dtype).bits // 8
+        outputs = sum(shape.numel() for shape in self._shapes)
+        whole = sum(self.point[k].numel() for k in self.whole)
+        return item * (2 * outputs + 2 * whole) + 3 * self.largest_saved
+
+    @property
+    def bytes_by_sample(self) -> int:
+        """Memory of a sample's forward pass, roughly, and of its patches in convolutions."""
+        item = torch.finfo(self.dtype).bits // 8
+        patches = sum(size.positions * size.left for size in self.sizes)
+        return 2 * self.saved_bytes + item * patches
+
+    # -- differentiating -------------------------------------------------------------------------
+
+    def _differentiate(
+        self, x: Tensor, classes: slice
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Inputs ``[n, ...]`` and derivatives ``[n, C, ...]`` of the uses, and whole Jacobians."""
+        known = {k: self.point[k] for k in self.names if k not in self.whole}
+        whole = {k: self.point[k] for k in self.whole}
+        zeros = tuple(torch.zeros(s, dtype=self.dtype, device=x.device) for s in self._shapes)
+        basis = torch.eye(self.classes, dtype=self.dtype, device=x.device)[classes]
+
+        def one(v: Tensor) -> tuple[Any, Any, Any]:
+            def outputs(
+                perturbations: tuple[Tensor, ...], free: Parameters
+            ) -> tuple[Tensor, tuple[Tensor, ...]]:
+                uses = ParameterUses(known, perturbations)
+                with uses:
+                    out = self.function({**self.point, **free}, v[None])
+                if uses.uses != self.uses:
+                    raise PathsDiffer(self.uses, uses.uses)
+                return out.reshape(-1), tuple(uses.inputs)
+
+            _, pull, inputs = torch.func.vjp(outputs, zeros, whole, has_aux=True)  # type: ignore[misc]
+            grads, jacobians = _over(pull, basis, self._batched)
+            return inputs, grads, tuple(jacobians.values())
+
+        inputs, grads, jacobians = _over(one, x, self._batched)
+        return list(inputs), list(grads), [j.flatten(2) for j in jacobians]
+
+    def features(
+        self, x: Tensor, classes: slice, in_factors: Sequence[bool], outputs: Outputs
+    ) -> list[Features]:
+        """What the kernel of these samples is made of: one entry a group, then the whole ones."""
+        inputs, grads, jacobians = self._differentiate(x, classes)
+        made: list[Features] = []
+        for group, factors in zip(self.groups, in_factors, strict=True):
+            if factors:
+                made.append(Factors(*factors_of(group, self.uses, inputs, grads), outputs))
+            else:
+                made.append(Jacobians(jacobian_of(group, self.uses, inputs, grads), outputs))
+        made.extend(Jacobians(j, outputs) for j in jacobians)
+        return made
+
+    def numbers_by_output(self, in_factors: Sequence[bool]) -> tuple[int, int]:
+        """How many numbers the features of a sample hold: for each output, and besides."""
+        each, besides = sum(self.point[k].numel() for k in self.whole), 0
+        for size, factors in zip(self.sizes, in_factors, strict=True):
+            each += size.positions * size.right if factors else size.jacobian
+            besides += size.positions * size.left if factors else 0
+        return each, besides
+
+
+def _function_and_point(
+    model: nn.Module | Functional, parameters: Parameters | None
+) -> tuple[Functional, Parameters]:
+    if isinstance(model, nn.Module):
+        pure = PureFunction(model)
+        refuse_unusable_mode(model)
+        pure.refuse_non_finite_parameters()
+        if parameters is None:
+            return pure, pure.parameters
+        for name, own in pure.parameters.items():
+            if name not in parameters:
+                raise InvalidInput(f"the parameters given lack {name}")
+            if parameters[name].shape != own.shape:
+                raise ShapeMismatch(
+                    f"{name} has shape {list(parameters[name].shape)}, the model's "
+                    f"{list(own.shape)}"
+                )
+        point = {k: parameters[k].detach() for k in pure.parameters}
+    elif callable(model):
+        if parameters is None:
+            raise InvalidInput(
+                "a function f(parameters, x) needs its parameters: give parameters={name: tensor}"
+            )
+        # fresh tensors: two names of one tensor must not be taken for each other
+        return model, {k: p.detach().view_as(p) for k, p in parameters.items()}
+    else:
+        raise InvalidType(
+            f"the model must be a torch.nn.Module or a function f(parameters, x), not "
+            f"{type(model).__name__}"
+        )
+    for name, tensor in point.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise NonFinite(f"{name} contains NaN or infinity")
+    return pure, point
+
+
+def _refuse_unusable(x: Tensor, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise InvalidType(f"{name} must be a tensor [n, ...], not {type(x).__name__}")
+    if x.ndim == 0 or len(x) == 0:
+        raise InvalidInput(f"{name} hold no sample")
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        raise NonFinite(f"{name} contain NaN or infinity")
+
+
+def _over(function: Callable[[Tensor], Any], items: Tensor, batched: bool) -> Any:
+    """The function on each item, results stacked: by vmap, or one after the other."""
+    if batched:
+        return torch.func.vmap(function)(items)
+    results = [function(item) for item in items]
+    leaves, spec = zip(*(torch.utils._pytree.tree_flatten(r) for r in results), strict=True)
+    stacked = [torch.stack(values) for values in zip(*leaves, strict=True)]
+    return torch.utils._pytree.tree_unflatten(stacked, spec[0])

@@ -1,0 +1,28 @@
+"""Amounts of memory as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.memory import bytes_of, in_words
+
+
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [("2GiB", 2**31), ("512 mib", 2**29), ("1.5GB", 1_500_000_000), ("7B", 7), (4096, 4096)],
+)
+def test_amounts(written: str | int, count: int) -> None:
+    assert bytes_of(written) == count
+
+
+@pytest.mark.parametrize("written", ["", "2", "GiB", "-1GB", "0B", 0, -5, True, "2 PB", None, 1.5])
+def test_refused(written: object) -> None:
+    with pytest.raises(InvalidInput, match="memory must be"):
+        bytes_of(written)  # type: ignore[arg-type]
+
+
+def test_in_words() -> None:
+    assert [in_words(c) for c in (5, 2048, 3 * 2**30, 2**50)] == [
+        "5 B", "2 KiB", "3 GiB", "1024 TiB",
+    ]  # fmt: skip
