@@ -220,7 +220,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(
     monkeypatch.setattr("torchtheory.audit.example.digits_example", lambda seed: interrupted)
     monkeypatch.setattr("torchtheory.core.audit.audit", lambda *a, **k: interrupted(None))  # type: ignore[arg-type]
     monkeypatch.setattr(
-        "torchtheory.audit.example.digits_example", lambda seed: (nn.ReLU(), None, None)
+        "torchtheory.audit.example.digits_example", lambda seed: (nn.ReLU(), None, None, None)
     )
     assert call("audit").code == 130
 

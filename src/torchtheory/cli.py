@@ -74,6 +74,9 @@ def audit(
     weights: Annotated[
         Path | None, typer.Option(help="Its weights: .safetensors, or a .pt/.pth state dict.")
     ] = None,
+    initial_weights: Annotated[
+        Path | None, typer.Option(help="The weights training began with, in the same formats.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help=".npz file with x_train, y_train, x_test, y_test.")
     ] = None,
@@ -103,16 +106,19 @@ def audit(
 
     from torchtheory.audit.example import digits_example
     from torchtheory.core.audit import audit as run_audit
-    from torchtheory.core.loading import load_model, load_weights
+    from torchtheory.core.loading import load_model, load_weights, read_weights
     from torchtheory.core.random import as_generator
     from torchtheory.data.files import load_npz
 
     train: Any
     test: Any
+    initial = None if initial_weights is None else read_weights(initial_weights)
     if model is None:
-        if weights is not None or data is not None:
-            raise InvalidInput("--weights and --data go with --model package.module:factory")
-        network, train, test = digits_example(seed)
+        if weights is not None or data is not None or initial is not None:
+            raise InvalidInput(
+                "--weights, --initial-weights and --data go with --model package.module:factory"
+            )
+        network, train, test, initial = digits_example(seed)
         title = "MLP 64-64-64-10 on scikit-learn's digits"
     else:
         if data is None:
@@ -128,6 +134,7 @@ def audit(
         train,
         test,
         task=task.value if task else None,
+        initial=initial,
         confidence=confidence,
         seed=seed,
         only=only or None,

@@ -198,6 +198,9 @@ def reasons(name: str) -> dict[str, str]:
         ("residual", "lipschitz", "Residual is not a chain of layers: add does not follow"),
         ("residual", "permutation-symmetry", "a skip connection, or a branch"),
         ("regression", "margins", "the task is a regression"),
+        ("regression", "certified-radius", "the task is a regression"),
+        ("residual", "certified-radius", "not a chain of layers"),
+        ("embedding", "certified-radius", "the inputs are torch.int64"),
         ("regression", "risk", "the squared loss is unbounded"),
         ("no test", "risk", "no test data was given"),
         ("one test sample", "risk", "one test sample has no two halves"),
@@ -215,8 +218,15 @@ def test_reasons_name_the_hypothesis(name: str, finding: str, sentence: str) -> 
 def test_standard_models_get_their_claims() -> None:
     net, train, test = case("mlp")
     found = {f.name: f for f in tt.audit(net, train, test).findings}
-    for name in ("lipschitz", "curvature", "permutation-symmetry", "margins"):
+    for name in ("lipschitz", "curvature", "permutation-symmetry"):
         assert found[name].count(Verdict.HOLDS) == len(found[name].claims) > 0
+    assert found["certified-radius"].claims[0].verdict is Verdict.HOLDS
+    for name in ("lipschitz", "certified-radius"):
+        control = found[name].claims[0].control
+        assert control is not None
+        assert control.verdict is Verdict.VIOLATED
+    assert found["margins"].claims == []
+    assert found["margins"].tables
     assert found["curvature"].claims[0].control is not None
     assert found["permutation-symmetry"].claims[0].control is not None
     assert "720" not in str(found["permutation-symmetry"].tables[0].rows)
@@ -257,6 +267,41 @@ def test_a_sorted_test_set_is_caught() -> None:
     assert mixed.violated == []
 
 
+def test_the_test_of_independence_has_a_control_where_the_data_allow_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(800, 2, generator=generator)
+    net = nn.Linear(2, 2, bias=False)
+    net.weight.data = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    right = (x[:, 0] < 0).long()
+    for share, words in ((0.0, "another law"), (0.4, "sorted by whether"), (1.0, "another law")):
+        flipped = torch.rand(800, generator=generator) < share
+        found = tt.audit(net, (x, right), (x, right ^ flipped), only=["risk"])
+        control = found.claims[-1].control
+        assert control is not None
+        assert control.verdict is Verdict.VIOLATED
+        assert words in control.reason
+        assert found.violated == []
+    few = tt.audit(net, (x, right), (x[:4], right[:4]), only=["risk"])
+    assert few.claims[-1].control is None
+
+
+def test_the_radius_of_a_linear_classifier_is_its_distance() -> None:
+    """Margin over Lipschitz constant is exact there, with several classes and with one logit."""
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    for outputs in (1, 4):
+        torch.manual_seed(outputs)
+        net = nn.Linear(3, outputs)
+        scores = net(x).detach()
+        y = (scores > 0).long().reshape(-1) if outputs == 1 else scores.argmax(1)
+        found = tt.audit(net, (x, y), only=["certified-radius"])
+        assert found.violated == []
+        first, second = found.claims
+        assert first.measured == pytest.approx(1.0, rel=1e-3)
+        assert second.measured == 0.5
+        assert second.promised == pytest.approx(0.5, abs=0.03)
+        assert second.verdict is Verdict.HOLDS
+
+
 def test_a_vacuous_bound_is_said_to_be_vacuous() -> None:
     net, train, test = case("mlp")
     found = tt.audit(net, train, (test[0][:4], test[1][:4]), only=["risk"])
@@ -268,8 +313,8 @@ def test_a_wrong_lipschitz_constant_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setitem(lipschitz._POINTWISE, nn.ReLU, 1e-6)
     net, train, test = case("mlp")
-    found = tt.audit(net, train, test, only="lipschitz")
-    assert [c.ids for c in found.violated] == [("L-016",)]
+    found = tt.audit(net, train, test, only=["lipschitz", "certified-radius"])
+    assert [c.ids for c in found.violated][:2] == [("L-016",), ("D-08", "L-016")]
 
 
 def test_a_broken_permutation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,8 +336,10 @@ def test_ties_are_no_violation() -> None:
         p.data.zero_()
     found = tt.audit(net, train)
     assert found.violated == []
-    (margins,) = (f for f in found.findings if f.name == "margins")
-    assert "40 with an exact tie are left out" in margins.claims[0].reason
+    (radius,) = (f for f in found.findings if f.name == "certified-radius")
+    assert "every train sample is misclassified" in radius.claims[0].reason
+    (lipschitz,) = (f for f in found.findings if f.name == "lipschitz")
+    assert lipschitz.claims[0].control is None
 
 
 def test_flat_and_inexact_losses_have_a_reason() -> None:
@@ -448,7 +495,7 @@ def test_the_example_follows_its_seed_and_moves_no_global_generator() -> None:
     epochs, example.EPOCHS = example.EPOCHS, 1
     try:
         state_before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
-        (first, train, test), (second, *_), (other, *_) = (
+        (first, train, test, initial), (second, *_), (other, *_) = (
             example.digits_example(s) for s in (0, 0, 1)
         )
         assert torch.equal(state_before[0], torch.get_rng_state())
@@ -457,4 +504,6 @@ def test_the_example_follows_its_seed_and_moves_no_global_generator() -> None:
     weights = [copy.deepcopy(m.state_dict()["0.weight"]) for m in (first, second, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+    assert initial.keys() == first.state_dict().keys()
+    assert not torch.equal(initial["0.weight"], weights[0])
     assert len(train) + len(test) == 1797

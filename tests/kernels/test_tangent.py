@@ -153,11 +153,11 @@ class Hidden(torch.autograd.Function):
         return x @ weight
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:  # noqa: ANN001
+    def setup_context(ctx, inputs, output) -> None:
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx, g: Tensor):  # noqa: ANN001, ANN205
+    def backward(ctx, g: Tensor):
         x, weight = ctx.saved_tensors
         return g @ weight.T, x.T @ g
 
@@ -533,9 +533,9 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     assert other.read_bytes() == b"my own file"
     with pytest.raises(FileProblem, match="cannot write"):
         empirical_ntk(model, x, file=tmp_path / "no such folder" / "kernel.npy")
+    half, ones = nn.Linear(2, 1).bfloat16(), torch.ones(2, 2).bfloat16()
     with pytest.raises(InvalidType, match=r"\.npy file cannot hold torch.bfloat16"):
-        half = nn.Linear(2, 1).bfloat16()
-        empirical_ntk(half, torch.ones(2, 2).bfloat16(), file=tmp_path / "half.npy")
+        empirical_ntk(half, ones, file=tmp_path / "half.npy")
 
 
 def test_killed_and_resumed(tmp_path: Path) -> None:
@@ -647,7 +647,7 @@ def test_refused_arguments() -> None:
         empirical_ntk(net, x[:0])
     with pytest.raises(NonFinite, match="inputs contain NaN"):
         empirical_ntk(net, x / 0)
-    with pytest.raises(ShapeMismatch, match="x1 is torch.float32"):
+    with pytest.raises(ShapeMismatch, match=r"x1 is torch\.float32"):
         empirical_ntk(net, x, x.double())
     with pytest.raises(InvalidInput, match="needs its parameters"):
         empirical_ntk(lambda p, v: v, x)

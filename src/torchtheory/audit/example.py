@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from torchtheory.core import progress
-from torchtheory.core.model import global_randomness_kept
+from torchtheory.core.model import Parameters, global_randomness_kept
 from torchtheory.core.random import as_generator
 from torchtheory.core.samples import Samples
 from torchtheory.data.real import digits, split
@@ -15,8 +15,8 @@ from torchtheory.data.real import digits, split
 EPOCHS = 30
 
 
-def digits_example(seed: int = 0) -> tuple[nn.Module, Samples, Samples]:
-    """A trained MLP 64-64-64-10 with its train and test data.
+def digits_example(seed: int = 0) -> tuple[nn.Module, Samples, Samples, Parameters]:
+    """A trained MLP 64-64-64-10, its train and test data, and the weights training began with.
 
     The weights follow from ``seed`` alone; global random state is not touched.
     """
@@ -30,10 +30,11 @@ def digits_example(seed: int = 0) -> tuple[nn.Module, Samples, Samples]:
         if isinstance(layer, nn.Linear):
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
             nn.init.zeros_(layer.bias)
+    initial = {k: p.detach().clone() for k, p in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in progress.track(range(EPOCHS), "training the example"):
         for batch in torch.split(torch.randperm(len(x), generator=generator), 64):
             optimizer.zero_grad()
             torch.autograd.backward(F.cross_entropy(model(x[batch]), y[batch]))
             optimizer.step()
-    return model.eval(), Samples(x, y), Samples(*test)
+    return model.eval(), Samples(x, y), Samples(*test), initial

@@ -25,6 +25,12 @@ def has_parameters(problem: Problem) -> str | None:
     return None if problem.function.count else "the model has no parameters"
 
 
+def initial_weights(problem: Problem) -> str | None:
+    if problem.initial is not None:
+        return None
+    return "the weights training began with were not given (initial=, or --initial-weights)"
+
+
 def floating_inputs(problem: Problem) -> str | None:
     if problem.train.x.is_floating_point():
         return None

@@ -31,7 +31,7 @@ SAMPLES = 2048
 )
 def curvature(problem: Problem, record: FindingRecord) -> None:
     """Lanczos and Hutch++ on the Hessian of the training loss, checked by loss values alone."""
-    problem = _double_if_possible(problem)
+    problem = problem.in_double_if_possible()
     samples = problem.train.first(SAMPLES)
     if len(samples) < len(problem.train):
         record.note(f"Curvature of the mean loss over the first {SAMPLES} training samples.")
@@ -109,10 +109,3 @@ def _step_limit(
 
 def _limit(sharpness: float) -> float | None:
     return 2 / sharpness if sharpness > 0 else None
-
-
-def _double_if_possible(problem: Problem) -> Problem:
-    try:
-        return problem.in_precision(torch.float64)
-    except UnsupportedModel:
-        return problem

@@ -19,6 +19,7 @@ from torchtheory.core import progress
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
 from torchtheory.core.finding import COSTS, FindingRecord, examine, findings
+from torchtheory.core.model import Initial
 from torchtheory.core.problem import Loss, Problem, Task
 from torchtheory.core.samples import Data
 
@@ -110,6 +111,7 @@ def audit(
     *,
     loss: Loss | None = None,
     task: Task | None = None,
+    initial: Initial | None = None,
     confidence: float = 0.95,
     seed: int = 0,
     only: Sequence[str] | None = None,
@@ -124,6 +126,8 @@ def audit(
         test: data it has not seen, if there is any.
         loss: mean loss; the task's usual one unless given.
         task: ``regression``, ``binary`` or ``multiclass``; inferred unless given.
+        initial: the weights training began with, if you kept them (a state dict or a module of the
+            same shape); some findings compare with them.
         confidence: of every statistical statement.
         seed: everything random follows from it.
         only: names of the findings to make; all unless given.
@@ -145,7 +149,7 @@ def audit(
         if name not in known:
             raise UnknownName("finding", name, known)
     start = time.perf_counter()
-    problem = Problem(model, train, test, loss, task, limit=limit, seed=seed)
+    problem = Problem(model, train, test, loss, task, initial=initial, limit=limit, seed=seed)
     chosen = [f for f in known.values() if only is None or f.name in only]
     order = sorted(chosen, key=lambda f: COSTS.index(f.cost))
     with progress.display():

@@ -52,18 +52,22 @@ def load_model(name: str) -> nn.Module:
     return model
 
 
-def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Copy weights from a ``.safetensors`` file, or a ``.pt``/``.pth`` state dict, into a model.
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Tensors by name from a ``.safetensors`` file, or a ``.pt``/``.pth`` state dict.
 
     A ``.pt`` file is read with ``weights_only=True``: it may hold tensors, not code.
     """
     file = existing_file(path)
     if file.suffix == ".safetensors":
-        state = _read_safetensors(file)
-    elif file.suffix in (".pt", ".pth"):
-        state = _read_state_dict(file)
-    else:
-        raise FileProblem(f"{file} must be a .safetensors, .pt or .pth file")
+        return _read_safetensors(file)
+    if file.suffix in (".pt", ".pth"):
+        return _read_state_dict(file)
+    raise FileProblem(f"{file} must be a .safetensors, .pt or .pth file")
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Copy weights from a ``.safetensors`` file, or a ``.pt``/``.pth`` state dict, into a model."""
+    file, state = Path(path), read_weights(path)
     own = model.state_dict()
     missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     if missing or extra:

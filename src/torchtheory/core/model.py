@@ -3,7 +3,7 @@ r"""The functional view of a model: parameters in, outputs out, and the module l
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,9 +13,18 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from torchtheory.core.errors import InvalidType, NonFinite, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 
 Parameters = dict[str, Tensor]
+
+Initial = nn.Module | Mapping[str, Tensor]
+"""A point of parameter space: parameters by name, a state dict, or a module of the same shape."""
 
 
 @contextmanager
@@ -163,3 +172,51 @@ def unflatten(vector: Tensor, like: Parameters) -> Parameters:
     """
     pieces = torch.split(vector, [p.numel() for p in like.values()])
     return {k: v.view_as(p) for v, (k, p) in zip(pieces, like.items(), strict=True)}
+
+
+def parameters_from(model: nn.Module, initial: Initial) -> Parameters:
+    """The floating parameters of ``model`` at another point, by its own names.
+
+    Args:
+        model: says which names and shapes there are, and which dtype and device.
+        initial: parameters by name, a state dict (its buffers are not looked at), or a module of
+            the same shape.
+
+    >>> net, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    >>> bool((parameters_from(net, other.state_dict())["weight"] == other.weight).all())
+    True
+    """
+    if isinstance(initial, nn.Module):
+        given: Mapping[str, Tensor] = {k: p.detach() for k, p in initial.named_parameters()}
+    elif isinstance(initial, Mapping):
+        given = initial
+    else:
+        raise InvalidType(
+            "parameters are given by name, as a state dict or as a module of the same shape, not "
+            f"as {type(initial).__name__}"
+        )
+    wanted = {k: p.detach() for k, p in model.named_parameters() if p.is_floating_point()}
+    if not wanted:
+        raise UnsupportedModel("the model has no parameter")
+    known = set(model.state_dict(keep_vars=True)) | {k for k, _ in model.named_parameters()}
+    if other := [k for k in given if k not in known]:
+        raise InvalidInput(
+            f"the given parameters have {other[0]!r}, which the model does not: they belong to "
+            "another architecture"
+        )
+    point = {}
+    for name, p in wanted.items():
+        if name not in given:
+            raise InvalidInput(f"the given parameters have no {name!r}, which the model has")
+        tensor = given[name]
+        if not isinstance(tensor, Tensor):
+            raise InvalidType(f"{name} must be a tensor, not {type(tensor).__name__}")
+        if tensor.shape != p.shape:
+            raise ShapeMismatch(
+                f"{name} has shape {list(tensor.shape)} in the given parameters and "
+                f"{list(p.shape)} in the model"
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise NonFinite(f"{name} of the given parameters contains NaN or infinity")
+        point[name] = tensor.detach().to(dtype=p.dtype, device=p.device)
+    return point

@@ -24,7 +24,13 @@ from torchtheory.core.errors import (
     TorchTheoryError,
     UnsupportedModel,
 )
-from torchtheory.core.model import Parameters, PureFunction, global_randomness_kept
+from torchtheory.core.model import (
+    Initial,
+    Parameters,
+    PureFunction,
+    global_randomness_kept,
+    parameters_from,
+)
 from torchtheory.core.samples import Data, Samples, collect
 
 Task = Literal["regression", "binary", "multiclass"]
@@ -43,6 +49,8 @@ class Problem:
             given (mean squared error, logistic loss, cross-entropy).
         task: ``regression``, ``binary`` (one output, the logit of class 1) or ``multiclass`` (one
             logit a class); inferred from targets and outputs unless given.
+        initial: where training began, if known: a state dict, parameters by name, or a module of
+            the same shape.
         limit: most samples kept of either set; beyond it a random subset is used and noted.
         chunk: samples evaluated at once.
         seed: of the sub-sampling.
@@ -64,6 +72,7 @@ class Problem:
         loss: Loss | None = None,
         task: Task | None = None,
         *,
+        initial: Initial | None = None,
         limit: int = 20_000,
         chunk: int = 512,
         seed: int = 0,
@@ -75,6 +84,7 @@ class Problem:
         self.function = PureFunction(model)
         self.function.refuse_non_finite_parameters()
         self.model = model
+        self.initial = None if initial is None else parameters_from(model, initial)
         self.chunk = chunk
         raw = self._on_model(collect(train, "train", limit=limit, seed=seed))
         self._input_shape = raw.x.shape[1:]
@@ -123,6 +133,13 @@ class Problem:
         except Exception as error:
             raise UnsupportedModel(f"the loss cannot be computed in {dtype}") from error
         return other
+
+    def in_double_if_possible(self) -> Problem:
+        """The same problem in float64, or as it is where the model's code fixes a precision."""
+        try:
+            return self.in_precision(torch.float64)
+        except UnsupportedModel:
+            return self
 
     def outputs(self, samples: Samples) -> Tensor:
         """Outputs ``[n, ...]`` of the model, evaluated in chunks without gradients."""

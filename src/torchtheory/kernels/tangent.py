@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -86,10 +87,10 @@ def empirical_ntk(
         raise ShapeMismatch(f"x1 is {x1.dtype} on {x1.device}, x2 {x2.dtype} on {x2.device}")
     for in_parts in (True, False):
         with torch.no_grad():
-            made = {"parameters": parameters, "only": only, "in_parts": in_parts}
-            rows = columns = Derivatives(model, x1, **made)
+            known = partial(Derivatives, model, parameters=parameters, only=only, in_parts=in_parts)
+            rows = columns = known(x1)
             if x2 is not None and x2.shape[1:] != x1.shape[1:]:
-                columns = Derivatives(model, x2, **made)
+                columns = known(x2)
                 if columns.classes != rows.classes:
                     raise ShapeMismatch(
                         f"a sample of x1 has {rows.classes} outputs, one of x2 {columns.classes}"

@@ -1,0 +1,134 @@
+"""Findings about the tangent kernel."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchtheory as tt
+from torchtheory.audit.kernels import ROWS
+from torchtheory.core.audit import Audit
+from torchtheory.core.claim import Verdict
+from torchtheory.core.errors import InvalidInput
+
+
+def _data(n: int = 60, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def _net(*sizes: int) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers: list[nn.Module] = []
+        for a, b in itertools.pairwise(sizes):
+            layers += [nn.Linear(a, b), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _table(report: Audit, finding: str, name: str) -> dict[str, float]:
+    found = next(f for f in report.findings if f.name == finding)
+    return {str(r[0]): r[1] for t in found.tables if t.name == name for r in t.rows}  # type: ignore[misc]
+
+
+def test_linear_regression_by_hand() -> None:
+    x, _ = _data(20)
+    y = x @ torch.tensor([1.0, 2.0, 3.0])
+    net = nn.Linear(3, 1, bias=False)
+    report = tt.audit(net, (x, y[:, None]), only=["tangent-kernel"])
+    values = torch.linalg.eigvalsh((x.T @ x).double())
+    spectrum = _table(report, "tangent-kernel", "spectrum")
+    assert spectrum["largest eigenvalue"] == pytest.approx(float(values[-1]), rel=1e-6)
+    assert spectrum["condition number"] == pytest.approx(float(values[-1] / values[0]), rel=1e-4)
+    assert spectrum["rank above rounding"] == 3
+    # the mean squared error has Hessian 2 x'x / n
+    limit = spectrum["largest stable step of the linearised network"]
+    assert limit == pytest.approx(20 / float(values[-1]), rel=1e-6)
+    assert [c.verdict for c in report.claims] == [Verdict.HOLDS]
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_every_task(task: str) -> None:
+    x, y = _data()
+    outputs = 2 if task == "multiclass" else 1
+    targets = y if task == "multiclass" else y.float()[:, None]
+    report = tt.audit(_net(3, 8, outputs), (x, targets), task=task, only=["tangent-kernel"])
+    (claim,) = report.claims
+    assert claim.verdict is Verdict.HOLDS
+    assert claim.control is not None
+    assert claim.control.verdict is Verdict.VIOLATED
+    assert len(report.summary) == 1
+
+
+class StraightThrough(nn.Module):
+    """Rounds, and pretends not to in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(3, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x)
+        return self.outer(h + (torch.sign(h) - h).detach())
+
+
+def test_a_backward_that_is_not_the_derivative_is_caught() -> None:
+    report = tt.audit(StraightThrough(), _data(), only=["tangent-kernel"])
+    assert [c.verdict for c in report.claims] == [Verdict.VIOLATED]
+    assert "straight-through" in report.claims[0].reason
+
+
+def test_many_samples_are_drawn_from() -> None:
+    x, y = _data(ROWS)
+    report = tt.audit(_net(3, 4, 2), (x, y), only=["tangent-kernel"])
+    assert _table(report, "tangent-kernel", "spectrum")["rows (samples × outputs)"] == ROWS
+    assert f"{ROWS // 2} of the {ROWS}" in report.findings[0].notes[0]
+
+
+def test_too_many_outputs() -> None:
+    x, _ = _data(4)
+    wide = nn.Linear(3, ROWS + 1)
+    report = tt.audit(wide, (x, torch.zeros(4, ROWS + 1)), only=["tangent-kernel"])
+    assert report.claims[0].verdict is Verdict.NOT_APPLICABLE
+    assert f"{ROWS + 1} outputs" in report.claims[0].reason
+
+
+def test_frozen_parameters_do_not_count() -> None:
+    net = _net(3, 8, 2)
+    net[0].requires_grad_(False)
+    report = tt.audit(net, _data(), only=["tangent-kernel"])
+    assert [c.verdict for c in report.claims] == [Verdict.HOLDS]
+    net.requires_grad_(False)
+    report = tt.audit(net, _data(), only=["tangent-kernel"])
+    assert report.claims[0].verdict is Verdict.NOT_APPLICABLE
+
+
+def test_laziness_needs_the_initial_weights() -> None:
+    report = tt.audit(_net(3, 8, 2), _data(), only=["laziness"])
+    assert report.claims[0].verdict is Verdict.NOT_APPLICABLE
+    assert "--initial-weights" in report.claims[0].reason
+
+
+def test_laziness_of_a_network_that_did_not_move_and_of_one_that_did() -> None:
+    net = _net(3, 8, 2)
+    still = tt.audit(net, _data(), only=["laziness"], initial=net.state_dict())
+    assert _table(still, "laziness", "laziness")["parameters: ‖θ − θ₀‖ / ‖θ₀‖"] == 0
+    assert "was lazy" in still.summary[0]
+    moved = _net(3, 8, 2)
+    with torch.no_grad():
+        for p in moved.parameters():
+            p.mul_(2)
+    report = tt.audit(moved, _data(), only=["laziness"], initial=net)
+    assert _table(report, "laziness", "laziness")["parameters: ‖θ − θ₀‖ / ‖θ₀‖"] == pytest.approx(1)
+    assert "not lazy" in report.summary[0]
+    assert all(math.isfinite(v) for v in _table(report, "laziness", "laziness").values())
+
+
+def test_initial_weights_of_another_network_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="another architecture"):
+        tt.audit(_net(3, 8, 2), _data(), initial=_net(3, 8, 8, 2))
