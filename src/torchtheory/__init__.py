@@ -21,6 +21,7 @@ _ROOMS = (
     "core",
     "data",
     "generalization",
+    "kernels",
     "nets",
     "optimization",
     "primer",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from torchtheory import core as core
     from torchtheory import data as data
     from torchtheory import generalization as generalization
+    from torchtheory import kernels as kernels
     from torchtheory import nets as nets
     from torchtheory import optimization as optimization
     from torchtheory import primer as primer

@@ -430,6 +430,17 @@ def test_at_another_point_and_as_a_function() -> None:
     assert torch.allclose(empirical_ntk(f, x, parameters=given), _contracted(j, j)["full"])
 
 
+class Ignores(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square()
+
+
+def test_parameters_that_do_not_matter() -> None:
+    x = torch.randn(3, 2)
+    assert torch.equal(empirical_ntk(Ignores(2, 2), x), torch.zeros(3, 3, 2, 2))
+    assert torch.equal(empirical_ntk(Ignores(2, 2), x, outputs="trace"), torch.zeros(3, 3))
+
+
 def test_the_model_is_left_alone() -> None:
     model, x = _made("convolutions")
     model[0].training = True
@@ -524,6 +535,16 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         empirical_ntk(model, x, outputs="trace", file=path)
     with torch.no_grad():
         model[0].weight.add_(1)
+    with pytest.raises(FileProblem, match="not the same computation"):
+        empirical_ntk(model, x, file=path)
+    model, x = _made("convolutions")
+    path = tmp_path / "images.npy"
+    empirical_ntk(model, x, file=path)
+    model[1].running_var.mul_(2)
+    with pytest.raises(FileProblem, match="not the same computation"):
+        empirical_ntk(model, x, file=path)
+    model[1].running_var.div_(2)
+    model[2] = nn.Tanh()
     with pytest.raises(FileProblem, match="not the same computation"):
         empirical_ntk(model, x, file=path)
     other = tmp_path / "mine.npy"
@@ -643,6 +664,8 @@ def test_refused_arguments() -> None:
         empirical_ntk(net, x, only="weight")
     with pytest.raises(InvalidInput, match="no trainable parameter"):
         empirical_ntk(nn.Linear(4, 2).requires_grad_(False), x)
+    with pytest.raises(InvalidInput, match="no trainable parameter"):
+        empirical_ntk(net, x, only=[])
     with pytest.raises(InvalidInput, match="no sample"):
         empirical_ntk(net, x[:0])
     with pytest.raises(NonFinite, match="inputs contain NaN"):

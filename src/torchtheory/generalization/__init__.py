@@ -9,6 +9,7 @@ from torchtheory.generalization.bayes import (
 )
 from torchtheory.generalization.error_decomposition import ErrorTerms, decompose_error
 from torchtheory.generalization.finite_distributions import FiniteDistribution, multisets
+from torchtheory.generalization.gap_decomposition import GapDecomposition, decompose_gap
 from torchtheory.generalization.hypothesis_sets import (
     all_labellings,
     labellings_with_changes,
@@ -43,6 +44,7 @@ __all__ = [
     "BayesOptimum",
     "ErrorTerms",
     "FiniteDistribution",
+    "GapDecomposition",
     "LearningTask",
     "TargetCensus",
     "all_labellings",
@@ -51,6 +53,7 @@ __all__ = [
     "best_steps",
     "classification_excess",
     "decompose_error",
+    "decompose_gap",
     "greedy_steps",
     "induced_distribution",
     "labellings_with_changes",

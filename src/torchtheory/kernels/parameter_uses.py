@@ -68,8 +68,11 @@ class OuterUse(Use):
 
     outer = True
 
-    def inputs(self, a: Tensor) -> Tensor:
-        """What the weight is multiplied by at each position, ``[n, T, d]``."""
+    def inputs(self, a: Tensor, extra: int = 0) -> Tensor:
+        """What the weight is multiplied by at each position, ``[n, T, d]``.
+
+        ``extra`` columns of ones may follow: the input of a bias.
+        """
         raise NotImplementedError
 
     def right(self, g: Tensor) -> Tensor:
@@ -78,14 +81,17 @@ class OuterUse(Use):
 
     def left(self, parts: tuple[str, ...], a: Tensor, positions: int) -> Tensor:
         """The other factor ``[n, T, d]`` for the weight, ``d + 1`` for both, 1 for the bias."""
-        pieces = []
-        if "weight" in parts and self.weight is not None:
-            values = self.inputs(a)
-            scale = self.weight.scale
-            pieces.append(values if scale == 1.0 else values * scale)
-        if "bias" in parts and self.bias is not None:
-            pieces.append(a.new_full((len(a), positions, 1), self.bias.scale))
-        return torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
+        if "weight" not in parts:
+            assert self.bias is not None
+            return a.new_full((len(a), positions, 1), self.bias.scale)
+        assert self.weight is not None
+        both = "bias" in parts and self.bias is not None
+        made = self.inputs(a, 1 if both else 0)
+        if self.weight.scale != 1.0:
+            made = made * self.weight.scale
+        if both and self.bias is not None and (self.weight.scale, self.bias.scale) != (1.0, 1.0):
+            made[..., -1] = self.bias.scale
+        return made
 
     def jacobian(self, part: str, a: Tensor, g: Tensor) -> Tensor:
         right = self.right(g)
@@ -101,8 +107,9 @@ class OuterUse(Use):
 class Affine(OuterUse):
     """``linear(a, W, b)`` with ``W [o, d]``."""
 
-    def inputs(self, a: Tensor) -> Tensor:
-        return a.reshape(len(a), -1, a.shape[-1])
+    def inputs(self, a: Tensor, extra: int = 0) -> Tensor:
+        flat = a.reshape(len(a), -1, a.shape[-1])
+        return F.pad(flat, (0, extra), value=1.0) if extra else flat
 
     def right(self, g: Tensor) -> Tensor:
         return g.reshape(*g.shape[:2], -1, g.shape[-1])
@@ -117,8 +124,8 @@ class Convolution(OuterUse):
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
 
-    def inputs(self, a: Tensor) -> Tensor:
-        return unfold(a, self.size, self.stride, self.padding, self.dilation)
+    def inputs(self, a: Tensor, extra: int = 0) -> Tensor:
+        return unfold(a, self.size, self.stride, self.padding, self.dilation, extra)
 
     def right(self, g: Tensor) -> Tensor:
         # [n, C, (1,) o, *space] to [n, C, T, o]: a batch dimension of one may stand before
@@ -209,8 +216,12 @@ def unfold(
     stride: tuple[int, ...],
     padding: tuple[tuple[int, int], ...],
     dilation: tuple[int, ...],
+    extra: int = 0,
 ) -> Tensor:
-    """The patches ``[n, T, channels * prod(size)]`` a convolution multiplies, in any dimension."""
+    """The patches ``[n, T, channels * prod(size) + extra]`` a convolution multiplies.
+
+    In any dimension; ``extra`` columns of ones follow.
+    """
     space = len(size)
     a = a.reshape(len(a), a.shape[-space - 1], *a.shape[-space:])
     if any(p for side in padding for p in side):
@@ -218,10 +229,14 @@ def unfold(
     for k in range(space):
         reach = dilation[k] * (size[k] - 1) + 1
         a = a.unfold(2 + k, reach, stride[k])[..., :: dilation[k]]
-    # [n, channels, *places, *size] to [n, *places, channels, *size]
-    order = (0, *range(2, 2 + space), 1, *range(2 + space, 2 + 2 * space))
-    made = a.permute(order)
-    return made.reshape(len(a), made.shape[1 : 1 + space].numel(), -1)
+    # [n, channels, *places, *size] to [n, channels, *size, *places], where rows are long
+    order = (0, 1, *range(2 + space, 2 + 2 * space), *range(2, 2 + space))
+    patches = a.permute(order)
+    width, places = patches.shape[1 : 2 + space].numel(), patches.shape[2 + space :]
+    made = a.new_empty(len(a), width + extra, places.numel())
+    made[:, :width].view(patches.shape).copy_(patches)
+    made[:, width:] = 1.0
+    return made.transpose(1, 2)
 
 
 def _sum_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -124,8 +124,7 @@ def _kernel(plan: _Plan, x1: Tensor, x2: Tensor | None, file: str | Path | None)
         for _ in _fill(result, plan, x1, other, symmetric, set()):
             pass
         return result
-    values = [v for pair in sorted(rows.point.items()) for v in pair]
-    computation = fingerprint(plan.outputs, rows.names, plan.blocks, symmetric, x1, other, *values)
+    computation = fingerprint(plan.outputs, plan.blocks, symmetric, x1, other, *rows.identity())
     target = TiledFile(file, shape, rows.dtype, computation)
     try:
         for tile in _fill(target.array, plan, x1, other, symmetric, set(target.done)):
@@ -164,13 +163,13 @@ class _Plan:
         by_output = max(rows.bytes_by_output, columns.bytes_by_output) + item * each
         by_sample = max(rows.bytes_by_sample, columns.bytes_by_sample)
         # a quarter to differentiate in, half to keep features in, the rest for tiles
-        fit = (budget // 4 - by_sample) // by_output
+        fit = (budget // 4 - by_sample) // max(1, by_output)
         self.classes = blocks(classes, max(1, min(classes, fit)))
         most = max(s.stop - s.start for s in self.classes)
-        self.chunk = max(1, (budget // 4) // (by_sample + most * by_output))
+        self.chunk = max(1, (budget // 4) // max(1, by_sample + most * by_output))
         self.keep = budget // 2
         feature = item * (besides + most * each)
-        self.block = max(1, min(BLOCK, self.keep // (2 * feature)))
+        self.block = max(1, min(BLOCK, self.keep // max(1, 2 * feature)))
         positions = max(
             (
                 a.positions * b.positions

@@ -72,21 +72,21 @@ def followed_names(
     A name in ``only`` is a parameter's or that of a module that holds several.
     """
     if only is None:
-        trainable = (
+        chosen = (
             {k for k, p in model.named_parameters() if p.requires_grad}
             if isinstance(model, nn.Module)
             else {k for k, p in parameters.items() if p.is_floating_point()}
         )
-        names = [k for k in parameters if k in trainable]
-        if not names:
-            raise InvalidInput("the model has no trainable parameter, so its tangent kernel is 0")
-        return names
-    if isinstance(only, str):
+    elif isinstance(only, str):
         raise InvalidType("only must be a list of parameter or module names, not one string")
-    for wanted in only:
-        if not any(k == wanted or k.startswith(f"{wanted}.") for k in parameters):
-            raise UnknownName("parameter or module", wanted, list(parameters))
-    return [k for k in parameters if any(k == w or k.startswith(f"{w}.") for w in only)]
+    else:
+        for wanted in only:
+            if not any(k == wanted or k.startswith(f"{wanted}.") for k in parameters):
+                raise UnknownName("parameter or module", wanted, list(parameters))
+        chosen = {k for k in parameters if any(k == w or k.startswith(f"{w}.") for w in only)}
+    if not chosen:
+        raise InvalidInput("there is no trainable parameter, so the tangent kernel is 0")
+    return [k for k in parameters if k in chosen]
 
 
 class Differentiable:
@@ -116,6 +116,7 @@ class Differentiable:
     ) -> None:
         self.function, self.point = _function_and_point(model, parameters)
         self.names = followed_names(model, self.point, only)
+        self._description = repr(model) if isinstance(model, nn.Module) else ""
         _refuse_unusable(x, "the inputs")
         with global_randomness_kept():
             self._refuse_coupled_or_random(x)
@@ -165,6 +166,17 @@ class Differentiable:
             )
         self.classes = first[0].numel()
         self.dtype = first.dtype
+        self._first_input, self._first_outputs = x[:1], first
+
+    def identity(self) -> list[Any]:
+        """What tells this function at this point from another: its code by what it computes."""
+        buffers = self.function.buffers if isinstance(self.function, PureFunction) else {}
+        gradient, _ = self.random_gradient(self._first_input)
+        parts: list[Any] = [self._description, self.names, self._first_outputs]
+        for tensors in (self.point, buffers, gradient):
+            for name in sorted(tensors):
+                parts += [name, tensors[name]]
+        return parts
 
     def random_gradient(self, x: Tensor) -> tuple[dict[str, Tensor | None], Tensor]:
         """Gradient of a random combination of one sample's outputs, by plain autograd.
@@ -187,7 +199,9 @@ class Differentiable:
             torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved),
         ):
             out = self.function({**self.point, **free}, x).reshape(-1)
-            found = torch.autograd.grad(out @ cotangent, list(free.values()), allow_unused=True)
+            found: tuple[Tensor | None, ...] = (None,) * len(free)
+            if out.requires_grad:
+                found = torch.autograd.grad(out @ cotangent, list(free.values()), allow_unused=True)
         weights = {p.numel() * p.element_size() for p in self.point.values()}
         activations = [s for s in sizes if s not in weights]
         self.saved_bytes = sum(activations)
@@ -283,7 +297,7 @@ class Derivatives(Differentiable):
         self.sizes = [measure(g, self.uses, inputs, [v[:, :1] for v in grads]) for g in self.groups]
         wrong = set()
         unit = torch.finfo(self.dtype).eps
-        scale = max(float(g.norm()) for g in gradient.values() if g is not None)
+        scale = max((float(g.norm()) for g in gradient.values() if g is not None), default=0.0)
         for name, total in totals.items():
             exact = gradient[name]
             assert exact is not None

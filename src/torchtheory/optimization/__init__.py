@@ -1,4 +1,4 @@
-"""Optimization: descent and its guarantees, noise, stability, critical points, curvature."""
+"""Optimization: descent and its guarantees, flow, noise, stability, critical points, curvature."""
 
 from torchtheory.optimization.convergence import (
     accelerated_bound,
@@ -25,6 +25,7 @@ from torchtheory.optimization.descent import (
     last_iterate,
     trajectory,
 )
+from torchtheory.optimization.flow import ParameterPath, gradient_flow
 from torchtheory.optimization.minibatch import draw_batches, minibatch_direction, minibatch_gradient
 from torchtheory.optimization.noise import (
     accumulated_variance,
@@ -44,6 +45,7 @@ __all__ = [
     "CriticalPoint",
     "Descent",
     "MeasuredStability",
+    "ParameterPath",
     "accelerated_bound",
     "accumulated_variance",
     "average_iterate",
@@ -58,6 +60,7 @@ __all__ = [
     "geometric_bound",
     "gradient",
     "gradient_descent",
+    "gradient_flow",
     "gradient_of",
     "hessian_operator",
     "iterations_to_critical_point",

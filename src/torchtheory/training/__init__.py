@@ -46,7 +46,12 @@ from torchtheory.training.dropout import (
     sampled_mean,
 )
 from torchtheory.training.early_stopping import EarlyStopping
-from torchtheory.training.gaussian_moments import gaussian_mean, second_moment, squared_slope
+from torchtheory.training.gaussian_moments import (
+    gaussian_mean,
+    gaussian_rule,
+    second_moment,
+    squared_slope,
+)
 from torchtheory.training.graph_backpropagation import (
     GraphBackpropagation,
     PathSum,
@@ -168,6 +173,7 @@ __all__ = [
     "fit",
     "fit_many",
     "gaussian_mean",
+    "gaussian_rule",
     "geometric_mean",
     "histogram",
     "hold_out",

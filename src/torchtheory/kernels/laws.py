@@ -1,0 +1,100 @@
+r"""The law of a model over its random initialisation, before, during and after training.
+
+Training with a fixed kernel is an affine map of the initial function
+(:class:`~torchtheory.kernels.dynamics.KernelTraining`), so a Gaussian process stays one. Sources:
+Foundations of Deep Learning, Theorems 55 and 56 and Figure 7.3; The Modern Mathematics of Deep
+Learning, Eq. (1.24).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import ShapeMismatch
+from torchtheory.kernels.dynamics import KernelTraining, Rule
+from torchtheory.primer.arrays import matrix, symmetric, vector
+from torchtheory.primer.gaussians import Gaussian
+
+
+def law_of_training(
+    kernel: Tensor,
+    y: Tensor,
+    time: float = math.inf,
+    *,
+    initial: Tensor | None = None,
+    rate: float = 1.0,
+    rule: Rule | None = None,
+) -> Gaussian:
+    r"""The Gaussian law of :math:`(f_t(X),f_t(x))`, training points first, over the random start.
+
+    If :math:`f_0` is a centred Gaussian process with covariance :math:`\Sigma` and training has the
+    kernel :math:`\Theta`, then with the influence
+    :math:`C_t=\Theta_{xX}\Theta_{XX}^{-1}(I-e^{-\rho\Theta_{XX}t})`
+
+    .. math::
+        \mathbb E f_t(x)&=C_ty,\\
+        \operatorname{Cov}f_t(x)&=\Sigma_{xx}-C_t\Sigma_{Xx}-\Sigma_{xX}C_t^\top
+            +C_t\Sigma_{XX}C_t^\top,
+
+    at :math:`t=\infty` mean :math:`\Theta_{xX}\Theta_{XX}^{-1}y`. Two cases:
+
+    - *a feature model*, of which only the last layer is trained: :math:`\Sigma=\Theta=K`. The law
+      at 0 is :math:`N(0,K)`, and at infinity that of noise-free Gaussian process regression,
+      :math:`K_{xx}-K_{xX}K_{XX}^{-1}K_{Xx}` (Theorems 55, 56);
+    - *a wide network trained in all layers*: :math:`\Sigma` the covariance of its outputs (NNGP),
+      :math:`\Theta` its tangent kernel. The law at infinity is no Gaussian process posterior, for
+      either kernel.
+
+    Args:
+        kernel: :math:`\Theta` on all points against the training points, ``[N, n]``, or against
+            all points, ``[N, N]`` (then only the first :math:`n` columns count). The first
+            :math:`n` points are the training points.
+        y: targets of the training points, ``[n]``. The outputs of a wide network are independent:
+            take one at a time.
+        time: :math:`t`, or the number of steps where the rule has steps; infinite unless given.
+        initial: :math:`\Sigma`, ``[N, N]``; the kernel itself unless given.
+        rate, rule: as for :class:`~torchtheory.kernels.dynamics.KernelTraining`.
+
+    The covariance is formed as a product :math:`BB^\top`, so that it is positive semidefinite also
+    where it almost vanishes; numbers below :math:`\sqrt\epsilon` times the initial standard
+    deviation are rounding. :math:`O(N^3)` time, :math:`O(N^2)` memory.
+
+    >>> K = torch.tensor([[2.0, 1.0], [1.0, 2.0]]).double()
+    >>> law = law_of_training(K, torch.tensor([4.0]).double())
+    >>> law.mean.tolist()                                     # y, and K(x,X) y / K(X,X)
+    [4.0, 2.0]
+    >>> round(float(law.covariance[1, 1]), 12)                # 2 - 1 * 1 / 2
+    1.5
+    """
+    y, kernel = vector(y, "y"), matrix(kernel, "the kernel")
+    n, points = len(y), len(kernel)
+    if points < n or kernel.shape[1] not in (n, points):
+        raise ShapeMismatch(
+            f"for {n} targets the kernel must be [N, {n}] or [N, N] with N >= {n}, training points "
+            f"first, not {list(kernel.shape)}"
+        )
+    if initial is None:
+        if kernel.shape[1] != points:
+            raise ShapeMismatch(
+                "without an initial covariance the kernel must be given on all points, [N, N]"
+            )
+        initial = kernel
+    start = symmetric(initial, "the initial covariance")
+    if len(start) != points:
+        raise ShapeMismatch(
+            f"the initial covariance {list(start.shape)} and the kernel {list(kernel.shape)} must "
+            "be on the same points"
+        )
+    training = KernelTraining(kernel[:n, :n], y, rate=rate, rule=rule)
+    # the rows of training points map f_0 to e_t f_0, without the cancellation in I - C_t
+    vectors = training.eigenvectors
+    left = vectors * training.residual(time) @ vectors.mT
+    influence = training.influence(kernel[n:, :n], time) if points > n else kernel.new_empty(0, n)
+    root = Gaussian(torch.zeros_like(start[0]), start).root()
+    spread = torch.cat([left @ root[:n], root[n:] - influence @ root[:n]])
+    mean = torch.cat([training.train(time), influence @ y])
+    covariance = spread @ spread.mT
+    return Gaussian(mean, (covariance + covariance.mT) / 2)

@@ -1,0 +1,164 @@
+r"""Random features: a hidden layer that is drawn once and never trained.
+
+The model is :math:`f(x,\theta)=p^{-1/2}\theta^\top\phi(x)` with :math:`\phi_i(x)=s(w_i^\top x)`,
+so its gradient in :math:`\theta` is :math:`p^{-1/2}\phi(x)` wherever :math:`\theta` is, and its
+tangent kernel is the kernel of the features. Source: Foundations of Deep Learning, section 7.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.linear_operators import check_count
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.kernels.functions import Kernel, from_features
+from torchtheory.nets.activations import Activation, as_layer
+
+
+class RandomFeatures(nn.Module):
+    r"""The model :math:`f(x,\theta)=p^{-1/2}\theta^\top\phi(x)`,
+    :math:`\phi_i(x)=s(w_i^\top x)`.
+
+    A network with one hidden layer of which only the top is trained: ``theta`` is a parameter,
+    drawn from :math:`N(0,I)`, and the ``weights`` are a buffer. The factor :math:`p^{-1/2}` keeps
+    outputs and kernel of order 1 as :math:`p\to\infty`.
+
+    Args:
+        dimension: :math:`d`, the number of coordinates of a point.
+        count: :math:`p`, the number of features.
+        activation: :math:`s`: a name (``"relu"``), a module or a function of a tensor.
+        weights: the rows :math:`w_i`, ``[p, d]``, if they are not to be drawn from
+            :math:`N(0,I)`; ``dtype`` is then theirs.
+        random: a generator or a seed, for the weights first and then for ``theta``.
+        dtype: double precision unless told.
+
+    Attributes:
+        weights: the buffer ``[p, d]``.
+        theta: the parameter ``[p]``.
+        count: :math:`p`.
+
+    Maps points ``[n, d]`` to outputs ``[n, 1]``.
+
+    >>> model = RandomFeatures(3, 1000, "relu", random=0)
+    >>> x = torch.eye(3).double()
+    >>> [name for name, _ in model.named_parameters()], model(x).shape
+    (['theta'], torch.Size([3, 1]))
+    >>> from torchtheory.kernels.functions import arc_cosine
+    >>> bool((model.kernel(x) - arc_cosine()(x)).abs().max() < 0.1)      # its limit
+    True
+    """
+
+    weights: Tensor
+
+    def __init__(
+        self,
+        dimension: int,
+        count: int,
+        activation: str | Activation | nn.Module | Callable[..., Any] = "relu",
+        *,
+        weights: Tensor | None = None,
+        random: RandomSource = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__()
+        check_count(dimension, 10**9, "coordinates")
+        check_count(count, 10**9, "features")
+        source = as_generator(random)
+        if weights is None:
+            weights = gaussian(count, dimension, generator=source, dtype=dtype)
+        self.activation = as_layer(activation)
+        self.register_buffer("weights", _checked(weights, dimension))
+        self.count = count
+        theta = gaussian(count, generator=source, dtype=weights.dtype, device=weights.device)
+        self.theta = nn.Parameter(theta)
+
+    @classmethod
+    def fourier(
+        cls,
+        dimension: int,
+        count: int,
+        *,
+        lengthscale: float = 1.0,
+        random: RandomSource = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> RandomFeatures:
+        r"""Features of the Gaussian kernel: :math:`\sqrt2\cos w_i^\top x` and
+        :math:`\sqrt2\sin w_i^\top x` with :math:`w_i\sim N(0,\ell^{-2}I)` (Rahimi and Recht, 2007).
+
+        In pairs, so that the kernel is a mean of :math:`\cos w_i^\top(x-x')`: it depends on the
+        difference only, is exactly 1 at equal points, and has the mean
+        :math:`e^{-\|x-x'\|^2/2\ell^2}`. ``count`` must be even: ``weights`` has half as many rows.
+
+        >>> model = RandomFeatures.fourier(2, 2000, random=1)
+        >>> k = model.kernel(torch.tensor([[0.0, 0.0], [1.0, 0.0]]).double())
+        >>> round(float(k[0, 0]), 6), round(float(k[0, 1]), 1)
+        (1.0, 0.6)
+        """
+        check_count(count, 10**9, "features")
+        if count % 2:
+            raise InvalidInput(f"cosines and sines come in pairs: count must be even, not {count}")
+        if not (math.isfinite(lengthscale) and lengthscale > 0):
+            raise InvalidInput(f"the lengthscale must be a positive number, not {lengthscale!r}")
+        check_count(dimension, 10**9, "coordinates")
+        source = as_generator(random)
+        frequencies = gaussian(count // 2, dimension, generator=source, dtype=dtype) / lengthscale
+        return cls(dimension, count, CosineSine(), weights=frequencies, random=source)
+
+    def features(self, x: Tensor) -> Tensor:
+        r""":math:`\phi(x)`, ``[n, p]``, without the factor :math:`p^{-1/2}`."""
+        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != self.weights.shape[1]:
+            given = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeMismatch(
+                f"the features are functions of points [n, {self.weights.shape[1]}], not of {given}"
+            )
+        if x.dtype != self.weights.dtype:
+            raise InvalidType(f"the model is {self.weights.dtype} and x {x.dtype}; convert one")
+        made: Tensor = self.activation(x @ self.weights.T)
+        if made.shape != (len(x), self.count):
+            raise ShapeMismatch(
+                f"the activation must give [{len(x)}, {self.count}] features, it gave "
+                f"{list(made.shape)}"
+            )
+        return made
+
+    @property
+    def kernel(self) -> Kernel:
+        r"""The kernel :math:`K(x,x')=\frac1p\langle\phi(x),\phi(x')\rangle` on
+        :math:`\mathbb R^d\times\mathbb R^d`: ``model.kernel(x1, x2)``.
+
+        It is the tangent kernel of the model at every :math:`\theta`.
+        """
+        root = math.sqrt(self.count)
+        return from_features(lambda x: self.features(x) / root, f"random_features({self.count})")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs ``[n, 1]``."""
+        return (self.features(x) @ self.theta / math.sqrt(self.count)).unsqueeze(1)
+
+    def extra_repr(self) -> str:
+        return f"{self.weights.shape[1]} -> {self.count} -> 1"
+
+
+class CosineSine(nn.Module):
+    r""":math:`u\mapsto\sqrt2(\cos u,\sin u)`, from ``[n, p / 2]`` to ``[n, p]``."""
+
+    def forward(self, u: Tensor) -> Tensor:
+        return math.sqrt(2) * torch.cat([u.cos(), u.sin()], dim=-1)
+
+
+def _checked(weights: Tensor, dimension: int) -> Tensor:
+    if not isinstance(weights, Tensor) or weights.dtype not in (torch.float32, torch.float64):
+        raise InvalidType("the weights must be a float32 or float64 tensor")
+    if weights.ndim != 2 or weights.shape[1] != dimension:
+        raise ShapeMismatch(
+            f"the weights must be [count, {dimension}], their shape is {list(weights.shape)}"
+        )
+    if not bool(torch.isfinite(weights).all()):
+        raise InvalidInput("the weights contain NaN or infinity")
+    return weights.detach().clone()

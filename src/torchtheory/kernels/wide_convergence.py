@@ -1,0 +1,456 @@
+r"""Why gradient descent on a wide network converges: the last layer alone is enough.
+
+For :math:`r(\theta)=\frac1m\sum_i(\Phi(x^{(i)},\theta)-y^{(i)})^2` with a linear last layer of
+:math:`n` units and residuals :math:`e`, the gradient with respect to the last layer is
+:math:`\frac2mF^\top e`, so that
+
+.. math:: \|\nabla r\|^2\ge\frac4{m^2}e^\top\bar Ke\ge\frac4m\lambda_{\min}(\bar K)\,r,
+    \qquad\bar K=FF^\top=\sum_{k=1}^nv_kv_k^\top .
+
+:math:`\lambda_{\min}(\bar K)` grows like :math:`n` when the first layer's law does not depend on
+:math:`n`, while the Hessian of :math:`\Phi` stays bounded: the inequality survives in a ball, and
+the risk falls geometrically before the iterates leave it. Source: The Modern Mathematics of Deep
+Learning, section 1.5.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import EmptyData, InvalidInput, UnsupportedModel
+from torchtheory.core.model import PureFunction, flatten, unflatten
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.wide_layer import last_hidden_features, last_layer
+from torchtheory.nets.activations import as_layer, nth_derivative
+from torchtheory.nets.chain import as_chain
+from torchtheory.nets.feedforward import dense
+from torchtheory.nets.labelled import at_least, homogeneous, points, positive, targets
+from torchtheory.optimization.convergence import geometric_bound, polyak_lojasiewicz_constant
+from torchtheory.optimization.descent import Descent, gradient_descent
+from torchtheory.training.gaussian_moments import Function
+
+
+def wide_network(
+    width: int,
+    dimension: int,
+    *,
+    activation: Function = "tanh",
+    first_deviation: float = 1.0,
+    random: RandomSource = None,
+    dtype: torch.dtype = torch.float64,
+) -> nn.Sequential:
+    r""":math:`\Phi(x,\theta)=\sum_{j=1}^n\theta_j^{(2)}\varrho(\langle\theta_j^{(1)},(x,1)\rangle)`
+    at random parameters: :math:`\theta^{(2)}_j\sim\mathcal N(0,\frac1n)` and
+    :math:`\theta^{(1)}_j\sim\mathcal N(0,s^2I_{d+1})`.
+
+    The deviation :math:`s` must not depend on the width. With :math:`s=n^{-1/2}`, as the source
+    prints, the features become :math:`\varrho(0)` for every sample as :math:`n` grows.
+
+    >>> wide_network(100, 3)
+    Sequential(
+      (0): Linear(in_features=3, out_features=100, bias=True)
+      (1): Tanh()
+      (2): Linear(in_features=100, out_features=1, bias=False)
+    )
+    """
+    at_least(width, 1, "width")
+    at_least(dimension, 1, "dimension")
+    positive(first_deviation, "first_deviation")
+    generator = as_generator(random)
+    first = first_deviation * gaussian(width, dimension + 1, generator=generator, dtype=dtype)
+    second = gaussian(1, width, generator=generator, dtype=dtype) / math.sqrt(width)
+    return nn.Sequential(dense(first[:, :-1], first[:, -1]), as_layer(activation), dense(second))
+
+
+def last_layer_kernel(model: nn.Module, x: Tensor) -> Tensor:
+    r""":math:`\bar K=FF^\top`, ``[m, m]``: the tangent kernel with respect to the last layer alone.
+
+    :math:`F` are the features ``[m, n]`` the last layer is given, with a column of ones where it
+    has a bias. Works for any chain of layers that ends in an ``nn.Linear``; with several outputs
+    the kernel is the same for each. Costs a forward pass and :math:`O(m^2n)`.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(2, 1))
+    >>> last_layer_kernel(net, torch.tensor([[1.0, 0.0], [1.0, 3.0]]))
+    tensor([[ 2.,  2.],
+            [ 2., 11.]])
+    """
+    features = last_hidden_features(model, x)
+    if last_layer(model).bias is not None:
+        features = homogeneous(features)
+    return features @ features.T
+
+
+@dataclass(frozen=True, slots=True)
+class GradientDomination:
+    r"""The chain of inequalities :math:`\|\nabla r\|^2\ge\frac4{m^2}e^\top\bar Ke\ge
+    \frac4m\lambda_{\min}(\bar K)r` at one point.
+
+    Attributes:
+        risk: :math:`r`, the mean over samples of the squared residual (summed over outputs).
+        squared_gradient: :math:`\|\nabla r\|^2` with respect to all parameters.
+        last_layer_part: :math:`\frac4{m^2}e^\top\bar Ke`, the last layer's share of it.
+        smallest_eigenvalue: :math:`\lambda_{\min}(\bar K)`.
+        samples: :math:`m`.
+    """
+
+    risk: float
+    squared_gradient: float
+    last_layer_part: float
+    smallest_eigenvalue: float
+    samples: int
+
+    @property
+    def constant(self) -> float:
+        r""":math:`\frac4m\lambda_{\min}(\bar K)`, a lower bound of :math:`\|\nabla r\|^2/r`."""
+        return 4 / self.samples * self.smallest_eigenvalue
+
+    @property
+    def ratio(self) -> float:
+        r""":math:`\|\nabla r\|^2/r`; twice the Polyak-Łojasiewicz constant this point allows."""
+        return self.squared_gradient / self.risk if self.risk else math.inf
+
+
+def gradient_domination(model: nn.Module, x: Tensor, y: Tensor) -> GradientDomination:
+    r"""The squared gradient of the risk, what the last layer contributes, and what is certain.
+
+    Args:
+        model: a chain of layers that ends in an ``nn.Linear``.
+        x: ``[m, ...]``.
+        y: ``[m]`` or ``[m, outputs]``.
+
+    Costs a forward and a backward pass and the eigenvalues of an ``[m, m]`` matrix.
+
+    >>> net, x = wide_network(50, 2), torch.eye(2).double()
+    >>> found = gradient_domination(net, x, torch.tensor([1.0, -1.0]))
+    >>> found.squared_gradient >= found.last_layer_part >= found.constant * found.risk > 0
+    True
+    """
+    risk = squared_risk(model, x, y)
+    kernel = last_layer_kernel(model, x)
+    f = PureFunction(model)
+    theta = flatten(f.parameters).requires_grad_()
+    with torch.enable_grad():
+        value = risk(theta)
+    (slope,) = torch.autograd.grad(value, theta)
+    with torch.no_grad():
+        residual = f(f.parameters, x) - targets(x, y).reshape(len(x), -1)
+    m = len(x)
+    return GradientDomination(
+        risk=float(value.detach()),
+        squared_gradient=float(slope.square().sum()),
+        last_layer_part=float(4 / m**2 * (residual * (kernel @ residual)).sum()),
+        smallest_eigenvalue=float(torch.linalg.eigvalsh(kernel)[0]),
+        samples=m,
+    )
+
+
+def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    r""":math:`r(\theta)=\frac1m\sum_i\|\Phi(x^{(i)},\theta)-y^{(i)}\|^2` as a function of all
+    parameters in one vector ``[p]``, for :func:`~torchtheory.optimization.descent.gradient_descent`
+    and its relatives. The model is not changed.
+
+    >>> net = nn.Linear(1, 1, bias=False)
+    >>> risk = squared_risk(net, torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 0.0]))
+    >>> risk(torch.tensor([2.0]))
+    tensor(10.)
+    """
+    f = PureFunction(model)
+    f.refuse_non_finite_parameters()
+    y = targets(x, y).reshape(len(x), -1)
+    with torch.no_grad():
+        outputs = f(f.parameters, x)
+    if outputs.shape != y.shape:
+        raise InvalidInput(
+            f"the model gives {list(outputs.shape)} for these inputs, the targets are "
+            f"{list(y.shape)}"
+        )
+
+    def risk(theta: Tensor) -> Tensor:
+        return (f(unflatten(theta, f.parameters), x) - y).square().sum(1).mean()
+
+    return risk
+
+
+@dataclass(frozen=True, slots=True)
+class BallSearch:
+    r"""The smallest :math:`\|\nabla r\|^2/r` met in a ball around the parameters.
+
+    Attributes:
+        centre: the ratio at the centre.
+        sampled: the smallest at points drawn from the sphere.
+        searched: the smallest met by descending on the ratio inside the ball.
+        displacement: where that was, ``[p]`` relative to the centre.
+    """
+
+    centre: float
+    sampled: float
+    searched: float
+    displacement: Tensor
+
+    @property
+    def smallest(self) -> float:
+        """Of all points met."""
+        return min(self.centre, self.sampled, self.searched)
+
+
+def ratio_in_ball(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    radius: float = 1.0,
+    samples: int = 16,
+    steps: int = 20,
+    random: RandomSource = None,
+) -> BallSearch:
+    r"""Look for a point of :math:`B_\rho(\theta)` where the gradient is small next to the risk.
+
+    Points of the sphere are drawn; and :math:`\|\nabla r\|^2/r` is descended inside the ball, from
+    the nearest point where the last layer leaves residuals along the smallest eigenvector of
+    :math:`\bar K` (or on the way to it, where it is outside the ball). What is found is an upper
+    bound of the infimum over the ball: a search can refute gradient domination, not prove it; see
+    :func:`ratio_certificate`. Costs ``samples`` gradients and ``steps`` second-order ones.
+
+    >>> found = ratio_in_ball(wide_network(200, 2), torch.eye(2).double(), torch.ones(2), samples=4)
+    >>> 0 < found.searched < found.centre
+    True
+    """
+    positive(radius, "radius")
+    at_least(samples, 1, "samples")
+    at_least(steps, 1, "steps")
+    risk = squared_risk(model, x, y)
+    start = flatten(PureFunction(model).parameters)
+    generator = as_generator(random)
+    directions = gaussian(samples, len(start), generator=generator, dtype=start.dtype)
+    moved = start + radius * (directions / directions.norm(dim=1, keepdim=True)).to(start)
+    centre = _ratio(risk, start)[0]
+    sampled = min(_ratio(risk, point)[0] for point in moved)
+    where = _onto_ball(_towards_smallest_eigenvector(model, x, y), radius)
+    best, uphill = _ratio(risk, start + where, slope=True)
+    size = radius / 4
+    for _ in range(steps):
+        tried = _onto_ball(where - size * uphill, radius)
+        value, steepest = _ratio(risk, start + tried, slope=True)
+        if value < best:
+            best, where, uphill, size = value, tried, steepest, 1.5 * size
+        else:
+            size /= 4
+    return BallSearch(centre, sampled, best, where)
+
+
+def _ratio(
+    risk: Callable[[Tensor], Tensor], theta: Tensor, slope: bool = False
+) -> tuple[float, Tensor]:
+    """The squared gradient over the risk, and the unit vector along which it grows fastest."""
+    with torch.enable_grad():
+        theta = theta.detach().requires_grad_()
+        value = risk(theta)
+        (gradient,) = torch.autograd.grad(value, theta, create_graph=slope)
+        quotient = gradient.square().sum() / value
+        if not slope:
+            return float(quotient.detach()), torch.zeros_like(theta)
+        (uphill,) = torch.autograd.grad(quotient, theta)
+    return float(quotient.detach()), uphill / uphill.norm().clamp_min(
+        torch.finfo(uphill.dtype).tiny
+    )
+
+
+def _onto_ball(offset: Tensor, radius: float) -> Tensor:
+    return offset * min(1.0, radius / max(float(offset.norm()), torch.finfo(offset.dtype).tiny))
+
+
+def _towards_smallest_eigenvector(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The smallest move of the last layer that leaves only residuals the kernel hardly sees."""
+    f = PureFunction(model)
+    head = last_layer(model)
+    features = last_hidden_features(model, x)
+    design = features if head.bias is None else homogeneous(features)
+    with torch.no_grad():
+        residual = f(f.parameters, x) - targets(x, y).reshape(len(x), -1)
+    smallest = torch.linalg.eigh(design @ design.T).eigenvectors[:, :1]
+    unwanted = residual - smallest @ (smallest.T @ residual)
+    change = -torch.linalg.lstsq(design, unwanted, driver="gelsd").solution.T
+    offsets = {name: torch.zeros_like(value) for name, value in f.parameters.items()}
+    for name, value in model.named_parameters():
+        if value is head.weight:
+            offsets[name] = change[:, : head.in_features]
+        elif value is head.bias:
+            offsets[name] = change[:, -1]
+    return flatten(offsets)
+
+
+def ratio_certificate(
+    model: nn.Module, x: Tensor, *, radius: float = 1.0, bound: float = 1.0
+) -> float:
+    r"""A lower bound of :math:`\|\nabla r\|^2/r` over the whole ball :math:`B_\rho(\theta)`, for a
+    two-layer network and any labels:
+
+    .. math:: \frac4m\max\Bigl(0,\sqrt{\lambda_{\min}(\bar K_\theta)}-B\rho\|\tilde X\|_F\Bigr)^2.
+
+    A parameter vector of length :math:`\rho` changes the features by at most
+    :math:`B\rho\|\tilde X\|_F` in operator norm, where :math:`|\varrho'|\le B`, and singular values
+    move no further. The eigenvalue itself moves by up to the order of its square root.
+
+    Args:
+        model: ``Linear``, activation, ``Linear``.
+        x: ``[m, d]``.
+        radius: :math:`\rho`.
+        bound: :math:`B`.
+
+    >>> ratio_certificate(wide_network(2000, 1), torch.tensor([[0.0], [1.0]]).double()) > 0
+    True
+    """
+    x = points(x)
+    positive(radius, "radius")
+    positive(bound, "the bound on the slope")
+    first, _, _ = _two_layers(model)
+    smallest = float(torch.linalg.eigvalsh(last_layer_kernel(model, x))[0])
+    size = float((x if first.bias is None else homogeneous(x)).norm())
+    return 4 / len(x) * max(0.0, math.sqrt(max(0.0, smallest)) - bound * radius * size) ** 2
+
+
+def two_layer_hessian_norms(model: nn.Module, x: Tensor) -> Tensor:
+    r""":math:`\|\nabla_\theta^2\Phi(x,\theta)\|_{\mathrm{op}}` at every sample, ``[m]``, in closed
+    form.
+
+    For :math:`\Phi=\sum_j\theta^{(2)}_j\varrho(\langle\theta_j^{(1)},\tilde x\rangle)` the Hessian
+    is block-diagonal, one block a unit, and acts only on :math:`\theta_j^{(2)}` and the component
+    of :math:`\theta_j^{(1)}` along :math:`\tilde x=(x,1)`. There it is
+    :math:`\begin{pmatrix}0&a_j\\a_j&b_j\end{pmatrix}` with :math:`a_j=\varrho'\|\tilde x\|`,
+    :math:`b_j=\theta_j^{(2)}\varrho''\|\tilde x\|^2`, so the norm is
+    :math:`\max_j\frac12\bigl(|b_j|+\sqrt{b_j^2+4a_j^2}\bigr)`: bounded as the width grows.
+
+    Args:
+        model: ``Linear``, activation, ``Linear`` with one output; biases are allowed.
+        x: ``[m, d]``.
+
+    >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Identity(), nn.Linear(1, 1, bias=False))
+    >>> two_layer_hessian_norms(net, torch.tensor([[1.0], [-3.0]]))
+    tensor([1., 3.])
+    """
+    x = points(x)
+    first, activation, second = _two_layers(model)
+    if second.out_features != 1:
+        raise UnsupportedModel(f"the model has {second.out_features} outputs; one is needed")
+    with torch.no_grad():
+        z = first(x)
+    slopes, bends = (nth_derivative(activation, z, k) for k in (1, 2))
+    lengths = (x if first.bias is None else homogeneous(x)).norm(dim=1, keepdim=True)
+    a = slopes * lengths
+    b = second.weight.detach() * bends * lengths.square()
+    norms: Tensor = (b.abs() + (b.square() + 4 * a.square()).sqrt()) / 2
+    return norms.amax(1)
+
+
+def _two_layers(model: nn.Module) -> tuple[nn.Linear, nn.Module, nn.Linear]:
+    layers = [link.module for link in as_chain(model)]
+    if len(layers) == 3:
+        first, activation, second = layers
+        if (
+            isinstance(first, nn.Linear)
+            and isinstance(second, nn.Linear)
+            and next(activation.parameters(), None) is None
+        ):
+            return first, activation, second
+    raise UnsupportedModel(
+        "this is for a network of Linear, an activation without parameters, and Linear, not for "
+        f"{', '.join(type(layer).__name__ for layer in layers)}"
+    )
+
+
+def step_size_limit(model: nn.Module, x: Tensor) -> float:
+    r"""The largest step :math:`m/\lambda_{\max}(K)` at which linearised gradient descent on the
+    squared risk converges, :math:`K` the tangent kernel of all parameters ``[m, m]``.
+
+    Near a wide network the Hessian of :math:`r` is about :math:`\frac2mJ^\top J`, and steps of
+    :math:`2/\lambda_{\max}` or more diverge. For one output.
+
+    >>> net = nn.Linear(1, 1, bias=False)
+    >>> step_size_limit(net, torch.tensor([[1.0], [2.0]]))           # 2 / 5
+    0.4...
+    """
+    kernel = empirical_ntk(model, x, outputs="full")
+    if kernel.shape[-1] != 1:
+        raise UnsupportedModel(f"the model has {kernel.shape[-1]} outputs; this limit is for one")
+    return len(x) / float(torch.linalg.eigvalsh(kernel[:, :, 0, 0])[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class WideDescent:
+    r"""Gradient descent on the squared risk, with what gradient domination predicts.
+
+    Attributes:
+        run: points, values and gradient norms, time first.
+        distances: :math:`\|\Theta^{(k)}-\Theta^{(0)}\|`, ``[K + 1]``.
+        constant: :math:`c=\frac4m\lambda_{\min}(\bar K_{\Theta^{(0)}})`.
+        step: :math:`\eta`.
+        limit: :math:`\eta_{\max}`, the :func:`step_size_limit` at the start.
+    """
+
+    run: Descent
+    distances: Tensor
+    constant: float
+    step: float
+    limit: float
+
+    @property
+    def risks(self) -> Tensor:
+        """``[K + 1]``."""
+        return self.run.values
+
+    @property
+    def predicted(self) -> Tensor:
+        r""":math:`\bigl(1-\eta c\,(1-\eta/\eta_{\max})\bigr)^kr(\Theta^{(0)})`, ``[K + 1]``,
+        with :math:`c` the constant at the start.
+
+        (1.52) has the factor :math:`1-\eta c`, right to first order in :math:`\eta`; a step costs
+        the share :math:`\eta/\eta_{\max}` of its gain, as the sufficient decrease of a function of
+        smoothness :math:`2/\eta_{\max}` says.
+        """
+        if not self.constant > 0:
+            raise InvalidInput("the last-layer kernel is singular: nothing is promised")
+        gain = 1 - self.step / self.limit
+        if not gain > 0:
+            raise InvalidInput(
+                f"the step {self.step:.3g} is not below the limit {self.limit:.3g}: nothing is "
+                "promised"
+            )
+        # geometric_bound has the step 1 / smoothness
+        return geometric_bound(
+            self.risks[0], self.constant * gain, 1 / self.step, len(self.risks) - 1
+        )
+
+    @property
+    def path_constant(self) -> float:
+        r"""The smallest :math:`\|\nabla r\|^2/r` along the path: :math:`cn/m` as it really was."""
+        return 2 * polyak_lojasiewicz_constant(self.risks, self.run.gradient_norms, 0.0)
+
+
+def wide_descent(
+    model: nn.Module, x: Tensor, y: Tensor, *, step: float, iterations: int
+) -> WideDescent:
+    r"""Train all parameters by gradient descent on the squared risk, from where they are.
+
+    The given model is not changed. All iterates are kept: memory is ``iterations`` times the number
+    of parameters.
+
+    >>> net, x = wide_network(400, 2), torch.eye(2).double()
+    >>> eta = step_size_limit(net, x) / 2
+    >>> found = wide_descent(net, x, torch.tensor([1.0, -1.0]), step=eta, iterations=60)
+    >>> bool((found.risks <= found.predicted + 1e-30).all()), bool(found.distances.max() < 1)
+    (True, True)
+    """
+    at_least(iterations, 1, "iterations")
+    if x.ndim == 0 or not len(x):
+        raise EmptyData("x has no samples")
+    smallest = float(torch.linalg.eigvalsh(last_layer_kernel(model, x))[0])
+    start = flatten(PureFunction(model).parameters)
+    run = gradient_descent(squared_risk(model, x, y), start, step, iterations)
+    distances = (run.points - start).norm(dim=1)
+    return WideDescent(run, distances, 4 / len(x) * smallest, step, step_size_limit(model, x))

@@ -1,0 +1,352 @@
+"""The Gram matrix of a finite network is close to its expectation, and so are its eigenvalues."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from torchtheory.core.intervals import clopper_pearson, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.kernels.gram_concentration import (
+    compare_gram,
+    gram_radius,
+    rademacher_draws,
+    slope_bound,
+    unit_gram_norms,
+    weyl_bounds,
+    width_for_accuracy,
+)
+from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.two_layer import (
+    TwoLayerNetwork,
+    expected_gram,
+    relu_gram_limit,
+    sampled_gram,
+)
+from torchtheory.nets.activations import activation
+from torchtheory.nets.labelled import at_least
+
+
+@lab(
+    "gram-matrix-concentration",
+    room="kernels",
+    covers=["M-53", "M-54", "M-55", "M-56"],
+    title="The kernel of a network with m hidden units is within order 1/√m of its expectation",
+    errata=["concentration-in-the-number-of-points"],
+    full={"points": 20, "dimension": 10, "width": 2000, "draws": 2000, "pairs": 2000},
+)
+def gram_matrix_concentration(
+    run: Run,
+    points: int = 8,
+    dimension: int = 4,
+    width: int = 200,
+    draws: int = 200,
+    delta: float = 0.05,
+    pairs: int = 200,
+) -> None:
+    """Hidden units are independent draws, so the Gram matrix of the network is a mean of them.
+
+    Each unit's matrix is bounded, hence so is the Rademacher complexity of their linear
+    functions, hence the distance to the expected matrix is at most ★ with probability 1 - δ, and
+    by Weyl's inequality no extreme eigenvalue moves further. Every step is checked for ReLU, tanh
+    and the logistic unit, the last over many networks. Look at how far ★ is from what happens, at
+    the width it would take for it to say anything, and at the printed version of the theorem,
+    which counts data points where it has to count hidden units.
+    """
+    at_least(points, 2, "points")
+    at_least(draws, 50, "draws")
+    x = normalize(run.randn(points, dimension), dim=1)
+    definitions(run, x, width)
+    bounds(run, x, width)
+    distances = coverage(run, x, width, draws, delta)
+    weyl(run, points, pairs)
+    wrong_count(run, draws, delta)
+    rates = decay(run, x)
+    run.table(
+        "widths",
+        [
+            "activation",
+            "B",
+            "λmin(G)",
+            "★ at this width",
+            "typical distance",
+            "width for ★ ≤ λmin/2",
+        ],
+        [
+            (
+                name,
+                slope_bound(name),
+                (found := compare_gram(x, run.randn(width, dimension), name)).expected_smallest,
+                found.radius,
+                found.distance,
+                found.required_width,
+            )
+            for name in ("relu", "tanh", "logistic")
+        ],
+        caption=f"{points} points of dimension {dimension}, {width} hidden units, δ = {delta}",
+    )
+    run.figure(
+        "concentration",
+        lambda axes: plot_concentration(axes, distances, rates),
+        caption="Left: distances of sampled ReLU Gram matrices to their expectation, far below ★. "
+        "Right: both fall like m^(-1/2); the expected smallest eigenvalue is where ★ has to get.",
+        grid=(1, 2),
+    )
+
+
+def definitions(run: Run, x: Tensor, width: int) -> None:
+    """The sampled matrix is the kernel of the first layer, the expected one its mean."""
+    net = TwoLayerNetwork.random(width, x.shape[1], activation="tanh", random=run.generator)
+    weight = net.weight.detach()
+    uneven = TwoLayerNetwork(weight, 2 * run.rand(width) - 1, "tanh")
+    run.claim(
+        "M-53",
+        r"|a_k|=1:\ \hat G \text{ is the tangent kernel of the first layer}",
+        promised=sampled_gram(x, weight, "tanh"),
+        relation="==",
+        measured=empirical_ntk(net, x, outputs="trace"),
+        tolerance=1e-12,
+        control=Control(
+            "output weights in [-1, 1]: each term of the kernel has the factor aₖ²",
+            empirical_ntk(uneven, x, outputs="trace"),
+        ),
+    )
+    run.claim(
+        ["M-53", "M-24"],
+        r"\text{ReLU: } G_{ij}=x_i^\top x_j\,\frac{\pi-\arccos(x_i^\top x_j)}{2\pi}, "
+        r"\text{ by quadrature}",
+        promised=relu_gram_limit(x),
+        relation="==",
+        measured=expected_gram(x, "relu"),
+        tolerance=1e-12,
+        control=Control("leaky ReLU in its place", expected_gram(x, "leaky relu")),
+    )
+    inner = x @ x.T
+    lengths = 1 + 2 * inner.diagonal()
+    exact = inner * (4 / math.pi) / (torch.outer(lengths, lengths) - 4 * inner.square()).sqrt()
+    run.claim(
+        "M-53",
+        r"\sigma=\operatorname{erf}:\ G_{ij}=\frac4\pi\,x_i^\top x_j\bigl((1+2\|x_i\|^2)"
+        r"(1+2\|x_j\|^2)-4(x_i^\top x_j)^2\bigr)^{-1/2}",
+        promised=exact,
+        relation="==",
+        measured=expected_gram(x, torch.erf),
+        tolerance=1e-12,
+        control=Control("tanh in its place", expected_gram(x, "tanh")),
+    )
+
+
+def bounds(run: Run, x: Tensor, width: int) -> None:
+    """Frobenius norms and the Rademacher complexity."""
+    size = float(x.square().sum())
+    weight = run.randn(width, x.shape[1])
+    names = ("relu", "tanh", "logistic")
+    squares = activation("power relu", k=2.0)
+    run.claim(
+        "M-54",
+        r"\|H_k\|_F\le B^2\|X\|_F^2:\ \|H_k\|_F/(B^2\|X\|_F^2)",
+        promised=1.0,
+        relation="<=",
+        measured=torch.cat([unit_gram_norms(x, weight, a) / slope_bound(a) ** 2 for a in names])
+        / size,
+        control=Control(
+            "squared ReLU, whose slope is not bounded by the B = 1 that was given",
+            unit_gram_norms(x, weight, squares) / size,
+        ),
+    )
+    complexity = {
+        a: mean_interval(rademacher_draws(x, weight, a, draws=200, random=run.generator))
+        for a in names
+    }
+    steep = mean_interval(rademacher_draws(x, 3 * weight, squares, draws=200, random=run.generator))
+    for a in names:
+        run.claim(
+            "M-54",
+            r"\mathcal R(\mathcal F|_{\mathcal H})=\frac1m\mathbb E\Bigl\|\sum_k\epsilon_kH_k"
+            r"\Bigr\|_F\le\frac{B^2\|X\|_F^2}{\sqrt m}",
+            promised=slope_bound(a) ** 2 * size / math.sqrt(width),
+            relation="<=",
+            measured=complexity[a].estimate,
+            interval=complexity[a],
+            reason=f"{a}, 200 sign vectors",
+            control=Control(
+                "squared ReLU at three times the weights, with B = 1",
+                steep.estimate,
+                promised=size / math.sqrt(width),
+                interval=steep,
+            )
+            if a == "relu"
+            else None,
+        )
+
+
+def coverage(run: Run, x: Tensor, width: int, draws: int, delta: float) -> dict[str, Any]:
+    """How often the distance is within ★, and the eigenvalues with it."""
+    expected = relu_gram_limit(x)
+    radius = gram_radius(x, width, delta=delta)
+    extremes = torch.linalg.eigvalsh(expected)[[0, -1]]
+    grams = torch.stack([sampled_gram(x, run.randn(width, x.shape[1])) for _ in range(draws)])
+    distances = torch.linalg.matrix_norm(grams - expected, 2)
+    values = torch.linalg.eigvalsh(grams)[:, [0, -1]]
+    other = torch.stack(
+        [sampled_gram(x, run.randn(40 * width, x.shape[1]) + 3 * x[0]) for _ in range(60)]
+    )
+    far = torch.linalg.matrix_norm(other - expected, 2)
+    wide = gram_radius(x, 40 * width, delta=delta)
+    inside = clopper_pearson(int((distances <= radius).sum()), draws)
+    broken = clopper_pearson(int((far <= wide).sum()), len(far))
+    run.claim(
+        "M-55",
+        r"P\Bigl(\sup_{\|u\|\le1}|u^\top Gu-u^\top\hat Gu|\le\star\Bigr)\ge1-\delta",
+        promised=1 - delta,
+        relation=">=",
+        measured=inside.estimate,
+        interval=inside,
+        reason=f"ReLU, m = {width}, {draws} networks, Clopper-Pearson at 95%; ★ = {radius:.3g}, "
+        f"the largest distance was {float(distances.max()):.3g}",
+        control=Control(
+            f"weights drawn around 3x₁ instead of 0, m = {40 * width}",
+            broken.estimate,
+            interval=broken,
+        ),
+    )
+    both = (values[:, 0] >= extremes[0] - radius) & (values[:, 1] <= extremes[1] + radius)
+    eigen = clopper_pearson(int(both.sum()), draws)
+    run.claim(
+        "M-56",
+        r"P\bigl(\lambda_{\min}(\hat G)\ge\lambda_{\min}(G)-\star,\ "
+        r"\lambda_{\max}(\hat G)\le\lambda_{\max}(G)+\star\bigr)\ge1-\delta",
+        promised=1 - delta,
+        relation=">=",
+        measured=eigen.estimate,
+        interval=eigen,
+        reason=f"★ = {radius:.3g} is far above λmin(G) = {float(extremes[0]):.3g}: the lower bound "
+        "is negative at this width",
+    )
+    needed = width_for_accuracy(x, float(extremes[0]) / 2, delta=delta)
+    run.claim(
+        ["M-55", "M-56"],
+        r"\star\le\tfrac12\lambda_{\min}(G) \text{ at the width asked for}",
+        promised=float(extremes[0]) / 2,
+        relation="<=",
+        measured=gram_radius(x, needed, delta=delta),
+        reason=f"m = {needed}",
+        control=Control("one unit less", gram_radius(x, needed - 1, delta=delta)),
+    )
+    shift = torch.maximum(extremes[0] - values[:, 0], values[:, 1] - extremes[1])
+    run.claim(
+        "M-56",
+        r"\max\bigl(\lambda_{\min}(G)-\lambda_{\min}(\hat G),\lambda_{\max}(\hat G)-"
+        r"\lambda_{\max}(G)\bigr)\le\|\hat G-G\|",
+        promised=distances,
+        relation="<=",
+        measured=shift,
+        tolerance=1e-12,
+        control=Control("the smallest next to the largest eigenvalue", values[:, 1] - extremes[0]),
+    )
+    return {"distances": distances, "radius": radius, "width": width}
+
+
+def weyl(run: Run, size: int, pairs: int) -> None:
+    """Random symmetric matrices; and one that is not."""
+    found = []
+    for _ in range(pairs):
+        A, B = run.randn(size, size), run.randn(size, size)
+        found.append(weyl_bounds(A + A.T, B + B.T))
+    nilpotent = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    top = float(torch.linalg.eigvals(nilpotent + nilpotent.T).real.max())
+    run.claim(
+        "M-56",
+        r"\lambda_1(A+B)\le\lambda_1(A)+\lambda_1(B)",
+        promised=[w.upper for w in found],
+        relation="<=",
+        measured=[w.largest for w in found],
+        tolerance=1e-12,
+        control=Control("A nilpotent and B its transpose: not symmetric", top, promised=0.0),
+    )
+    run.claim(
+        "M-56",
+        r"\lambda_n(A+B)\ge\lambda_n(A)+\lambda_n(B)",
+        promised=[w.lower for w in found],
+        relation=">=",
+        measured=[w.smallest for w in found],
+        tolerance=1e-12,
+        control=Control("A nilpotent and B its transpose: not symmetric", -top, promised=0.0),
+    )
+
+
+def wrong_count(run: Run, draws: int, delta: float, points: int = 1000) -> None:
+    """One hidden unit and many points: n in place of m would promise far too much."""
+    # F has the one function f(H) = H_11 with values in [0, 1]: its Rademacher complexity is 0
+    first = run.randn(draws) > 0  # the single unit's w·x_1, for a unit vector x_1
+    deviations = 0.5 - first.double()
+    radius = 3 * math.sqrt(math.log(2 / delta) / (2 * points))
+    holds = clopper_pearson(int((deviations <= radius).sum()), draws)
+    run.erratum(
+        "concentration-in-the-number-of-points",
+        r"P\Bigl(\mathbb Ef(H)-\frac1m\sum_kf(H_k)\le2\mathcal R+3(b-a)"
+        r"\sqrt{\log(2/\delta)/2n}\Bigr)\ge1-\delta",
+        promised=1 - delta,
+        relation=">=",
+        measured=holds.estimate,
+        interval=holds,
+        reason=f"ReLU, m = 1, n = {points}, f(H) = H₁₁, a fair coin: the printed bound is "
+        f"{radius:.3g}, the deviation is 1/2 half of the time",
+    )
+    correct = 3 * math.sqrt(math.log(2 / delta) / 2)
+    run.note(
+        f"With the number m = 1 of hidden units in its place the same bound is {correct:.3g}, "
+        "which the deviation of at most 1/2 never exceeds."
+    )
+
+
+def decay(run: Run, x: Tensor, repeats: int = 20) -> list[tuple[int, float, float, float]]:
+    """Distance and ★ over the width."""
+    expected = relu_gram_limit(x)
+    smallest = float(torch.linalg.eigvalsh(expected)[0])
+    rows = []
+    for width in (50, 200, 800, 3200, 12800):
+        far = [
+            float(
+                torch.linalg.matrix_norm(
+                    sampled_gram(x, run.randn(width, x.shape[1])) - expected, 2
+                )
+            )
+            for _ in range(repeats)
+        ]
+        rows.append((width, sum(far) / repeats, gram_radius(x, width), smallest))
+    slope = fit_slope([r[0] for r in rows], [r[1] for r in rows])
+    run.claim(
+        "M-55",
+        r"\mathbb E\|\hat G-G\|\sim m^{-1/2}",
+        promised=-0.5,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+    )
+    return rows
+
+
+def plot_concentration(
+    axes: Any, found: dict[str, Any], rows: list[tuple[int, float, float, float]]
+) -> None:
+    left, right = axes[0]
+    low, high = float(found["distances"].min()), float(found["distances"].max())
+    bins = torch.logspace(math.log10(low), math.log10(high), 20).tolist()
+    left.hist(found["distances"].numpy(), bins=bins, alpha=0.8, label="sampled networks")
+    left.axvline(found["radius"], color="black", ls="--", label="★ at δ")
+    left.set(xlabel=r"$\|\hat{G}-G\|$", ylabel="networks", title=f"m = {found['width']}")
+    left.set(xscale="log", xlim=(low / 2, 2 * found["radius"]))
+    left.legend(loc="upper center")
+    m = [r[0] for r in rows]
+    right.loglog(m, [r[2] for r in rows], "k--", label="★")
+    right.loglog(m, [r[1] for r in rows], "o-", label="mean distance")
+    right.axhline(rows[0][3], color="#D55E00", ls=":", label=r"$\lambda_{\min}(G)$")
+    right.set(xlabel="hidden units m", ylabel="distance")
+    right.legend()

@@ -1,0 +1,788 @@
+"""Networks as sums over paths: their kernel without a list, and the gap taken apart with it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.real import digits
+from torchtheory.generalization.gap_decomposition import GapDecomposition, decompose_gap
+from torchtheory.kernels.deep_paths import PathFeatures, path_features
+from torchtheory.kernels.path_kernel import deep_path_kernel, number_of_paths, path_norms
+from torchtheory.nets.feedforward import dense, mlp
+from torchtheory.training.trainer import fit
+
+
+@lab(
+    "deep-path-kernel",
+    room="kernels",
+    covers=["B-16"],
+    title="Inner products over all paths of a network, without listing one",
+    full={"networks": 500, "width": 1000, "sampled": 400_000},
+)
+def deep_path_kernel_lab(
+    run: Run, points: int = 12, networks: int = 60, width: int = 200, sampled: int = 50_000
+) -> None:
+    """An output of a ReLU network is a sum over paths; the features of two inputs are compared.
+
+    On networks small enough to write every path down the recursion gives the same inner products
+    as the list: dense with and without biases, convolutional, with shared weights, overlapping
+    pools and groups. On a network with more paths than could ever be listed, random paths give an
+    unbiased estimate that agrees. The spectrum of the difference of two second moments comes out
+    of the kernel too. The kernel sees which units fire together and nothing of their weights: it
+    does not change with the last layer, nor when units are rescaled. In the figure, the kernel of
+    random networks falls with the angle of the inputs, the faster the deeper.
+    """
+    if points < 3 or networks < 20 or width < 2 or sampled < 1000:
+        raise InvalidInput("take 3 points, 20 networks, a width of 2 and 1000 paths, or more")
+    against_the_list(run, points)
+    dense_product(run, points)
+    positive(run, points)
+    spectrum(run, points)
+    invisible_weights(run, points)
+    many_paths(run, width, sampled)
+    angles = random_weights(run, networks)
+    run.figure(
+        "angles",
+        lambda axes: plot_kernels(axes, angles, *digit_kernel(run)),
+        caption="Left, the normalised path kernel of two inputs at an angle, for random networks "
+        "of 1, 2 and 4 hidden layers (dots, one network of width 600 each) and its limit of "
+        "infinite width (lines). Right, the normalised kernel of a trained network on ten "
+        "samples of each handwritten digit: a digit shares more paths with its like than with "
+        "others.",
+        grid=(1, 2),
+        size=(10, 4),
+    )
+
+
+def filled(run: Run, *layers: nn.Module) -> nn.Sequential:
+    """A network whose numbers come from the run, at the size that keeps signals alive."""
+    net = nn.Sequential(*layers).double().eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            fan = parameter[0].numel() if parameter.ndim > 1 else 4
+            parameter.copy_(run.randn(*parameter.shape) * math.sqrt(2 / fan))
+        for name, buffer in net.named_buffers():
+            if name.endswith("running_var"):
+                buffer.copy_(0.5 + run.rand(*buffer.shape))
+            elif name.endswith("running_mean"):
+                buffer.copy_(run.randn(*buffer.shape))
+    return net
+
+
+def small_networks(run: Run) -> dict[str, tuple[nn.Sequential, tuple[int, ...]]]:
+    return {
+        "dense, no biases": (mlp([3, 4, 4, 2], bias=False, random=run.generator), (3,)),
+        "dense": (mlp([3, 4, 4, 2], random=run.generator), (3,)),
+        "leaky ReLU, batch norm": (
+            filled(run, nn.Linear(3, 5), nn.BatchNorm1d(5), nn.LeakyReLU(0.2), nn.Linear(5, 2)),
+            (3,),
+        ),
+        "convolution, max pool": (
+            filled(run, nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                   nn.Linear(8, 2)),
+            (1, 4, 4),
+        ),
+        "overlapping max pool": (
+            filled(run, nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(2, 2, 2),
+                   nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)),
+            (1, 5, 5),
+        ),
+        "groups, average pool": (
+            filled(run, nn.Conv2d(2, 4, 2, groups=2), nn.ReLU(), nn.Conv2d(4, 4, 2, groups=2),
+                   nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)),
+            (2, 4, 4),
+        ),
+    }  # fmt: skip
+
+
+def layer(net: nn.Sequential, place: int) -> nn.Linear:
+    found = net[place]
+    assert isinstance(found, nn.Linear)
+    return found
+
+
+def gram(found: PathFeatures) -> Tensor:
+    return found.features @ found.features.mT
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """Largest difference, in units of the largest entry."""
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def against_the_list(run: Run, points: int) -> None:
+    """The recursion against every path written down."""
+    apart, unaware, outputs, norms, rows = [], [], [], [], []
+    for name, (net, shape) in small_networks(run).items():
+        x = run.randn(points, *shape)
+        listed = path_features(net, x)
+        kernel = deep_path_kernel(net, x)
+        apart.append(relative(kernel, gram(listed)))
+        linear = nn.Sequential(*(nn.Identity() if isinstance(m, nn.ReLU | nn.LeakyReLU) else m
+                                 for m in net))  # fmt: skip
+        unaware.append(relative(deep_path_kernel(linear, x), gram(listed)))
+        with torch.no_grad():
+            outputs.append(float((listed.outputs - net(x)).abs().max()))
+        norms.append(relative(path_norms(net, shape), listed.weights.norm(dim=1)))
+        rows.append((name, int(number_of_paths(net, shape)), listed.features.shape[1], apart[-1]))
+    run.claim(
+        "B-16",
+        r"K(x,x')=z(x)^\top z(x'):\ \text{largest relative difference, every path listed}",
+        promised=0.0,
+        relation="==",
+        measured=apart,
+        tolerance=1e-12,
+        control=Control("every unit counted as active", unaware),
+    )
+    run.claim(
+        "B-16",
+        r"f_k(x)=z(x)^\top\bar w_k:\ \text{largest difference}",
+        promised=0.0,
+        relation="==",
+        measured=outputs,
+        tolerance=1e-12,
+    )
+    run.claim(
+        "B-16",
+        r"\|\bar w_k\|_2 \text{ by one pass with squared weights: largest relative difference}",
+        promised=0.0,
+        relation="==",
+        measured=norms,
+        tolerance=1e-12,
+    )
+    run.table(
+        "networks",
+        ("network", "paths counted", "paths listed", "relative difference of the kernels"),
+        rows,
+        caption="Networks small enough to list their paths.",
+    )
+
+
+def product_formula(net: nn.Sequential, x: Tensor) -> Tensor:
+    """Inner products of the inputs times, for every hidden layer, the units active for both."""
+    kernel, value = x @ x.mT, x
+    with torch.no_grad():
+        for layer in list(net)[:-1]:
+            value = layer(value)
+            if isinstance(layer, nn.ReLU):
+                active = (value > 0).double()
+                kernel = kernel * (active @ active.mT)
+    return kernel
+
+
+def dense_product(run: Run, points: int) -> None:
+    """Dense layers without biases: a product of counts."""
+    x = run.randn(points, 5)
+    nets = [mlp([5, *[8] * depth, 2], bias=False, random=run.generator) for depth in range(5)]
+    biased = [mlp([5, *[8] * depth, 2], random=run.generator) for depth in range(5)]
+    run.claim(
+        "B-16",
+        r"K(x,x')=x^\top x'\prod_\ell\dot\sigma^\ell(x)^\top\dot\sigma^\ell(x'):"
+        r"\ \text{largest relative difference, 0 to 4 hidden layers}",
+        promised=0.0,
+        relation="==",
+        measured=[relative(product_formula(n, x), deep_path_kernel(n, x)) for n in nets],
+        tolerance=1e-12,
+        control=Control(
+            "with biases, from which paths start too",
+            [relative(product_formula(n, x), deep_path_kernel(n, x)) for n in biased],
+        ),
+    )
+
+
+def positive(run: Run, points: int) -> None:
+    """A Gram matrix has no negative eigenvalue."""
+    net = mlp([5, 8, 8, 1], bias=False, random=run.generator)
+    x = run.randn(4 * points, 5)
+    kernel = deep_path_kernel(net, x)
+    with torch.no_grad():
+        one, two = net[1](net[0](x)), net[3](net[2](net[1](net[0](x))))
+    either = x @ x.mT
+    for values in (one, two):
+        idle = (values <= 0).double()
+        either = either * (8 - idle @ idle.mT)
+    run.claim(
+        "B-16",
+        r"K\succeq0:\ \lambda_{\min}(K)/\lambda_{\max}(K)",
+        promised=0.0,
+        relation=">=",
+        measured=smallest_share(kernel),
+        tolerance=1e-12,
+        control=Control(
+            "units active for either input counted, not for both", smallest_share(either)
+        ),
+    )
+
+
+def smallest_share(matrix: Tensor) -> float:
+    values = torch.linalg.eigvalsh(matrix)
+    return float(values[0] / values[-1])
+
+
+def spectrum(run: Run, points: int) -> None:
+    """The difference of two second moments, from the kernel of all points."""
+    x = run.randn(2 * points + 5, 3)
+    share = run.rand(points + 5)
+    difference = torch.cat([torch.full((points,), -1.0 / points).double(), share / share.sum()])
+    found, listed, summed = [], [], []
+    for net in (mlp([3, 4, 2], random=run.generator), mlp([3, 4, 4, 1], random=run.generator)):
+        z = path_features(net, x).features
+        kernel = deep_path_kernel(net, x)
+        moments = z.mT @ (difference[:, None] * z)
+        count = min(len(x), z.shape[1])
+        listed.append(extreme(torch.linalg.eigvalsh(moments), count))
+        found.append(extreme(torch.linalg.eigvals(difference[:, None] * kernel).real, count))
+        summed.append(extreme(torch.linalg.eigvals(difference.abs()[:, None] * kernel).real, count))
+    run.claim(
+        "B-16",
+        r"\text{nonzero eigenvalues of } G=Z^\top DZ \text{ are those of } DK",
+        promised=torch.cat(listed),
+        relation="==",
+        measured=torch.cat(found),
+        tolerance=1e-10,
+        control=Control("the sample added to the population, not subtracted", torch.cat(summed)),
+    )
+
+
+def extreme(values: Tensor, count: int) -> Tensor:
+    """The eigenvalues of largest modulus, in order."""
+    kept = values[values.abs().argsort(descending=True)[:count]]
+    return kept.sort().values
+
+
+def invisible_weights(run: Run, points: int) -> None:
+    """What the kernel does not see: the last layer, and the scale of units."""
+    x = run.randn(points, 3)
+    net = mlp([3, 6, 6, 2], random=run.generator)
+    other = copy.deepcopy(net)
+    early = copy.deepcopy(net)
+    with torch.no_grad():
+        layer(other, 4).weight.copy_(run.randn(2, 6))
+        layer(early, 0).weight.copy_(run.randn(6, 3))
+        change = float((other(x) - net(x)).abs().max())
+        none = float((copy.deepcopy(net)(x) - net(x)).abs().max())
+    before = deep_path_kernel(net, x)
+    run.claim(
+        "B-16",
+        r"K \text{ is the same for another last layer: largest relative difference}",
+        promised=0.0,
+        relation="==",
+        measured=relative(deep_path_kernel(other, x), before),
+        reason=f"the outputs change by up to {change:.3g}: they cannot be read off the kernel",
+        control=Control("another first layer", relative(deep_path_kernel(early, x), before)),
+    )
+    run.claim(
+        "B-16",
+        r"\ldots \text{ while the outputs differ: largest difference}",
+        promised=0.0,
+        relation=">",
+        measured=change,
+        control=Control("a copy with the same last layer", none),
+    )
+    scales = 10 ** run.randn(6)
+
+    def rescaled(factors: Tensor) -> nn.Sequential:
+        made = copy.deepcopy(net)
+        with torch.no_grad():
+            layer(made, 0).weight.mul_(factors[:, None])
+            layer(made, 0).bias.mul_(factors)
+            layer(made, 2).weight.div_(factors)
+        return made
+
+    run.claim(
+        "B-16",
+        r"K \text{ is the same for rescaled units, } a>0 \text{ in and } 1/a \text{ out}",
+        promised=0.0,
+        relation="==",
+        measured=relative(deep_path_kernel(rescaled(scales), x), before),
+        control=Control("a < 0", relative(deep_path_kernel(rescaled(-scales), x), before)),
+    )
+
+
+def many_paths(run: Run, width: int, sampled: int) -> None:
+    """A network whose paths nobody could list, against paths drawn at random."""
+    x, y = digits(torch.float64)
+    widths = [64, width, width, width, 10]
+    net = mlp(widths, bias=False, random=run.generator)
+    pair = torch.stack([x[y == 3][0], x[y == 8][0]])
+    kernel = deep_path_kernel(net, pair)
+    total = number_of_paths(net, (64,))
+    ends = [torch.randint(0, n, (sampled,), generator=run.generator) for n in widths[:-1]]
+    features = []
+    for value in pair:
+        factor, value = value[ends[0]], value[None]
+        with torch.no_grad():
+            for layer, end in zip((0, 2, 4), ends[1:], strict=True):
+                value = net[layer](value).relu()
+                factor = factor * (value[0, end] > 0)
+        features.append(factor)
+    estimate = mean_interval(features[0] * features[1], 0.999)
+    wrong = mean_interval(features[0].square(), 0.999)
+    run.claim(
+        "B-16",
+        r"K(x,x')/d_z=\mathbb E_j[z_j(x)z_j(x')] \text{ over paths } j \text{ drawn uniformly}",
+        promised=float(kernel[0, 1]) / total,
+        relation="~",
+        measured=estimate.estimate,
+        interval=estimate,
+        reason=f"{total:.3g} paths, {sampled} of them drawn; two handwritten digits",
+        control=Control(
+            "the features of one of the inputs with themselves", wrong.estimate, interval=wrong
+        ),
+    )
+
+
+def random_weights(run: Run, networks: int) -> dict[int, tuple[Tensor, Tensor]]:
+    """Gaussian weights: both inputs activate a unit with probability (π - θ) / 2π."""
+    angle = torch.tensor(1.0, dtype=torch.float64)
+    x = torch.stack([torch.stack([angle.cos(), angle.sin()]), torch.tensor([1.0, 0.0]).double()])
+    width = 200
+
+    def shares(shift: float) -> Tensor:
+        found = []
+        for _ in range(networks):
+            layer = dense(run.randn(width, 2) + shift)
+            net = nn.Sequential(layer, nn.ReLU(), dense(torch.ones(1, width).double()))
+            found.append(deep_path_kernel(net, x)[0, 1] / (width * angle.cos()))
+        return torch.stack(found)
+
+    estimate, shifted = mean_interval(shares(0.0), 0.999), mean_interval(shares(1.0), 0.999)
+    run.claim(
+        "B-16",
+        r"\mathbb E\,K(x,x')=n\,x^\top x'\,(\pi-\theta)/2\pi,\ w\sim N(0,I):"
+        r"\ \mathbb E\,K/(n\,x^\top x')",
+        promised=float((math.pi - angle) / (2 * math.pi)),
+        relation="~",
+        measured=estimate.estimate,
+        interval=estimate,
+        reason=f"one hidden layer of {width} units, {networks} networks, inputs at an angle of 1",
+        control=Control("weights of mean 1", shifted.estimate, interval=shifted),
+    )
+    theta = torch.linspace(0.02, math.pi / 2, 24, dtype=torch.float64)
+    circle = torch.stack([theta.cos(), theta.sin()], 1)
+    circle = torch.cat([torch.tensor([[1.0, 0.0]]).double(), circle])
+    found = {}
+    for depth in (1, 2, 4):
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise([2, *[600] * depth]):
+            layers += [dense(run.randn(outputs, inputs)), nn.ReLU()]
+        net = nn.Sequential(*layers, dense(torch.ones(1, 600).double()))
+        kernel = deep_path_kernel(net, circle)
+        found[depth] = (theta, normalised(kernel)[0, 1:])
+    return found
+
+
+def normalised(kernel: Tensor) -> Tensor:
+    size = kernel.diagonal().sqrt()
+    return kernel / (size[:, None] * size)
+
+
+def wide_limit(theta: Tensor, depth: int) -> Tensor:
+    """The normalised kernel at infinite width: the angle shrinks from layer to layer."""
+    value = theta.cos()
+    for _ in range(depth):
+        value = value * (1 - theta / math.pi)
+        cosine = (theta.sin() + (math.pi - theta) * theta.cos()) / math.pi
+        theta = cosine.clamp(-1, 1).arccos()
+    return value
+
+
+def digit_kernel(run: Run) -> tuple[Tensor, Tensor]:
+    """The normalised kernel of a small trained network on ten samples of each digit."""
+    x, y = digits(torch.float64)
+    net = mlp([64, 32, 32, 10], random=run.generator)
+    fit(net, (x[:800], y[:800]), epochs=10, batch_size=100, learning_rate=0.01)
+    chosen = torch.cat([(y == k).nonzero().flatten()[:10] for k in range(10)])
+    return normalised(deep_path_kernel(net, x[chosen])), y[chosen]
+
+
+def plot_kernels(
+    axes: Any, angles: dict[int, tuple[Tensor, Tensor]], kernel: Tensor, labels: Tensor
+) -> None:
+    left, right = axes[0]
+    fine = torch.linspace(0, math.pi / 2, 200, dtype=torch.float64)
+    for (depth, (theta, values)), colour in zip(angles.items(), COLOURS, strict=False):
+        left.plot(fine, wide_limit(fine, depth), color=colour, linewidth=1)
+        word = "layer" if depth == 1 else "layers"
+        left.plot(theta, values, "o", color=colour, markersize=3.5, label=f"{depth} {word}")
+    left.plot(fine, fine.cos(), "--", color="0.5", linewidth=1, label="inputs alone")
+    left.set(xlabel="angle between the inputs", ylabel="K(x, x') / √(K(x, x) K(x', x'))")
+    left.legend()
+    image = right.imshow(kernel, cmap="viridis", vmin=0, vmax=1)
+    places = torch.arange(10) * 10 + 4.5
+    right.set(xticks=places, yticks=places, xticklabels=range(10), yticklabels=range(10))
+    right.set(xlabel="digit", ylabel="digit")
+    right.grid(False)
+    right.figure.colorbar(image, ax=right, label="normalised path kernel")
+
+
+# ------------------------------------------------------------------------------------- the gap
+
+
+@lab(
+    "squared-loss-gap-decomposition",
+    room="generalization",
+    covers=["B-15"],
+    errata=["gap-eigenpairs-of-an-undefined-matrix", "small-path-norm-small-gap"],
+    title="The squared-loss gap is an identity in path space, and its bound is far away",
+    full={"epochs": 400, "population": 400},
+)
+def squared_loss_gap_decomposition(
+    run: Run, sample: int = 20, population: int = 80, epochs: int = 120
+) -> None:
+    """Population risk minus training risk, taken apart over the paths of a ReLU network.
+
+    On a finite population with masses both risks are sums. The gap equals a term of the labels, a
+    linear term and a quadratic one, each a length times a length times a cosine, whatever the
+    sample: drawn from the population or not, random weights or trained. Written with every path
+    and with the kernel the parts agree. Replacing the cosines by 1 gives the bound; it holds also
+    where the largest eigenvalue is negative, and two hidden units that cancel each other make it
+    as bad as one likes while the gap stays. Look at the figure: gap and bound during training.
+    """
+    if sample < 4 or population < 8 or epochs < 10:
+        raise InvalidInput("take 4 samples, a population of 8 and 10 epochs, or more")
+    law = finite_law(run, population)
+    history = watch_training(run, law, sample, epochs)
+    identity(run, law, sample, epochs)
+    negative_curvature(run)
+    cancelling = cancelling_units(run, law, sample)
+    run.figure(
+        "gap",
+        lambda axes: plot_gap(axes, history, cancelling),
+        caption=f"Left, gap and its three parts while a network is trained on {sample} points of "
+        "a finite population. Right, two units with opposite output weights ±c added to it: the "
+        "function and the gap stay, the path norm and with it the bound grow, and the cosines "
+        "shrink as they must.",
+        grid=(1, 2),
+    )
+
+
+Law = tuple[Tensor, Tensor, Tensor]
+
+
+def finite_law(run: Run, points: int) -> Law:
+    """Inputs, noisy targets of two outputs, and masses."""
+    x = run.randn(points, 3)
+    signal = torch.stack([(2 * x[:, 0]).sin(), x[:, 1] * x[:, 2]], 1)
+    share = -torch.log(1 - run.rand(points))
+    return x, signal + 0.3 * run.randn(points, 2), share / share.sum()
+
+
+def drawn(run: Run, law: Law, sample: int) -> tuple[Tensor, Tensor]:
+    x, y, masses = law
+    chosen = torch.multinomial(masses, sample, replacement=True, generator=run.generator)
+    return x[chosen], y[chosen]
+
+
+def risks(net: nn.Module, train: tuple[Tensor, Tensor], law: Law) -> tuple[float, float]:
+    """Training and population risk, straight from the outputs."""
+    with torch.no_grad():
+        own = (net(train[0]) - train[1]).square().sum(1).mean()
+        all_of_it = law[2] @ (net(law[0]) - law[1]).square().sum(1)
+    return float(own), float(all_of_it)
+
+
+class Explicit:
+    """Everything in the theorem, with every path written down."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        train: tuple[Tensor, Tensor],
+        law: Law,
+        features_of: nn.Module | None = None,
+    ) -> None:
+        (x, y), (px, py, masses) = train, law
+        z = path_features(features_of or net, x).features
+        pz = path_features(features_of or net, px).features
+        self.weights = path_features(net, x).weights
+        self.second_moment = z.mT @ z / len(z)
+        self.difference = pz.mT @ (masses[:, None] * pz) - self.second_moment
+        self.v = (y.mT @ z) / len(z) - (masses[:, None] * py).mT @ pz
+        self.label_term = float(masses @ py.square().sum(1) - y.square().sum(1).mean())
+
+    def right_side(self, v: Tensor | None = None, matrix: Tensor | None = None) -> float:
+        """The sum over the outputs, by lengths, cosines and eigenpairs."""
+        v = self.v if v is None else v
+        values, vectors = torch.linalg.eigh(self.difference if matrix is None else matrix)
+        total = 0.0
+        for k, w in enumerate(self.weights):
+            size, length = w.norm(), v[k].norm()
+            cosine = (v[k] @ w) / (size * length)
+            cosines = (vectors.mT @ w) / size
+            total += float(2 * length * size * cosine + size**2 * (values @ cosines.square()))
+        return total
+
+
+def identity(run: Run, law: Law, sample: int, epochs: int) -> None:
+    """Equality on drawn and foreign samples, random and trained weights."""
+    own = drawn(run, law, sample)
+    foreign = (3 + run.randn(sample, 3), run.randn(sample, 2))
+    nets = {
+        "random weights": mlp([3, 5, 4, 2], random=run.generator),
+        "trained": mlp([3, 5, 4, 2], random=run.generator),
+    }
+    untrained = copy.deepcopy(nets["trained"])
+    fit(nets["trained"], own, epochs=epochs, batch_size=sample, learning_rate=0.03)
+    gaps, sums, bounds, stale, pairs, rows = [], [], [], [], [], []
+    for train_name, train in (("drawn from the population", own), ("unrelated to it", foreign)):
+        for name, net in nets.items():
+            train_risk, population_risk = risks(net, train, law)
+            listed = Explicit(net, train, law)
+            found = decompose_gap(net, train, law[:2], masses=law[2])
+            gaps.append(population_risk - train_risk - listed.label_term)
+            sums.append(listed.right_side())
+            bounds.append(found.bound - found.label_term)
+            stale.append(Explicit(net, train, law, features_of=untrained).right_side())
+            pairs.append((listed, found))
+            rows.append((name, train_name, found.gap, found.label_term, float(found.linear.sum()),
+                         float(found.quadratic.sum()), found.bound, found.ratio))  # fmt: skip
+    run.claim(
+        "B-15",
+        r"R-R_S-c_y=\sum_k\bigl(2\|v_k\|\|\bar w_k\|\cos(v_k,\bar w_k)"
+        r"+\|\bar w_k\|^2\sum_j\lambda_j\cos^2(u_j,\bar w_k)\bigr)",
+        promised=sums,
+        relation="==",
+        measured=gaps,
+        tolerance=1e-10,
+        reason="right side from enumerated paths, left side from the outputs; trained or not, "
+        "sample drawn from the population or not",
+        control=Control("features of the network before training", gaps, promised=stale),
+    )
+    same_parts(run, pairs)
+    tight, other_matrix, measured = one_path()
+    run.claim(
+        "B-15",
+        r"R-R_S-c_y\le\sum_k\bigl(2\|v_k\|\|\bar w_k\|+\lambda_{\max}(G)\|\bar w_k\|^2\bigr)",
+        promised=[*bounds, tight],
+        relation="<=",
+        measured=[*gaps, measured],
+        tolerance=1e-12,
+        reason="the same samples and networks, and a network of one path, where it is an equality",
+        control=Control(
+            "the largest eigenvalue of the sample's second moment in place of that of G",
+            [*gaps, measured],
+            promised=[*bounds, other_matrix],
+        ),
+    )
+    run.table(
+        "parts",
+        ("weights", "sample", "gap", "label term", "linear", "quadratic", "bound", "bound / gap"),
+        rows,
+        caption="The gap is the sum of the three columns after it. The ratio leaves the label "
+        "term out.",
+    )
+    listed = pairs[1][0]
+    run.erratum(
+        "gap-eigenpairs-of-an-undefined-matrix",
+        r"R-R_S-c_y=\ldots \text{ with eigenpairs of another matrix than } G",
+        promised=listed.right_side(matrix=listed.second_moment),
+        relation="==",
+        measured=gaps[1],
+        tolerance=1e-10,
+        reason="eigenpairs of the second moment of the sample, a trained network",
+    )
+    nothing = copy.deepcopy(nets["trained"])
+    with torch.no_grad():
+        for parameter in nothing[-1].parameters():
+            parameter.zero_()
+    empty = decompose_gap(nothing, foreign, law[:2], masses=law[2])
+    run.erratum(
+        "small-path-norm-small-gap",
+        r"\|\bar w_k\|=0 \text{ for all } k \Rightarrow |R-R_S|=0",
+        promised=0.0,
+        relation="==",
+        measured=abs(empty.gap),
+        reason="the network that is 0 everywhere, on a sample with labels of another size",
+    )
+
+
+def same_parts(run: Run, pairs: list[tuple[Explicit, GapDecomposition]]) -> None:
+    """The parts from the kernel against those from the list of paths."""
+    listed_parts, kernel_parts, swapped = [], [], []
+    for listed, found in pairs:
+        norms = listed.weights.norm(dim=1)
+        v = listed.v.norm(dim=1)
+        cosine = (listed.v * listed.weights).sum(1) / (norms * v)
+        top = torch.linalg.eigvalsh(listed.difference)[-1:]
+        quadratic = torch.einsum("kp,pq,kq->k", listed.weights, listed.difference, listed.weights)
+        listed_parts += [v, norms, cosine, top, quadratic, quadratic]
+        spectral = (found.eigenvalues[:, None] * found.alignments).sum(0) * found.path_norms**2
+        largest = torch.tensor([found.largest_eigenvalue], dtype=torch.float64)
+        shown = [found.label_norms, found.path_norms, found.cosines, largest, found.quadratic]
+        kernel_parts += [*shown, spectral]
+        swapped += [*[s.flip(0) for s in shown], spectral.flip(0)]
+    run.claim(
+        "B-15",
+        r"\|v_k\|,\ \|\bar w_k\|,\ \cos,\ \lambda_{\max}(G),\ \bar w_k^\top G\bar w_k"
+        r" \text{ without a list of paths}",
+        promised=torch.cat(listed_parts),
+        relation="==",
+        measured=torch.cat(kernel_parts),
+        tolerance=1e-9,
+        control=Control("the two outputs taken for each other", torch.cat(swapped)),
+    )
+
+
+def one_path() -> tuple[float, float, float]:
+    """f(x) = x, a population three times as wide as the sample: bound, wrong bound, gap."""
+    x = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+    found = decompose_gap(nn.Sequential(dense(torch.ones(1, 1).double())), (x, x), (3 * x, -x))
+    second_moment = float(x.square().mean())
+    wrong = float((2 * found.label_norms * found.path_norms).sum()) + second_moment
+    return found.bound - found.label_term, wrong, found.gap - found.label_term
+
+
+def negative_curvature(run: Run) -> None:
+    """A sample whose features are larger than the population's in every direction."""
+    net = mlp([3, 2], bias=False, random=run.generator)
+    x = run.randn(30, 3)
+    y = torch.zeros(30, 2, dtype=torch.float64)
+    found = decompose_gap(net, (2 * x, y), (x, y))
+    ordinary = decompose_gap(net, (x, y), (2 * x, y))
+    few = decompose_gap(net, (2 * x[:1], y[:1]), (x[:1], y[:1]))
+    run.claim(
+        "B-15",
+        r"\lambda_{\max}(G)<0 \text{ where the sample is larger in every direction}",
+        promised=0.0,
+        relation="<",
+        measured=found.largest_eigenvalue,
+        control=Control("where it is smaller", ordinary.largest_eigenvalue),
+    )
+    run.claim(
+        "B-15",
+        r"\sum_j\cos^2(u_j,\bar w_k)=1 \text{ over a full set of eigenvectors}",
+        promised=1.0,
+        relation="==",
+        measured=found.alignments.sum(0),
+        tolerance=1e-12,
+        control=Control("those of nonzero eigenvalue, from one point", few.alignments.sum(0)),
+    )
+    smallest = float(found.eigenvalues[-1] * found.path_norms.square().sum())
+    run.claim(
+        "B-15",
+        r"\text{so that } R-R_S\le\lambda_{\max}(G)\sum_k\|\bar w_k\|^2<0 \text{ there, labels } 0",
+        promised=found.bound,
+        relation="<=",
+        measured=found.gap,
+        control=Control("the smallest eigenvalue", found.gap, promised=smallest),
+    )
+
+
+def with_cancelling_units(net: nn.Sequential, size: float) -> nn.Sequential:
+    """The same function with two more equal hidden units whose output weights are ±size."""
+    first, last = layer(net, 0), layer(net, 2)
+    weight, bias = first.weight.detach(), first.bias.detach()
+    twin, twin_bias = weight[:1].repeat(2, 1), bias[:1].repeat(2)
+    out = last.weight.detach()
+    signs = size * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(len(out), 1)
+    return nn.Sequential(
+        dense(torch.cat([weight, twin]), torch.cat([bias, twin_bias])),
+        nn.ReLU(),
+        dense(torch.cat([out, signs], 1), last.bias.detach()),
+    )
+
+
+def cancelling_units(run: Run, law: Law, sample: int) -> tuple[list[float], list[GapDecomposition]]:
+    """A small gap with a large path norm: the cosines must be small."""
+    train = drawn(run, law, sample)
+    net = mlp([3, 12, 2], random=run.generator)
+    fit(net, train, epochs=60, batch_size=sample, learning_rate=0.03)
+    sizes = [10.0**e for e in (0, 1, 2, 3, 4)]
+    found = [
+        decompose_gap(with_cancelling_units(net, c), train, law[:2], masses=law[2]) for c in sizes
+    ]
+    plain = decompose_gap(net, train, law[:2], masses=law[2])
+    same_sign = with_cancelling_units(net, 1.0)
+    with torch.no_grad():
+        layer(same_sign, 2).weight.abs_()
+    run.claim(
+        "B-15",
+        r"\text{two units that cancel change no gap: largest relative change}",
+        promised=0.0,
+        relation="==",
+        measured=[abs(f.gap / plain.gap - 1) for f in found],
+        tolerance=1e-9,
+        control=Control(
+            "two units that do not cancel",
+            abs(decompose_gap(same_sign, train, law[:2], masses=law[2]).gap / plain.gap - 1),
+        ),
+    )
+    slope = fit_slope(sizes[1:], [abs(float(f.cosines[0])) for f in found[1:]])
+    growth = fit_slope(sizes[1:], [f.bound - f.label_term for f in found[1:]])
+    run.claim(
+        "B-15",
+        r"\ldots \text{ but } \|\bar w\|\propto c, \text{ so the cosine falls as } c^{-1}",
+        promised=-1.0,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        tolerance=0.02,
+        control=Control("the bound, which grows", growth.estimate, interval=growth),
+    )
+    run.claim(
+        "B-15",
+        r"\text{and the bound grows as } c^2",
+        promised=2.0,
+        relation="slope",
+        measured=growth.estimate,
+        interval=growth,
+        tolerance=0.05,
+    )
+    return sizes, found
+
+
+def watch_training(
+    run: Run, law: Law, sample: int, epochs: int
+) -> list[tuple[int, GapDecomposition]]:
+    """The parts of the gap while a network is trained."""
+    train = drawn(run, law, sample)
+    net = mlp([3, 20, 2], random=run.generator)
+    history = [(0, decompose_gap(net, train, law[:2], masses=law[2]))]
+    every = max(1, epochs // 12)
+
+    def watch(model: nn.Module, seen: Any) -> None:
+        if len(seen.train_losses) % every == 0:
+            parts = decompose_gap(model, train, law[:2], masses=law[2])
+            history.append((len(seen.train_losses), parts))
+
+    fit(net, train, epochs=epochs, batch_size=sample, learning_rate=0.02, callbacks=[watch])
+    return history
+
+
+def plot_gap(
+    axes: Any,
+    history: list[tuple[int, GapDecomposition]],
+    cancelling: tuple[list[float], list[GapDecomposition]],
+) -> None:
+    left, right = axes[0]
+    epochs = [e for e, _ in history]
+    parts = [p for _, p in history]
+    left.plot(epochs, [p.gap for p in parts], color="black", label="gap")
+    left.plot(epochs, [float(p.quadratic.sum()) for p in parts], "--", label="quadratic term")
+    left.plot(epochs, [float(p.linear.sum()) for p in parts], "--", label="linear term")
+    left.plot(epochs, [p.label_term for p in parts], "--", label="label term")
+    left.axhline(0, color="0.6", linewidth=0.8)
+    left.set(xlabel="epochs", ylabel="squared loss", title="the gap and its parts")
+    left.legend()
+    sizes, found = cancelling
+    right.loglog(sizes, [f.bound for f in found], "o-", label="bound")
+    right.loglog(sizes, [float(f.path_norms.norm()) for f in found], "o-", label="path norm")
+    right.loglog(sizes, [f.gap for f in found], "o-", color="black", label="gap")
+    cosines = [abs(float(f.cosines[0])) for f in found]
+    right.loglog(sizes, cosines, "o-", label="|cosine|, first output")
+    right.set(xlabel="output weights ±c of two equal units", title="same function, same gap")
+    right.minorticks_off()
+    right.legend(loc="upper left")

@@ -1,0 +1,314 @@
+"""A hidden layer drawn at random: its kernel, its limit, and why it does not move."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import ShapeMismatch
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.model import PureFunction
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.kernels.functions import Kernel, arc_cosine, gaussian
+from torchtheory.kernels.random_features import RandomFeatures
+from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.nets.labelled import at_least
+
+CONFIDENCE = 0.999
+
+
+@lab(
+    "random-feature-kernel",
+    room="kernels",
+    covers=["M-06", "M-07"],
+    title="The kernel of random features tends to its limit like p^(-1/2) and never moves",
+    errata=["kernel-domain", "fixed-kernel-of-k-layers"],
+    full={"draws": 200, "largest": 2**15},
+)
+def random_feature_kernel(
+    run: Run, dimension: int = 3, draws: int = 24, largest: int = 2**11
+) -> None:
+    """The model f(x, θ) = p^(-1/2) θ·φ(x), φᵢ(x) = s(wᵢ·x), of which only θ is trained.
+
+    Its kernel is a mean over p independent features: right on average for every p, and off by
+    p^(-1/2). For ReLU features the limit is the arc-cosine kernel, for pairs of cosines and sines
+    the Gaussian one. The factor p^(-1/2) keeps the outputs of one size as p grows. The tangent
+    kernel, taken by automatic differentiation, is the kernel of the features at every θ, so one
+    gradient step moves the function by exactly what the kernel says; with the hidden layer trained
+    as well, neither is true. Look at the kernel as a function of the angle, for few and many
+    features.
+    """
+    at_least(dimension, 1, "dimension")
+    at_least(draws, 5, "draws")
+    at_least(largest, 64, "largest")
+    domain(run, dimension)
+    counts = [2**k for k in range(4, largest.bit_length())]
+    limit(run, dimension, counts, draws)
+    scaling(run, dimension, counts, draws)
+    tangent(run, dimension)
+    one_step(run, dimension)
+    run.figure(
+        "angle",
+        plot_angle,
+        caption="The kernel of two unit vectors as a function of their angle, for p ReLU features "
+        "and in the limit p → ∞.",
+        size=(5.6, 3.4),
+    )
+
+
+def domain(run: Run, dimension: int) -> None:
+    """The kernel compares points of R^d."""
+    count = dimension + 5
+    model = RandomFeatures(dimension, count, random=run.generator)
+    run.erratum(
+        "kernel-domain",
+        r"K:\mathbb R^p\times\mathbb R^p\to\mathbb R: "
+        r"\text{ coordinates of the points that } K \text{ takes}",
+        promised=count,
+        relation="==",
+        measured=[m for m in range(1, 2 * count) if takes(model.kernel, m)],
+        reason=f"d = {dimension}, p = {count}: points of 1 to {2 * count - 1} coordinates tried",
+    )
+    x, y = run.randn(6, dimension), run.randn(4, dimension)
+    by_hand = torch.tensor(
+        [[sum(max(w @ a, 0.0) * max(w @ b, 0.0) for w in model.weights) for b in y] for a in x],
+        dtype=torch.float64,
+    )
+    run.claim(
+        "M-06",
+        r"K(x,x')=\tfrac1p\sum_is(w_i^\top x)s(w_i^\top x')",
+        promised=by_hand / count,
+        relation="==",
+        measured=model.kernel(x, y),
+        tolerance=1e-13,
+        reason="ReLU, summed feature by feature",
+        control=Control("the sum, without 1/p", model.kernel(x, y), promised=by_hand),
+    )
+
+
+def limit(run: Run, dimension: int, counts: list[int], draws: int) -> None:
+    """On average right for every p; off by p^(-1/2)."""
+    x = nn.functional.normalize(run.randn(12, dimension))
+    cases = {
+        "ReLU → arc-cosine": ("relu", arc_cosine()),
+        "threshold → arc-cosine of order 0": (step, arc_cosine(0)),
+        "cosine and sine → Gaussian": ("fourier", gaussian()),
+        "tanh → arc-cosine, which is not its limit": ("tanh", arc_cosine()),
+    }
+    errors: dict[str, list[float]] = {name: [] for name in cases}
+    firsts: dict[str, Tensor] = {}
+    for name, (activation, target) in run.track(cases.items(), "limits"):
+        expected = target(x)
+        for p in counts:
+            gaps = torch.stack(
+                [made(run, dimension, p, activation).kernel(x) - expected for _ in range(draws)]
+            )
+            errors[name].append(float(gaps.square().mean().sqrt()))
+            firsts.setdefault(name, gaps)
+    wrong = list(cases)[-1]
+    broken = fit_slope(counts, errors[wrong], CONFIDENCE)
+    for name in list(cases)[:-1]:
+        rate = fit_slope(counts, errors[name], CONFIDENCE)
+        run.claim(
+            "M-06",
+            rf"\text{{{name}: }} \|K_p-K_\infty\|\sim p^{{-1/2}}\text{{, exponent}}",
+            promised=-0.5,
+            relation="slope",
+            measured=rate.estimate,
+            interval=rate,
+            reason=f"p from {counts[0]} to {counts[-1]}, {draws} draws of the weights each",
+            control=Control(f"{wrong}", broken.estimate, interval=broken),
+        )
+        average = mean_gap(firsts[name])
+        other = mean_gap(firsts[wrong])
+        run.claim(
+            "M-06",
+            rf"\text{{{name}: }} \mathbb E K_p=K_\infty \text{{ for every }} p",
+            promised=0.0,
+            relation="~",
+            measured=average.estimate,
+            interval=average,
+            reason=f"p = {counts[0]}, the mean over all pairs of points, draw by draw",
+            control=Control(f"{wrong}", other.estimate, interval=other),
+        )
+    run.table(
+        "errors",
+        ["p", *cases],
+        [(p, *(errors[name][i] for name in cases)) for i, p in enumerate(counts)],
+        caption="Root mean square distance of the kernel of p features from a closed form.",
+    )
+    run.figure(
+        "rate",
+        lambda axis: plot_rate(axis, counts, errors),
+        caption="The kernel's error falls like p^(-1/2), whatever the features; the kernel of "
+        "another activation is missed for good.",
+        size=(5.6, 3.6),
+    )
+
+
+def scaling(run: Run, dimension: int, counts: list[int], draws: int) -> None:
+    """With the factor p^(-1/2) outputs keep their size."""
+    x = run.randn(8, dimension)
+    sizes = []
+    for p in counts:
+        models = [RandomFeatures(dimension, p, random=run.generator) for _ in range(draws)]
+        with torch.no_grad():
+            outputs = torch.stack([m(x) for m in models])
+        sizes.append(float(outputs.square().mean().sqrt()))
+    bare = [size * math.sqrt(p) for size, p in zip(sizes, counts, strict=True)]
+    rate, without = fit_slope(counts, sizes, CONFIDENCE), fit_slope(counts, bare, CONFIDENCE)
+    run.claim(
+        "M-06",
+        r"\theta\sim N(0,I): \text{ the size of } p^{-1/2}\theta^\top\phi(x) "
+        r"\text{ does not grow with } p\text{, exponent}",
+        promised=0.0,
+        relation="slope",
+        measured=rate.estimate,
+        interval=rate,
+        control=Control("without the factor p^(-1/2)", without.estimate, interval=without),
+    )
+
+
+def tangent(run: Run, dimension: int) -> None:
+    """The gradients' inner products are the kernel, wherever the parameters are."""
+    x, y = run.randn(7, dimension), run.randn(5, dimension)
+    expected, found = [], []
+    for activation in ("relu", "tanh", "fourier"):
+        model = made(run, dimension, 40, activation)
+        for scale in (0.0, 1.0, 100.0):
+            theta = {"theta": scale * run.randn(40)}
+            found.append(empirical_ntk(model, x, y, outputs="trace", parameters=theta))
+            expected.append(model.kernel(x, y))
+    net = trained_below(run, dimension, 40)
+    features = net[:2](x) @ net[:2](y).T
+    run.claim(
+        "M-07",
+        r"\nabla_\theta f(x)^\top\nabla_\theta f(x')=\tfrac1p\langle\phi(x),\phi(x')\rangle "
+        r"\text{ for every } \theta",
+        promised=torch.stack(expected),
+        relation="==",
+        measured=torch.stack(found),
+        tolerance=1e-12,
+        reason="by automatic differentiation at θ = 0 and at random θ of two sizes; 3 activations",
+        control=Control(
+            "the hidden layer trained as well",
+            empirical_ntk(net, x, y, outputs="trace"),
+            promised=features.detach(),
+        ),
+    )
+    here = empirical_ntk(net, x, y, outputs="trace")
+    moved = {name: p + run.randn(*p.shape) for name, p in PureFunction(net).parameters.items()}
+    there = empirical_ntk(net, x, y, outputs="trace", parameters=moved)
+    run.erratum(
+        "fixed-kernel-of-k-layers",
+        r"\text{a network with 2 trained layers: } \nabla_\theta f(x)^\top\nabla_\theta f(x') "
+        r"\text{ at two } \theta\text{, relative difference}",
+        promised=0,
+        relation="==",
+        measured=float((there - here).norm() / here.norm()),
+        tolerance=1e-6,
+        reason="40 ReLU units, the parameters moved by independent N(0, 1)",
+    )
+
+
+def one_step(run: Run, dimension: int) -> None:
+    """A gradient step on the training loss moves the function by the kernel, exactly."""
+    x, y, new = run.randn(10, dimension), run.randn(10), run.randn(6, dimension)
+    rate = 0.5
+    model = made(run, dimension, 30, "relu")
+    net = trained_below(run, dimension, 30)
+    results = []
+    for each in (model, net):
+        f = PureFunction(each)
+        kernel = empirical_ntk(each, new, x, outputs="trace")
+
+        def loss(theta: dict[str, Tensor], f: PureFunction = f) -> Tensor:
+            return 0.5 * (f(theta, x)[:, 0] - y).square().sum()
+
+        slope = torch.func.grad(loss)(f.parameters)
+        after = {name: p - rate * slope[name] for name, p in f.parameters.items()}
+        moved = (f(after, new) - f(f.parameters, new))[:, 0]
+        results.append((-rate * kernel @ (f(f.parameters, x)[:, 0] - y), moved))
+    (promised, measured), (control_promised, control_measured) = results
+    run.claim(
+        "M-07",
+        r"\theta\leftarrow\theta-\eta\nabla L(\theta): \text{ then } "
+        r"f(x) \text{ changes by } -\eta K(x,X)(f(X)-y)",
+        promised=promised.detach(),
+        relation="==",
+        measured=measured.detach(),
+        tolerance=1e-12,
+        reason=f"at points outside the sample, η = {rate}: exact for any step, as f is linear in θ",
+        control=Control(
+            "the hidden layer trained as well",
+            control_measured.detach(),
+            promised=control_promised.detach(),
+        ),
+    )
+
+
+def made(run: Run, dimension: int, count: int, activation: Any) -> RandomFeatures:
+    if activation == "fourier":
+        return RandomFeatures.fourier(dimension, count, random=run.generator)
+    return RandomFeatures(dimension, count, activation, random=run.generator)
+
+
+def step(u: Tensor) -> Tensor:
+    return (u > 0).to(u.dtype)
+
+
+def mean_gap(gaps: Tensor) -> Interval:
+    """The mean error of each draw over all pairs: independent from draw to draw."""
+    return mean_interval(gaps.flatten(1).mean(1), CONFIDENCE)
+
+
+def takes(kernel: Kernel, coordinates: int) -> bool:
+    try:
+        kernel(torch.ones(2, coordinates, dtype=torch.float64))
+    except ShapeMismatch:
+        return False
+    return True
+
+
+def trained_below(run: Run, dimension: int, count: int) -> nn.Sequential:
+    """The same network as a plain one, of which all layers are trained."""
+    net = nn.Sequential(
+        nn.Linear(dimension, count, bias=False), nn.ReLU(), nn.Linear(count, 1, bias=False)
+    ).double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(run.randn(*p.shape) / (math.sqrt(count) if len(p) == 1 else 1.0))
+    return net
+
+
+def plot_rate(axis: Any, counts: list[int], errors: dict[str, list[float]]) -> None:
+    marks, powers = "osD^", [math.log2(p) for p in counts]
+    for mark, colour, (name, values) in zip(marks, COLOURS, errors.items(), strict=False):
+        axis.semilogy(powers, values, marker=mark, ms=4, color=colour, label=name)
+    first = next(iter(errors.values()))[0]
+    line = [first * 1.6 * math.sqrt(counts[0] / p) for p in counts]
+    axis.semilogy(powers, line, ":", color=COLOURS[6], label="p^(-1/2)")
+    axis.set_xlabel("log₂ of the number of features p")
+    axis.set_ylabel("error of the kernel")
+    axis.legend(fontsize=7, loc="lower left")
+
+
+def plot_angle(axis: Any) -> None:
+    angle = torch.linspace(0, math.pi, 200, dtype=torch.float64)
+    circle = torch.stack([angle.cos(), angle.sin()], 1)
+    for colour, p in zip(COLOURS, (16, 256, 4096), strict=False):
+        model = RandomFeatures(2, p, random=p)
+        axis.plot(
+            angle, model.kernel(circle[:1], circle)[0], color=colour, lw=1.2, label=f"p = {p}"
+        )
+    axis.plot(angle, arc_cosine()(circle[:1], circle)[0], "--", color=COLOURS[6], label="p = ∞")
+    axis.set_xticks([0, math.pi / 2, math.pi], ["0", "π/2", "π"])
+    axis.set_xlabel("angle between x and x'")
+    axis.set_ylabel("K(x, x')")
+    axis.legend()

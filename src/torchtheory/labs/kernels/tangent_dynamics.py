@@ -1,0 +1,456 @@
+"""Gradient flow of a network, seen through its tangent kernel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.model import Parameters, flatten, unflatten
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.kernels.dynamics import KernelTraining
+from torchtheory.kernels.laws import law_of_training
+from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.labs.kernels.laws import CONFIDENCE, WideNetwork, lifted, wide_kernels
+from torchtheory.optimization.curvature import gradient
+from torchtheory.optimization.descent import Direction, trajectory
+from torchtheory.optimization.flow import ParameterPath, gradient_flow
+
+STEEPNESS = 1.0
+
+
+class SideBySide(nn.Module):
+    """Independent wide networks with one output each, ``[n, 1]`` to ``[n, networks]``."""
+
+    def __init__(self, networks: int, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        members = [WideNetwork(width, generator, STEEPNESS) for _ in range(networks)]
+        self.hidden = nn.Parameter(torch.stack([m.hidden.detach() for m in members]))
+        self.output = nn.Parameter(torch.stack([m.output.detach() for m in members]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.erf(lifted(x, STEEPNESS) @ self.hidden.mT)
+        outputs = (hidden @ self.output.unsqueeze(-1)).squeeze(-1)
+        return outputs.T / math.sqrt(self.output.shape[-1])
+
+
+@dataclass(frozen=True)
+class WidthSweep:
+    """How far networks of growing width are from the closed form."""
+
+    widths: list[int]
+    deviations: list[float]
+    example: dict[int, tuple[Tensor, Tensor]]
+    times: Tensor
+
+
+@lab(
+    "tangent-kernel-dynamics",
+    room="kernels",
+    covers=["A-54", "A-55", "A-59"],
+    title="A network follows its tangent kernel; a wide one has a closed form",
+    full={"hidden": 64, "widths": (32, 64, 128, 256, 512, 1024, 2048, 4096)},
+)
+def tangent_kernel_dynamics(
+    run: Run,
+    hidden: int = 24,
+    samples: int = 4,
+    widths: tuple[int, ...] = (32, 64, 128, 256, 512),
+    networks: int = 40,
+) -> None:
+    """A small tanh network under gradient flow, then wide ones beside the closed form.
+
+    Gradient descent is Euler's method for the flow, with an error proportional to the step. At
+    any parameters, outputs and risk move as the tangent kernel there says, for any loss, and the
+    risk of least squares falls at least as fast as the smallest eigenvalue on the way promises.
+    With the kernel of infinite width everything is known beforehand; look at how networks
+    approach that prediction like one over the square root of their width.
+    """
+    inputs = run.randn(samples, 2)
+    net = _small_network(run, hidden)
+    problem = Problem(net, (inputs, torch.sin(2 * inputs[:, :1])), task="regression")
+    path = flow_and_descent(run, problem)
+    at_any_point(run, problem)
+    bound = risk_bound(run, problem, path)
+    x = torch.tensor([-1.8, -1.0, 0.1, 0.9, 1.7], dtype=torch.float64)[:, None]
+    y = torch.tensor([0.6, -0.5, 0.2, 0.7, -0.3], dtype=torch.float64)
+    grid = torch.linspace(-2.5, 2.5, 30, dtype=torch.float64)[:, None]
+    closed_form(run, x, y, grid)
+    random_part(run, x, y, grid)
+    sweep = widening(run, x, y, grid, list(widths), networks)
+    run.figure(
+        "tangent-kernel",
+        lambda axes: plot_dynamics(axes, problem, path, bound, sweep),
+        caption="Left: risk of a small network along the flow, under gradient descent, and the "
+        "exponential bound. Middle: outputs at three test points for a narrow and a wide network "
+        "(lines), and the closed form (dotted). Right: their distance against the width.",
+        grid=(1, 3),
+        size=(13, 3.6),
+    )
+
+
+def _small_network(run: Run, hidden: int) -> nn.Module:
+    net = nn.Sequential(nn.Linear(2, hidden), nn.Tanh(), nn.Linear(hidden, 1)).double()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            fan_in = parameter.shape[-1] if parameter.ndim == 2 else 1
+            parameter.copy_(run.randn(*parameter.shape) / math.sqrt(fan_in))
+    return net
+
+
+def descent_direction(problem: Problem) -> Direction:
+    """The gradient of the mean loss, as a function of the vector of parameters."""
+    return lambda theta, _: gradient(problem, parameters=unflatten(theta, problem.parameters))
+
+
+def flow_and_descent(run: Run, problem: Problem) -> ParameterPath:
+    """The flow itself: what moves, that the risk falls, and Euler's method."""
+    theta, direction = flatten(problem.parameters), descent_direction(problem)
+    x, y = problem.train.x, problem.train.y
+    jacobian = _jacobian(problem, problem.parameters, x)
+    slopes = 2 * (problem.outputs(problem.train) - y).flatten()
+    run.claim(
+        "A-54",
+        r"\nabla\hat{\mathcal R}(\theta)=\frac1m\sum_i\nabla_\theta\Phi(x^{(i)},\theta)D_i,"
+        r"\ D_i=2(\Phi(x^{(i)},\theta)-y^{(i)}): \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(jacobian.T @ slopes / len(x) - gradient(problem)).abs().max(),
+        tolerance=1e-12,
+        control=Control(
+            "D without the factor 2",
+            (jacobian.T @ slopes / 2 / len(x) - gradient(problem)).abs().max(),
+        ),
+    )
+    # the fastest direction has the rate 2 λ / m: a few of its times
+    end = 2 * len(x) / (2 * float(torch.linalg.matrix_norm(jacobian, 2)) ** 2)
+    path = gradient_flow(problem, end * torch.arange(0, 8.1, 0.5), rtol=1e-6, atol=1e-8)
+    far = trajectory(direction, theta, [2 * end] * 3)
+    run.claim(
+        "A-54",
+        r"\hat{\mathcal R}_s(\Phi(\cdot,\Theta(t))) \text{ never increases: largest increase}",
+        promised=0,
+        relation="<=",
+        measured=path.losses.diff().max(),
+        control=Control(
+            f"steps of {2 * end:.2g} instead of the flow",
+            _losses(problem, far).diff().max(),
+        ),
+    )
+    counts = [6, 12, 24, 48]
+    euler = [_distance(trajectory(direction, theta, [end / k] * k)[-1], path) for k in counts]
+
+    def midpoint(theta: Tensor, step: float, count: int) -> Tensor:
+        for k in range(count):
+            theta = theta - step * direction(theta - step / 2 * direction(theta, k), k)
+        return theta
+
+    better = [_distance(midpoint(theta, 2 * end / k, k // 2), path) for k in counts]
+    sizes = [end / k for k in counts]
+    slope, control = fit_slope(sizes, euler), fit_slope(sizes, better)
+    run.claim(
+        "A-54",
+        r"\|\Theta^{(T/\eta)}-\Theta(T)\|=O(\eta) \text{ for gradient descent: exponent}",
+        promised=1,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        tolerance=0.1,
+        reason=f"T = {end:.3g} in {counts} steps",
+        control=Control("the midpoint rule, of order 2", control.estimate, interval=control),
+    )
+    run.table(
+        "euler",
+        ["steps", "step size", "distance of gradient descent from the flow"],
+        [[k, end / k, error] for k, error in zip(counts, euler, strict=True)],
+        caption=f"Parameters at time {end:.3g}; the flow took {path.evaluations} gradients.",
+    )
+    return path
+
+
+def at_any_point(run: Run, problem: Problem) -> None:
+    """Both identities at random parameters, for two losses, against differences of the flow."""
+    x = problem.train.x
+    labels = (x[:, :1] * x[:, 1:] > 0).double()
+    logistic = Problem(problem.model, (x, labels), task="binary")
+    test = run.randn(4, 2)
+    h = 2e-4
+    changes: dict[str, list[Tensor]] = {"outputs": [], "risk": [], "stale": [], "scaled": []}
+    for one, loss in ((problem, F.mse_loss), (logistic, F.binary_cross_entropy_with_logits)):
+        for _ in range(2):
+            start = {k: run.randn(*p.shape) for k, p in one.parameters.items()}
+            other = {k: run.randn(*p.shape) for k, p in one.parameters.items()}
+            near = gradient_flow(one, [0, h, 2 * h, 3 * h], parameters=start, rtol=1e-9, atol=1e-12)
+            outputs = torch.stack([one.function(near.parameters(k), test) for k in range(4)])
+            here = one.function(start, x).detach().requires_grad_()
+            slopes = torch.autograd.grad(loss(here, one.train.y, reduction="sum"), here)[0]
+            kernel, cross = (
+                empirical_ntk(one.model, points, x, outputs="trace", parameters=start)
+                for points in (x, test)
+            )
+            wrong = empirical_ntk(one.model, test, x, outputs="trace", parameters=other)
+            m, scale = len(x), 1 + cross.abs().max() * slopes.abs().max()
+            moved = _derivative(outputs, h)
+            falls = -(slopes.T @ kernel @ slopes).squeeze() / m**2
+            fallen = _derivative(near.losses, h)
+            changes["outputs"].append((moved + cross @ slopes / m).abs().max() / scale)
+            changes["stale"].append((moved + wrong @ slopes / m).abs().max() / scale)
+            changes["risk"].append((fallen - falls).abs() / falls.abs())
+            changes["scaled"].append((fallen - m * falls).abs() / falls.abs())
+    measured = {name: torch.stack(values) for name, values in changes.items()}
+    run.claim(
+        "A-55",
+        r"\frac{d\Phi(\cdot,\Theta)}{dt}=-\frac1m\sum_iK_\Theta(\cdot,x^{(i)})D_i:"
+        r" \text{ largest relative difference}",
+        promised=0,
+        relation="==",
+        measured=measured["outputs"],
+        tolerance=1e-5,
+        reason="differences along the flow from two random parameters, for squared and logistic "
+        "loss",
+        control=Control("the kernel at other parameters", measured["stale"]),
+    )
+    run.claim(
+        "A-55",
+        r"\frac{d\hat{\mathcal R}}{dt}=-\frac1{m^2}\sum_{ij}D_iK_\Theta(x^{(i)},x^{(j)})D_j:"
+        r" \text{ largest relative difference}",
+        promised=0,
+        relation="==",
+        measured=measured["risk"],
+        tolerance=1e-4,
+        control=Control("1/m instead of 1/m²", measured["scaled"]),
+    )
+
+
+def risk_bound(run: Run, problem: Problem, path: ParameterPath) -> Tensor:
+    """The exponential bound of least squares."""
+    x, m = problem.train.x, len(problem.train)
+    spectra = torch.stack(
+        [
+            torch.linalg.eigvalsh(
+                empirical_ntk(problem.model, x, outputs="trace", parameters=path.parameters(k))
+            )
+            for k in range(0, len(path.times), 2)
+        ]
+    )
+    least = spectra[:, 0].min()
+    bound = path.losses[0] * torch.exp(-4 * least * path.times / m)
+    steep = path.losses[0] * torch.exp(-4 * spectra[:, -1].min() * path.times / m)
+    run.claim(
+        "A-55",
+        r"\hat{\mathcal R}(t)\le\hat{\mathcal R}(0)e^{-4\lambda_{\min}t/m},\ "
+        r"\lambda_{\min}=\min_t\lambda_{\min}(\bar K_{\Theta(t)})",
+        promised=bound,
+        relation="<=",
+        measured=path.losses,
+        tolerance=1e-9,
+        reason=f"λ = {float(least):.3g}, from {len(spectra)} times; the kernel's largest "
+        f"eigenvalue moved from {float(spectra[0, -1]):.3g} to {float(spectra[-1, -1]):.3g}",
+        control=Control("λ is the largest eigenvalue", path.losses, promised=steep),
+    )
+    return bound
+
+
+def closed_form(run: Run, x: Tensor, y: Tensor, grid: Tensor) -> None:
+    """The closed form solves the equation and shrinks the residual as it should."""
+    m = len(y)
+    points = torch.cat([x, grid])
+    kernel = wide_kernels(points, STEEPNESS)[1]
+    start = run.randn(len(points))
+    square, cross = kernel[:m, :m], kernel[m:, :m]
+    training = KernelTraining(square, y, start[:m], rate=2 / m)
+    times, h = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64), 1e-4
+    change = (
+        training.test(cross, times + h, start[m:]) - training.test(cross, times - h, start[m:])
+    ) / (2 * h)
+
+    def right_side(rate: float) -> Tensor:
+        return -rate * (training.train(times) - y) @ cross.T
+
+    run.claim(
+        "A-59",
+        r"\Phi=C(t)y+(\Phi_0-C(t)\Phi_0(X)) \text{ solves } \dot\Phi=-\frac2m\sum_i"
+        r"K^\infty(\cdot,x^{(i)})(\Phi(x^{(i)})-y^{(i)}): \text{ largest residual}",
+        promised=0,
+        relation="==",
+        measured=(change - right_side(2 / m)).abs().max(),
+        tolerance=1e-5,
+        control=Control("1/m instead of 2/m", (change - right_side(1 / m)).abs().max()),
+    )
+    exponentials = torch.stack(
+        [torch.linalg.matrix_exp(-2 * square * t / m) for t in times.tolist()]
+    )
+    halves = torch.stack([torch.linalg.matrix_exp(-square * t / m) for t in times.tolist()])
+    error = training.train(times) - y
+    run.claim(
+        "A-59",
+        r"\Phi(X,\Theta(t))-y=e^{-2\bar Kt/m}(\Phi_0(X)-y): \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(error - exponentials @ (start[:m] - y)).abs().max(),
+        tolerance=1e-10,
+        control=Control(
+            "without the 2 in the exponent", (error - halves @ (start[:m] - y)).abs().max()
+        ),
+    )
+
+
+def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) -> None:
+    """What the start leaves behind: mean zero, and no variance on the training inputs."""
+    m = len(y)
+    points = torch.cat([x, grid])
+    covariance, kernel = wide_kernels(points, STEEPNESS)
+    training = KernelTraining(kernel[:m, :m], y, rate=2 / m)
+    influence = training.influence(kernel[m:, :m], 1.0)
+    with torch.no_grad():
+        starts = SideBySide(draws, 256, run.generator)(points)
+    left = (starts[m:] - influence @ starts[:m]).mean(0)
+    first_term = (influence @ y).abs().mean()
+    centred, shifted = (mean_interval(v, CONFIDENCE) for v in (left, left + first_term))
+    run.claim(
+        "A-59",
+        r"\mathbb E\bigl[\Phi(\cdot,\Theta_0)-C(t)\Phi_0(X)\bigr]=0 \text{ (average over inputs)}",
+        promised=0,
+        relation="~",
+        measured=centred.estimate,
+        interval=centred,
+        reason=f"{draws} networks of width 256 at t = 1",
+        control=Control(
+            "the first term, C(t)y in absolute value, is added",
+            shifted.estimate,
+            interval=shifted,
+        ),
+    )
+
+    def spread(time: float) -> Tensor:
+        law = law_of_training(kernel, y, time, initial=covariance, rate=2 / m)
+        return law.covariance.diagonal()[:m]
+
+    late = 20 / float(training.eigenvalues[0] * 2 / m)
+    run.claim(
+        "A-59",
+        r"\mathrm{var}\,\Phi(x^{(i)},\Theta(t))\to0 \text{ on the training inputs}",
+        promised=0,
+        relation="==",
+        measured=torch.stack([spread(late), spread(math.inf)]),
+        tolerance=1e-12,
+        reason=f"at t = {late:.3g} and at infinity",
+        control=Control("at t = 1", spread(1.0)),
+    )
+
+
+def widening(
+    run: Run, x: Tensor, y: Tensor, grid: Tensor, widths: list[int], networks: int
+) -> WidthSweep:
+    """Networks under gradient flow against the closed form with the kernel of infinite width."""
+    m = len(y)
+    points = torch.cat([x, grid])
+    covariance, kernel = wide_kernels(points, STEEPNESS)
+    times = torch.linspace(0.25, 5, 20, dtype=torch.float64)
+    targets = y[:, None].expand(m, networks).contiguous()
+    deviations, last_layer, example = [], [], {}
+    for width in run.track(widths, "widths"):
+        model = SideBySide(networks, width, run.generator)
+        problem = Problem(model, (x, targets), task="regression")
+        # the loss is a mean over the networks as well, which slows each of them down
+        path = gradient_flow(problem, networks * times, rtol=1e-5, atol=1e-6)
+        with torch.no_grad():
+            start = model(points)
+            flow = torch.stack(
+                [problem.function(path.parameters(k), points) for k in range(len(times))]
+            )
+        closed, other = (
+            KernelTraining(k[:m, :m], targets, start[:m], rate=2 / m).test(k[:, :m], times, start)
+            for k in (kernel, covariance)
+        )
+        deviations.append(float((flow - closed).square().mean().sqrt()))
+        last_layer.append(float((flow - other).square().mean().sqrt()))
+        example[width] = (
+            torch.cat([start[None], flow])[..., 0],
+            torch.cat([start[None], closed])[..., 0],
+        )
+    slope, control = fit_slope(widths, deviations), fit_slope(widths, last_layer)
+    run.claim(
+        "A-59",
+        r"\text{gradient flow of a network of width } N \text{ is within } O(N^{-1/2})"
+        r" \text{ of the closed form: exponent}",
+        promised=-0.5,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        reason=f"{networks} networks of each width, root mean square over inputs and times",
+        control=Control("the kernel of the last layer only", control.estimate, interval=control),
+    )
+    run.table(
+        "widths",
+        ["width", "distance from the closed form", "with the last layer's kernel"],
+        [list(row) for row in zip(widths, deviations, last_layer, strict=True)],
+        caption="Root mean square over inputs, times and networks.",
+    )
+    return WidthSweep(widths, deviations, example, torch.cat([torch.zeros(1), times]))
+
+
+def _jacobian(problem: Problem, parameters: Parameters, x: Tensor) -> Tensor:
+    """Derivatives of the outputs by all parameters, ``[n, p]``."""
+    made: Parameters = torch.func.jacrev(lambda p: problem.function(p, x).flatten())(parameters)
+    return torch.cat([part.reshape(len(x), -1) for part in made.values()], 1)
+
+
+def _losses(problem: Problem, points: Tensor) -> Tensor:
+    objective = problem.objective(problem.train)
+    with torch.no_grad():
+        return torch.stack([objective(unflatten(p, problem.parameters)) for p in points])
+
+
+def _distance(theta: Tensor, path: ParameterPath) -> float:
+    """How far parameters are from the flow at the third of its times, where both end."""
+    return float((theta - path.points[2]).norm())
+
+
+def _derivative(values: Tensor, h: float) -> Tensor:
+    """The derivative at the first of four equidistant values, to third order."""
+    a, b, c, d = values.detach().unbind()
+    return (-11 * a + 18 * b - 9 * c + 2 * d) / (6 * h)
+
+
+def plot_dynamics(
+    axes: Any, problem: Problem, path: ParameterPath, bound: Tensor, sweep: WidthSweep
+) -> None:
+    left, middle, right = axes[0]
+    theta, direction = flatten(problem.parameters), descent_direction(problem)
+    left.semilogy(path.times, path.losses, color=COLOURS[0], label="gradient flow")
+    for k, count in enumerate((3, 5)):
+        step = float(path.times[4]) / count
+        losses = _losses(problem, trajectory(direction, theta, [step] * (4 * count)))
+        moments = torch.arange(4 * count + 1) * step
+        style = {"color": COLOURS[1 + k], "markersize": 3, "linewidth": 0.8}
+        left.semilogy(moments, losses, "o-", label=f"descent, η = {step:.2g}", **style)
+    left.semilogy(path.times, bound, "--", color="0.4", label="bound")
+    left.minorticks_off()
+    left.set(xlabel="t", ylabel="risk", title="a small network")
+    left.legend(fontsize=7)
+    for k, width in enumerate((sweep.widths[0], sweep.widths[-1])):
+        flow, closed = sweep.example[width]
+        for i, point in enumerate((7, 19, 34)):
+            label = f"width {width}" if i == 0 else None
+            middle.plot(sweep.times, flow[:, point], color=COLOURS[k], label=label)
+            middle.plot(sweep.times, closed[:, point], "k:", linewidth=1.2)
+    middle.plot([], [], "k:", linewidth=1.2, label="closed form")
+    middle.set(xlabel="t", ylabel="output", title="wide networks at three inputs")
+    middle.legend(fontsize=7)
+    right.loglog(sweep.widths, sweep.deviations, "o-", label="distance")
+    guide = [sweep.deviations[0] * math.sqrt(sweep.widths[0] / w) for w in sweep.widths]
+    right.loglog(sweep.widths, guide, "--", color="0.4", label="slope -1/2")
+    right.set_xticks(sweep.widths, [str(n) for n in sweep.widths])
+    right.minorticks_off()
+    right.set(xlabel="width", ylabel="root mean square", title="distance from the closed form")
+    right.legend(fontsize=7)

@@ -1,0 +1,289 @@
+"""How finite networks approach the tangent kernel's limit, and which parametrisation has one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.kernels.dynamics import DescentRule, KernelTraining
+from torchtheory.kernels.infinite_width import limit_kernels
+from torchtheory.kernels.parametrization import ScaledLinear, Scaling, ntk_mlp
+from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.nets.feedforward import mlp
+from torchtheory.nets.labelled import at_least
+from torchtheory.training.initialization import initialize
+
+BIAS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A training run beside the closed form: outputs on test points ``[times, m]``."""
+
+    times: Tensor
+    network: Tensor
+    limit: Tensor
+
+    @property
+    def deviation(self) -> float:
+        """Largest distance over time, relative to how far the outputs move."""
+        moved = (self.limit[-1] - self.limit[0]).norm()
+        return float((self.network - self.limit).norm(dim=1).max() / moved)
+
+
+@lab(
+    "tangent-kernel-width-limit",
+    room="kernels",
+    covers=["M-13", "M-20", "A-58"],
+    title="The tangent kernel of wide networks: its limit, the rate, and the frozen dynamics",
+    errata=["ntk-parametrisation-own-width", "tangent-kernel-ordinary-parametrisation"],
+    full={"widths": (32, 64, 128, 256, 512, 1024), "networks": 12, "trained": 16_384},
+)
+def tangent_kernel_width_limit(
+    run: Run, widths: tuple[int, ...] = (32, 128, 512), networks: int = 8, trained: int = 4096
+) -> None:
+    """Networks in neural tangent parametrisation of growing width against the infinite one.
+
+    The empirical kernel of random networks of depth 3 approaches the recursion's like 1/√n. The
+    same networks in the ordinary parametrisation, with the variance in the initialisation, have a
+    kernel that grows like n. A wide network trained by gradient descent follows the closed form
+    with the frozen limit kernel; a narrow one does not. Look at the right panel: outputs on
+    test points over time, dots for the network, lines for the limit.
+    """
+    at_least(networks, 2, "networks")
+    at_least(trained, 64, "trained")
+    x = nn.functional.normalize(run.randn(6, 4), dim=1) * 2
+    first_layer(run)
+    errors, sizes = convergence(run, x, widths, networks)
+    wide, narrow = dynamics(run, x, trained)
+    run.table(
+        "widths",
+        ["width", "relative error", "mean diagonal, ordinary parametrisation"],
+        [
+            (w, float(torch.tensor(e).square().mean().sqrt()), sum(s) / len(s))
+            for w, e, s in zip(widths, errors, sizes, strict=True)
+        ],
+        caption=f"Empirical tangent kernel of {networks} ReLU networks of depth 3 on six points.",
+    )
+    run.figure(
+        "width-limit",
+        lambda axes: plot_limit(axes, widths, errors, sizes, wide, narrow, trained),
+        caption="Left: distance of the empirical kernel from the limit, each dot a network, and "
+        "the kernel's size in the ordinary parametrisation. Right: training a wide and a narrow "
+        "network (dots) beside the closed form (lines), three test points.",
+        grid=(1, 3),
+        size=(13, 3.8),
+    )
+
+
+def first_layer(run: Run) -> None:
+    """The covariance of first-layer units, under each scaling."""
+    x = run.randn(2, 5)
+    inner = float(x[0] @ x[1])
+    promised = {"unscaled_input": 2 * inner + BIAS, "fan_in": 2 * inner / 5 + BIAS}
+
+    def units(scaling: Scaling, width: int) -> Interval:
+        chosen = {"bias_variance": BIAS, "random": run.generator, "dtype": torch.float64}
+        net = ntk_mlp([5, width, 1], scaling=scaling, **chosen)  # type: ignore[arg-type]
+        layer = net[0]
+        assert isinstance(layer, ScaledLinear)
+        with torch.no_grad():
+            return mean_interval(layer(x).prod(0))
+
+    literal = units("fan_out", 20_000)
+    for scaling, words in (
+        (
+            "unscaled_input",
+            r"\sigma_w^2\langle x,x'\rangle+\sigma_b^2 \text{ (first layer unscaled)}",
+        ),
+        ("fan_in", r"\sigma_w^2\langle x,x'\rangle/d+\sigma_b^2 \text{ (divided by } \sqrt d)"),
+    ):
+        found = units(scaling, 20_000)  # type: ignore[arg-type]
+        run.claim(
+            "M-13",
+            rf"\mathbb E f^1_i(x)f^1_i(x')=\Sigma^1(x,x')={words}",
+            promised=promised[scaling],
+            relation="~",
+            measured=found.estimate,
+            interval=found,
+            reason="20000 independent units of one layer, 99 % interval",
+            control=Control(
+                "divided by the root of its own width", literal.estimate, interval=literal
+            ),
+        )
+    run.erratum(
+        "ntk-parametrisation-own-width",
+        r"f^1=\frac{\sigma_w}{\sqrt{n_1}}W^1x+\sigma_bb^1 \text{ has the covariance } "
+        r"\sigma_w^2\langle x,x'\rangle+\sigma_b^2",
+        promised=promised["unscaled_input"],
+        relation="~",
+        measured=literal.estimate,
+        interval=literal,
+        reason=f"width 20000: what is left is σ_b² = {BIAS:g}",
+    )
+
+
+def convergence(
+    run: Run, x: Tensor, widths: tuple[int, ...], networks: int
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Relative errors of the empirical kernel, and its size in the usual parametrisation."""
+    limit = limit_kernels(x, depth=3, bias_variance=BIAS).ntk
+    errors: list[list[float]] = []
+    sizes: list[list[float]] = []
+    grown: list[float] = []
+    level: list[float] = []
+    usual_networks = max(2, networks // 3)
+    for width in run.track(widths, "widths"):
+        here, size = [], []
+        for place in range(networks):
+            net = ntk_mlp(
+                [4, width, width, 1], bias_variance=BIAS, random=run.generator, dtype=torch.float64
+            )
+            kernel = empirical_ntk(net, x, outputs="trace")
+            here.append(float((kernel - limit).norm() / limit.norm()))
+            level.append(float(kernel.diagonal().mean()))
+            if place >= usual_networks:
+                continue
+            usual = mlp([4, width, width, 1], random=run.generator)
+            initialize(usual, "he", random=run.generator)
+            kernel = empirical_ntk(usual, x, outputs="trace")
+            size.append(float(kernel.diagonal().mean()))
+            grown.append(float((kernel - limit).norm() / limit.norm()))
+        errors.append(here)
+        sizes.append(size)
+    repeated = [w for w in widths for _ in range(networks)]
+    fewer = [w for w in widths for _ in range(usual_networks)]
+    falling = fit_slope(repeated, [e for row in errors for e in row])
+    flat = fit_slope(repeated, level)
+    away = fit_slope(fewer, grown)
+    growing = fit_slope(fewer, [e for row in sizes for e in row])
+    run.claim(
+        "M-20, A-58",
+        r"\|\hat\Theta_0-\Theta\|_F/\|\Theta\|_F\sim n^{-1/2}",
+        promised=-0.5,
+        relation="slope",
+        measured=falling.estimate,
+        interval=falling,
+        reason=f"{networks} networks at each of the widths {min(widths)} to {max(widths)}, depth "
+        "3, ReLU; the error halves when the width is quadrupled",
+        control=Control("the ordinary parametrisation", away.estimate, interval=away),
+    )
+    run.claim(
+        "A-58",
+        r"\text{ordinary parametrisation: } K_{\Theta_0}(x,x)\sim n",
+        promised=1.0,
+        relation="slope",
+        measured=growing.estimate,
+        interval=growing,
+        tolerance=0.05,
+        reason="weights N(0, 2/N), the gradients of the hidden weights and of the last layer are "
+        "sums over the width",
+        control=Control("neural tangent parametrisation", flat.estimate, interval=flat),
+    )
+    first, last = (sum(row) / len(row) for row in (sizes[0], sizes[-1]))
+    run.erratum(
+        "tangent-kernel-ordinary-parametrisation",
+        rf"K_{{\Theta_0}} \text{{ converges: equal at widths {widths[0]} and {widths[-1]}}}",
+        promised=first,
+        relation="==",
+        measured=last,
+        tolerance=1.0,
+        reason=f"mean of K(x,x): {first:.0f} and {last:.0f}",
+    )
+    return errors, sizes
+
+
+def dynamics(run: Run, x: Tensor, trained: int) -> tuple[Course, Course]:
+    """A wide and a narrow network beside the closed form with the limit kernel."""
+    test = nn.functional.normalize(run.randn(3, 4), dim=1) * 2
+    y = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
+    wide = train_beside(run, x, y, test, trained)
+    narrow = train_beside(run, x, y, test, 8)
+    run.claim(
+        "M-20",
+        r"\dot f_t(x)=-\Theta(x,X)\bigl(f_t(X)-y\bigr): \text{ largest distance of the trained "
+        r"network from it, relative to how far it moves}",
+        promised=0.05,
+        relation="<=",
+        measured=wide.deviation,
+        reason=f"one hidden layer of {trained} ReLU units, gradient descent on all parameters, "
+        "three test points",
+        control=Control("8 units", narrow.deviation),
+    )
+    return wide, narrow
+
+
+def train_beside(run: Run, x: Tensor, y: Tensor, test: Tensor, width: int) -> Course:
+    net = ntk_mlp([4, width, 1], bias_variance=BIAS, random=run.generator, dtype=torch.float64)
+    both = torch.cat([x, test])
+    kernel = limit_kernels(both, depth=2, bias_variance=BIAS).ntk
+    train, cross = kernel[: len(x), : len(x)], kernel[len(x) :, : len(x)]
+    step = 0.2 / float(torch.linalg.eigvalsh(train)[-1])
+    count = 300
+    with torch.no_grad():
+        start = net(both)[:, 0]
+    optimizer = torch.optim.SGD(net.parameters(), lr=step)
+    kept = [start[len(x) :]]
+    for _ in range(count):
+        optimizer.zero_grad()
+        outputs = net(both)[:, 0]
+        (0.5 * (outputs[: len(x)] - y).square().sum()).backward()
+        optimizer.step()
+        kept.append(outputs[len(x) :].detach())
+    # kept[k + 1] was computed before step k + 1: it is the output after k steps
+    network = torch.stack(kept[1:])
+    times = torch.arange(count, dtype=torch.float64)
+    closed = KernelTraining(train, y, start[: len(x)], rule=DescentRule(step))
+    limit = closed.test(cross, times, start[len(x) :])
+    return Course(times, network, limit)
+
+
+def plot_limit(
+    axes: Any,
+    widths: tuple[int, ...],
+    errors: list[list[float]],
+    sizes: list[list[float]],
+    wide: Course,
+    narrow: Course,
+    trained: int,
+) -> None:
+    left, middle, right = axes[0]
+    for width, row in zip(widths, errors, strict=True):
+        left.loglog([width] * len(row), row, "o", color=COLOURS[0], ms=3, alpha=0.7)
+    means = [math.exp(sum(math.log(e) for e in row) / len(row)) for row in errors]
+    guide = [means[0] * (w / widths[0]) ** -0.5 for w in widths]
+    left.loglog(widths, guide, "--", color="grey", label="slope -1/2")
+    left.loglog(
+        widths,
+        [sum(s) / len(s) / 100 for s in sizes],
+        "s-",
+        color=COLOURS[1],
+        label="ordinary: K(x,x)/100",
+    )
+    left.set_xticks(widths, [str(w) for w in widths])
+    left.set_xticks([], minor=True)
+    left.set_xlabel("width n")
+    left.set_ylabel("relative error of the kernel")
+    left.legend()
+    for panel, course, title in (
+        (middle, wide, f"{trained} hidden units"),
+        (right, narrow, "8 hidden units"),
+    ):
+        some = torch.linspace(1, len(course.times) - 1, 20).long()
+        for point in range(course.limit.shape[1]):
+            panel.plot(course.times, course.limit[:, point], color=COLOURS[point])
+            panel.plot(
+                course.times[some], course.network[some, point], ".", color=COLOURS[point], ms=5
+            )
+        panel.set_title(title)
+        panel.set_xlabel("step")
+        panel.set_ylabel("output on test points")
