@@ -153,7 +153,7 @@ def _loss_derivatives(problem: Problem, samples: Samples) -> tuple[Tensor, Tenso
     def derivatives(values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return torch.func.grad(loss)(values, target), torch.func.hessian(loss)(values, target)
 
-    flat = outputs.flatten(1)
+    flat = outputs.reshape(len(outputs), -1)
     try:
         slopes, hessians = torch.func.vmap(derivatives)(flat, samples.y)
     except (RuntimeError, NotImplementedError):  # a loss of the user's that vmap cannot batch

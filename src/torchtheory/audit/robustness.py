@@ -1,4 +1,4 @@
-"""Findings about sensitivity: layer norms and the Lipschitz constant."""
+"""Findings about sensitivity: layer norms, the Lipschitz constant, and what margins certify."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.audit.hypotheses import chain, deterministic, floating_inputs, has_parameters
+from torchtheory.audit.hypotheses import (
+    chain,
+    classification,
+    deterministic,
+    floating_inputs,
+    has_parameters,
+)
 from torchtheory.core.finding import FindingRecord, finding
 from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.samples import Samples
 from torchtheory.robustness.lipschitz import jacobian_norms, layer_norms
+from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
+
+#: Samples attacked for the certified radius.
+ATTACKED = 64
+
+#: What rounding may add to a radius: that of a linear classifier is the distance itself.
+ROUNDING = 1e-3
 
 
 @finding(
@@ -19,7 +34,7 @@ from torchtheory.robustness.lipschitz import jacobian_norms, layer_norms
     section="Signal propagation",
     title="Layer norms and the Lipschitz constant",
     cost="gradient",
-    covers=["L-016", "L-005"],
+    covers=["L-016"],
     needs=[has_parameters, deterministic, floating_inputs, chain],
 )
 def lipschitz(problem: Problem, record: FindingRecord) -> None:
@@ -49,14 +64,7 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
         tolerance=1e-4,
         reason=f"largest spectral norm of the Jacobian at {len(points)} points: training samples "
         "and random points between pairs of them",
-    )
-    record.claim(
-        "L-005",
-        r"\|W_\ell\|_2 \le \|W_\ell\|_F",
-        promised=[n.frobenius for n in weighted if n.frobenius is not None],
-        relation="<=",
-        measured=[n.lipschitz for n in weighted],
-        tolerance=1e-5,
+        control=_uncounted_layer(problem, points[norms.argmax()][None], product, largest),
     )
     values = norms.cpu().numpy()
     record.figure(
@@ -71,6 +79,24 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
         f"amplification found is {largest:.3g} ({product / largest:.3g} times less)."
         if largest > 0
         else f"The output does not depend on the input (product bound {product:.3g})."
+    )
+
+
+def _uncounted_layer(
+    problem: Problem, point: Tensor, product: float, largest: float
+) -> Control | None:
+    """The network behind a layer that amplifies its inputs and is not in the product."""
+    if not 0 < largest < math.inf or not 0 < product < math.inf:
+        return None  # no amplification makes a constant network steep
+    scale = 2 * product / largest
+
+    def behind(x: Tensor) -> Tensor:
+        return problem.function(problem.parameters, scale * x)[0].reshape(-1)
+
+    jacobian = torch.func.jacrev(behind)(point / scale).flatten(1).double()
+    return Control(
+        f"behind a layer that multiplies its inputs by {scale:.3g}, left out of the product",
+        float(torch.linalg.matrix_norm(jacobian, 2)),
     )
 
 
@@ -91,3 +117,118 @@ def _plot(ax: Any, values: Any, product: float) -> None:
         ax.set_xscale("log")
     ax.set(xlabel="spectral norm of the Jacobian", ylabel="points")
     ax.legend(loc="upper center")
+
+
+@finding(
+    "certified-radius",
+    section="Margins",
+    title="How far an input must move to change its class",
+    cost="gradient",
+    covers=["D-08", "L-016"],
+    needs=[classification, has_parameters, deterministic, floating_inputs, chain],
+)
+def certified_radius(problem: Problem, record: FindingRecord) -> None:
+    """The perturbation that the margin excludes against the smallest one that a search finds."""
+    name, samples = _correct_samples(problem, record)
+    statement = (
+        r"\|\delta\|_2 < r(x) = \min_{c \ne y} \frac{f_y(x) - f_c(x)}{\mathrm{Lip}(f_y - f_c)} "
+        r"\Rightarrow \text{the class stays:}\ \|\delta\|_2 / r(x) \text{ of every } \delta "
+        r"\text{ found}"
+    )
+    if len(samples) == 0:
+        record.not_applicable(["D-08", "L-016"], statement, f"every {name} sample is misclassified")
+        return
+    radii = certified_radii(problem, samples)
+    distances = boundary_distances(problem, samples)
+    found = torch.isfinite(distances)
+    if not bool(found.any()):
+        record.not_applicable(
+            ["D-08", "L-016"],
+            statement,
+            "no perturbation was found that changes a class, so there is nothing to compare the "
+            "certificate with",
+        )
+        return
+    slopes = problem.margins(samples).double() / distances
+    share = float((radii / distances)[found].median())
+    record.claim(
+        ["D-08", "L-016"],
+        statement,
+        promised=1.0,
+        relation=">=",
+        measured=(distances / radii)[found],
+        tolerance=ROUNDING,
+        reason=f"{int(found.sum())} {name} samples; at the median one the radius is {share:.2g} "
+        "times the smallest perturbation found",
+        control=Control(
+            "Lip understated: half of the steepest slope that the search met",
+            (slopes[found].max() / 2 / slopes)[found],
+        ),
+    )
+    size = float(distances.median())
+    certified = float((radii > (1 + ROUNDING) * size).double().mean())
+    record.claim(
+        ["D-08", "L-016"],
+        r"\text{share of samples certified at } \varepsilon \le "
+        r"\text{share that the search leaves unchanged}",
+        promised=certified,
+        relation=">=",
+        measured=float((distances > size).double().mean()),
+        trivial=0.0,
+        reason=f"ε = {size:.3g}, the median of the perturbations found"
+        + ("" if certified else "; the certificate reaches no sample there"),
+    )
+    _tabulate_radii(record, name, radii, distances)
+    record.headline(
+        f"A perturbation of Euclidean length {size:.3g} is enough to change the class of half of "
+        f"{len(samples)} correctly classified {name} samples; the margins rule out those below "
+        f"{float(radii.median()):.3g} at the median sample"
+        + (", which says next to nothing." if share < 0.01 else ".")
+    )
+
+
+def _correct_samples(problem: Problem, record: FindingRecord) -> tuple[str, Samples]:
+    """Some samples that the model classifies correctly, of the test data if there is any."""
+    name, samples = ("train", problem.train) if problem.test is None else ("test", problem.test)
+    correct = (~problem.errors(samples)).nonzero().flatten().cpu()
+    order = torch.randperm(len(correct), generator=record.generator)[:ATTACKED]
+    chosen = correct[order].to(samples.x.device)
+    return name, Samples(samples.x[chosen], samples.y[chosen])
+
+
+def _tabulate_radii(record: FindingRecord, name: str, radii: Tensor, distances: Tensor) -> None:
+    levels = torch.tensor([0.0, 0.1, 0.5, 0.9, 1.0], dtype=torch.float64, device=radii.device)
+    rows = [
+        (what, *[float(q) for q in torch.quantile(values, levels, interpolation="lower")])
+        for what, values in (("certified", radii), ("found", distances))
+    ]
+    record.table(
+        "radii",
+        ("perturbation", "smallest", "10 %", "median", "90 %", "largest"),
+        rows,
+        caption=f"Euclidean lengths, {len(radii)} correctly classified {name} samples.",
+    )
+    pairs = [
+        (float(r), float(d))
+        for r, d in zip(radii, distances, strict=True)
+        if 0 < r < math.inf and 0 < d < math.inf
+    ]
+    if not pairs:
+        return
+    record.figure(
+        "radii",
+        lambda ax: _plot_radii(ax, pairs),
+        caption="Every sample: the radius its margin certifies, and the smallest perturbation "
+        "found that changes its class. Below the line the certificate would be false.",
+        size=(5, 3.6),
+    )
+
+
+def _plot_radii(ax: Any, pairs: list[tuple[float, float]]) -> None:
+    certified, found = zip(*pairs, strict=True)
+    ends = [min(certified) / 1.5, max(found) * 1.5]
+    ax.loglog(certified, found, "o", markersize=4, alpha=0.6, label="samples")
+    ax.loglog(ends, ends, color="0.4", linewidth=1, label="certified = found")
+    ax.set(xlabel="certified radius", ylabel="smallest perturbation found")
+    ax.minorticks_off()
+    ax.legend(loc="lower right")

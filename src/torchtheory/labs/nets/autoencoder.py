@@ -330,4 +330,6 @@ def plot_digits(
     right.imshow(picture, cmap="gray_r", vmin=0, vmax=1)
     right.set_yticks([4.5, 14.5, 24.5], ["original", "4 numbers", "16 numbers"])
     right.set_xticks([])
+    right.tick_params(length=0)
+    right.spines[:].set_visible(False)
     right.grid(False)

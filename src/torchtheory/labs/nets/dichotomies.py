@@ -284,7 +284,7 @@ def plot_capacity(axis: Any, measured: list[tuple[int, Interval]], features: int
         load, share = capacity_curve(n, largest_load=4.0)
         axis.plot(load, share, label=f"n = {n}")
     load, share = capacity_curve(features, largest_load=4.0)
-    axis.plot(load, share, color="black", linewidth=0.8, linestyle=":")
+    axis.plot(load, share, color="black", linewidth=0.8, linestyle=":", label=f"n = {features}")
     x = [s / features for s, _ in measured]
     y = [i.estimate for _, i in measured]
     spread = [[i.estimate - i.low for _, i in measured], [i.high - i.estimate for _, i in measured]]

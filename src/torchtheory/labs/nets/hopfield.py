@@ -258,7 +258,7 @@ def hopfield_dynamics(
         for panel, walk, title in zip(
             axes[0],
             (descent, asymmetric, negative),
-            ("symmetric, w_ii ≥ 0", "not symmetric", "diagonal below zero"),
+            (r"symmetric, $w_{ii}\geq0$", "not symmetric", "diagonal below zero"),
             strict=True,
         ):
             steps = torch.arange(len(walk.energies)) / n

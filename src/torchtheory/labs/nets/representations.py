@@ -293,7 +293,7 @@ def plot_coordinates(axes: Any, y: Tensor, *panels: Tensor) -> None:
         axis.locator_params(nbins=5)
         axis.set_xlabel(across)
         axis.set_ylabel(up)
-    axes[0, 0].legend(loc="upper right", fontsize=7)
+    axes[0, 0].legend(loc="center", frameon=True)  # inside the rings
 
 
 def draw_line(axis: Any, w: Tensor, b: Tensor, points: Tensor) -> None:

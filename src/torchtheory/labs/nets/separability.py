@@ -371,8 +371,9 @@ def plot_version_space(axes: Any, x: Tensor, y: Tensor) -> None:
         normal = z[i] / z[i].norm()
         along = torch.stack([-normal[1], normal[0]])
         ends = torch.stack([-2 * along, 2 * along])
-        right.plot(ends[:, 0], ends[:, 1], color=colour)
-        start = 0.8 * along
+        # dashes and steps: two points in one direction have the same line and arrow
+        right.plot(ends[:, 0], ends[:, 1], color=colour, linestyle="--" if i % 2 else "-")
+        start = (0.4 + 0.55 * i / len(x)) * along
         right.annotate(
             "",
             tuple((start + 0.18 * normal).tolist()),
