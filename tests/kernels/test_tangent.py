@@ -260,7 +260,9 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
         torch.randn(4, 4),
     ),
     "hidden use": lambda: (UsedInTheOpenAndHidden(), torch.randn(4, 3)),
-    "looks at values": lambda: (LooksAtValues(), torch.randn(4, 3)),
+    "looks at values": lambda: (
+        LooksAtValues(), torch.randn(4, 3).abs() * torch.tensor([[-1.0], [1], [1], [-1]])
+    ),
 }  # fmt: skip
 
 

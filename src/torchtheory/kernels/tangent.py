@@ -163,8 +163,8 @@ class _Plan:
         by_output = max(rows.bytes_by_output, columns.bytes_by_output) + item * each
         by_sample = max(rows.bytes_by_sample, columns.bytes_by_sample)
         # a quarter to differentiate in, half to keep features in, the rest for tiles
-        fit = (budget // 4 - by_sample) // max(1, by_output)
-        self.classes = blocks(classes, max(1, min(classes, fit)))
+        at_once = (budget // 4 - by_sample) // max(1, by_output)
+        self.classes = blocks(classes, max(1, min(classes, at_once)))
         most = max(s.stop - s.start for s in self.classes)
         self.chunk = max(1, (budget // 4) // max(1, by_sample + most * by_output))
         self.keep = budget // 2
@@ -179,7 +179,11 @@ class _Plan:
             default=1,
         )
         entries = positions * (most**2 if outputs == "full" else most)
-        self.tile = max(1, min(TILE, int((budget // 8 / (3 * item * entries)) ** 0.5)))
+        # several tiles a side, so that the mirror image of most is saved, but not too thin ones
+        thinnest = -(-128 // (most if outputs == "full" else 1))
+        several = max(-(-n // 8), thinnest)
+        fit = int((budget // 8 / (3 * item * entries)) ** 0.5)
+        self.tile = max(1, min(TILE, several, fit))
         self.blocks = (blocks(n, self.block), blocks(m, self.block))
 
 

@@ -259,7 +259,8 @@ class Derivatives(Differentiable):
     def _find_uses(self, x: Tensor, in_parts: bool) -> None:
         """Watch one sample; what cannot be followed, or comes out wrong, is taken as a whole."""
         gradient, cotangent = self.random_gradient(x[:1])
-        names = [k for k in self.names if gradient[k] is not None]  # None: f does not depend on it
+        # one without gradient is not met by this sample; if others meet it, PathsDiffer will say so
+        names = [k for k in self.names if gradient[k] is not None or not in_parts]
         self.whole = [] if in_parts else names
         while True:
             followed = [k for k in names if k not in self.whole]

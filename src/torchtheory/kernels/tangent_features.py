@@ -5,8 +5,8 @@ For a group of parameters used as :math:`y_t = W a_t + b` the kernel is
 .. math:: \sum_{t,s} \langle \tilde a_t, \tilde a'_s \rangle\, \langle g_{ct}, g'_{c's} \rangle,
    \qquad \tilde a = (a, 1),
 
-two Gram matrices multiplied entry by entry (`FACTORS`), or the product of the Jacobians
-:math:`J_c = \sum_t g_{ct} \tilde a_t^\top` (`JACOBIANS`). The first never forms a Jacobian and is
+two Gram matrices multiplied entry by entry (`Factors`), or the product of the Jacobians
+:math:`J_c = \sum_t g_{ct} \tilde a_t^\top` (`Jacobians`). The first never forms a Jacobian and is
 the cheaper one for few positions t; the number of operations decides.
 """
 
