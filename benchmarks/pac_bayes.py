@@ -1,0 +1,135 @@
+"""A PAC-Bayes training step beside an ordinary training step of the same network.
+
+The ordinary step: zero the gradients, forward, logistic loss or cross-entropy, backward, Adam, with
+torch's Adam as it comes ("ordinary", what the trainer does) and with its fused form ("fused"). The
+PAC-Bayes step does the same for the bound, over means *and* variances (twice the parameters), with
+the noise drawn where it arrives ("local", two products for one) or on the weights ("mixed").
+Repetitions are interleaved; the least time of each kind is shown, since others share the machine.
+
+    python benchmarks/pac_bayes.py --threads 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.model import global_randomness_kept
+from torchtheory.generalization.pac_bayes.bound_training import bound_step
+from torchtheory.generalization.pac_bayes.gaussian_prior import GaussianPrior
+from torchtheory.generalization.pac_bayes.stochastic_network import Noise, StochasticNetwork
+
+Step = Callable[[], object]
+
+
+def dense(widths: list[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def convolutional() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 28, 28)),
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 25, 10),
+    )
+
+
+def ordinary(net: nn.Module, x: Tensor, y: Tensor, *, fused: bool) -> Step:
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-4, fused=fused or None)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        outputs = net(x)
+        if outputs.shape[1] == 1:
+            loss = F.binary_cross_entropy_with_logits(outputs, y)
+        else:
+            loss = F.cross_entropy(outputs, y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def certified(net: nn.Module, x: Tensor, y: Tensor, noise: Noise) -> Step:
+    network = StochasticNetwork(net, spread=0.01)
+    prior = GaussianPrior(network.means)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        bound_step(network, prior, x, y, n=55_000, constant=20.0, noise=noise)
+        optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads")
+    parser.add_argument("--steps", type=int, default=5, help="steps in a repetition")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--batch-size", type=int, default=256)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    load = ", ".join(f"{v:.1f}" for v in os.getloadavg())
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {load}")
+    with global_randomness_kept():
+        torch.manual_seed(0)
+        x = torch.rand(arguments.batch_size, 784)
+        two = (torch.rand(arguments.batch_size, 1) > 0.5).float()
+        ten = torch.randint(0, 10, (arguments.batch_size,))
+        cases: list[tuple[str, nn.Module, Tensor]] = [
+            ("784-600-1", dense([784, 600, 1]), two),
+            ("784-600-600-600-1", dense([784, 600, 600, 600, 1]), two),
+            ("784-1200-1200-1", dense([784, 1200, 1200, 1]), two),
+            ("784-600-10", dense([784, 600, 10]), ten),
+            ("two convolutions, 10 classes", convolutional(), ten),
+        ]
+        for name, net, y in cases:
+            steps = {
+                "ordinary": ordinary(net, x, y, fused=False),
+                "fused": ordinary(net, x, y, fused=True),
+                "local": certified(net, x, y, "local"),
+                "mixed": certified(net, x, y, "mixed"),
+            }
+            report(name, steps, arguments.repeats, arguments.steps)
+
+
+def report(name: str, steps: dict[str, Step], repeats: int, count: int) -> None:
+    seconds: dict[str, list[float]] = {kind: [] for kind in steps}
+    for step in steps.values():
+        step()
+    for _ in range(repeats):
+        for kind, step in steps.items():
+            start = time.perf_counter()
+            for _ in range(count):
+                step()
+            seconds[kind].append((time.perf_counter() - start) / count)
+    best = {kind: min(values) for kind, values in seconds.items()}
+    line = f"{name:30s}" + "".join(f" {kind} {1e3 * t:6.1f} ms" for kind, t in best.items())
+    for kind in ("mixed", "local"):
+        line += f"   {kind}: x{best[kind] / best['ordinary']:.2f}"
+        line += f" (fused x{best[kind] / best['fused']:.2f})"
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

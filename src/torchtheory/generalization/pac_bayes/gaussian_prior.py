@@ -1,0 +1,203 @@
+r"""Gaussian priors :math:`P=N(\theta_0,\lambda I)`, and how their scale may be chosen.
+
+A scale picked after the samples were seen is paid for by a union bound over a grid that was fixed
+before (Dziugaite and Roy, 2017): the scales :math:`\lambda_j=ce^{-j/b}`, :math:`j=1,2,\dots`,
+share the failure probability as :math:`\delta_j=6\delta/(\pi^2j^2)`. Here every parameter tensor
+has a scale of its own on its own grid; their costs add up.
+Source: Foundations of Deep Learning, section 9.2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.model import Parameters
+from torchtheory.generalization.pac_bayes.divergences import gaussian_kl
+from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleGrid:
+    r"""The variances :math:`\lambda_j=ce^{-j/b}` a prior may choose from, :math:`j\ge1`.
+
+    Attributes:
+        largest: :math:`c`.
+        precision: :math:`b`, points per factor :math:`e`.
+
+    >>> grid = ScaleGrid(largest=0.1, precision=100)
+    >>> round(grid.variance(100), 6), round(grid.cost(100), 3)
+    (0.036788, 9.708)
+    """
+
+    largest: float = 1.0
+    precision: float = 100.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.largest < math.inf and 0 < self.precision < math.inf):
+            raise InvalidInput("a grid of scales needs a positive largest variance and precision")
+
+    @classmethod
+    def for_size(cls, count: int) -> ScaleGrid:
+        r"""A grid fine enough for ``count`` weights: :math:`b=\sqrt D/4`.
+
+        Being half a step off the best scale costs :math:`D/(16b^2)`, here one nat.
+        """
+        return cls(precision=max(1.0, math.sqrt(count) / 4))
+
+    def variance(self, j: int) -> float:
+        r""":math:`\lambda_j`."""
+        return self.largest * math.exp(-j / self.precision)
+
+    def cost(self, j: int) -> float:
+        r"""What choosing :math:`\lambda_j` adds to the divergence: :math:`\ln(\pi^2j^2/6)`."""
+        return math.log(math.pi**2 * j**2 / 6)
+
+    def nearest(self, variance: float) -> list[int]:
+        """The indices around a variance."""
+        j = math.floor(self.precision * math.log(self.largest / variance))
+        return sorted({max(1, j), max(1, j + 1)})
+
+
+@dataclass(frozen=True, slots=True)
+class PriorChoice:
+    """A prior with its scales settled, and what that costs.
+
+    Attributes:
+        kl: KL(Q‖P), computed in double precision.
+        cost: what the choice of scales adds to it (0 when they were fixed beforehand).
+        variances: by the parameter's name.
+        indices: place of each on its grid; empty when they were fixed.
+    """
+
+    kl: float
+    cost: float
+    variances: dict[str, float]
+    indices: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DivergenceParts:
+    """A divergence, and what its gradient is made of until the weights change."""
+
+    kl: float
+    parts: list[tuple[Tensor, Tensor, Tensor, Tensor, float]]
+
+    @torch.no_grad()
+    def add_gradient(self, factor: float) -> None:
+        r"""Add ``factor`` times the gradient to ``.grad`` of means and log-variances.
+
+        :math:`(\theta-\theta_0)/\lambda` and :math:`\frac12(s/\lambda-1)`; a scale at its best
+        value contributes nothing.
+        """
+        for mean, log_variance, shift, variance, scale in self.parts:
+            for tensor, part, weight in (
+                (mean, shift, factor / scale),
+                (log_variance, variance, factor / (2 * scale)),
+            ):
+                if tensor.grad is None:
+                    tensor.grad = torch.zeros_like(tensor)
+                tensor.grad.add_(part, alpha=weight)
+            assert log_variance.grad is not None
+            log_variance.grad.sub_(factor / 2)
+
+
+class GaussianPrior:
+    r""":math:`N(\theta_0,\operatorname{diag}\lambda)` with one variance a parameter tensor.
+
+    Args:
+        centre: :math:`\theta_0` by the parameter's name.
+        variances: fixed without looking at the samples of the bound; None to choose them from
+            :meth:`ScaleGrid.for_size` after the fact, which :meth:`settle` charges for.
+
+    >>> net = torch.nn.Linear(3, 1)
+    >>> network = StochasticNetwork(net, spread=0.1)
+    >>> prior = GaussianPrior(dict(network.means), {"weight": 0.01, "bias": 0.01})
+    >>> round(prior.settle(network).kl, 6)
+    0.0
+    """
+
+    def __init__(self, centre: Parameters, variances: dict[str, float] | None = None) -> None:
+        self.centre = {k: v.detach().clone() for k, v in centre.items()}
+        self.variances = variances
+        self._buffers: dict[str, tuple[Tensor, Tensor]] = {}
+        self.grids = {k: ScaleGrid.for_size(v.numel()) for k, v in self.centre.items()}
+        if variances is not None:
+            if variances.keys() != self.centre.keys():
+                raise ShapeMismatch("there must be one prior variance for every parameter tensor")
+            if not all(0 < v < math.inf for v in variances.values()):
+                raise InvalidInput("prior variances must be positive numbers")
+
+    def divergence(self, network: StochasticNetwork) -> Tensor:
+        r"""KL(Q‖P), differentiable, in the network's precision.
+
+        Scales that are not fixed take their best value :math:`\lambda=
+        (\sum_is_i+\|\theta-\theta_0\|^2)/D`, between the points of the grid.
+        """
+        total = torch.zeros(()).to(network.means[network.names[0]])
+        for name, mean in network.means.items():
+            variance, centre = network.log_variances[name].exp(), self.centre[name]
+            if self.variances is None:
+                scale = (variance.sum() + (mean - centre).square().sum()) / mean.numel()
+            else:
+                scale = torch.full_like(total, self.variances[name])
+            total = total + gaussian_kl(mean, variance, centre, scale)
+        return total
+
+    @torch.no_grad()
+    def divergence_parts(self, network: StochasticNetwork) -> DivergenceParts:
+        """The same number with its gradient in closed form, in a few passes over the weights."""
+        kl, parts = 0.0, []
+        for name, mean in network.means.items():
+            log_variance, count = network.log_variances[name], mean.numel()
+            shift, variance = self._scratch(name, mean)
+            torch.sub(mean, self.centre[name], out=shift)
+            torch.exp(log_variance, out=variance)
+            flat = shift.view(-1)
+            sums = torch.stack([torch.dot(flat, flat), variance.sum(), log_variance.sum()])
+            distance, total, logarithms = sums.tolist()
+            moment = distance + total
+            scale = moment / count if self.variances is None else self.variances[name]
+            kl += 0.5 * (moment / scale - count + count * math.log(scale) - logarithms)
+            parts.append((mean, log_variance, shift, variance, scale))
+        return DivergenceParts(kl, parts)
+
+    def _scratch(self, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Two tensors to compute in: fresh memory every step would cost more than the step."""
+        if name not in self._buffers:
+            self._buffers[name] = (
+                torch.empty_like(like, memory_format=torch.contiguous_format),
+                torch.empty_like(like, memory_format=torch.contiguous_format),
+            )
+        return self._buffers[name]
+
+    @torch.no_grad()
+    def settle(self, network: StochasticNetwork) -> PriorChoice:
+        """The divergence and its cost at scales on the grid, in double precision."""
+        kl, cost = 0.0, 0.0
+        chosen: dict[str, float] = {}
+        indices: dict[str, int] = {}
+        for name, mean in network.means.items():
+            moments = (
+                mean.detach().double(),
+                network.log_variances[name].detach().double().exp(),
+                self.centre[name].double(),
+            )
+            if self.variances is not None:
+                chosen[name] = self.variances[name]
+                kl += float(gaussian_kl(*moments, chosen[name]))
+                continue
+            grid = self.grids[name]
+            best = float((moments[0] - moments[2]).square().sum() + moments[1].sum())
+            options = [
+                (float(gaussian_kl(*moments, grid.variance(j))), grid.cost(j), j)
+                for j in grid.nearest(best / mean.numel())
+            ]
+            own, charge, j = min(options, key=lambda o: o[0] + o[1])
+            kl, cost = kl + own, cost + charge
+            chosen[name], indices[name] = grid.variance(j), j
+        return PriorChoice(kl, cost, chosen, indices)

@@ -1,0 +1,523 @@
+"""Bias and variance of least squares, exactly, and why the variance peaks where p = n."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.bias_variance import (
+    decompose_estimates,
+    decompose_predictions,
+    excess_risk,
+    gaussian_bias_variance,
+    gaussian_variance_factor,
+)
+from torchtheory.generalization.minimum_norm import design_bias_variance, minimum_norm_weights
+from torchtheory.nets.regression import least_squares
+from torchtheory.optimization.descent import gradient_descent
+from torchtheory.training.shrinkage import early_stopping_factors
+
+
+@lab(
+    "bias-variance-of-least-squares",
+    room="generalization",
+    covers=["M-161", "M-163", "M-164", "M-165", "M-166", "M-167", "M-168"],
+    title="The variance of least squares has a pole where the parameters equal the samples",
+    errata=[
+        "risk-decomposition-first-line",
+        "design-matrix-transposed",
+        "variance-is-not-the-bias",
+    ],
+    full={"trials": 300, "step": 1},
+)
+def bias_variance_of_least_squares(
+    run: Run,
+    samples: int = 32,
+    dimension: int = 128,
+    noise: float = 0.5,
+    trials: int = 100,
+    step: int = 8,
+) -> None:
+    """Least squares on `samples` points with more and more of `dimension` Gaussian features.
+
+    First the identities: the excess risk of a linear model over the features of a network is a
+    norm of the error of its weights, and its mean is bias plus variance for whatever estimator.
+    Then the estimator: ordinary least squares, the exact variance on a given design and over
+    Gaussian designs, and what gradient descent makes of it. Last the curves of bias and variance
+    by number of parameters, simulated beside their exact values. Look at the pole of the variance
+    at p = n, and at gradient descent stopped early, which does not have it.
+    """
+    if samples < 8 or dimension < 2 * samples or trials < 20 or step < 1 or noise <= 0:
+        raise InvalidInput(
+            "take at least 8 samples, twice as many dimensions, 20 trials, step 1 and some noise"
+        )
+    norm_of_the_error(run)
+    two_parts(run, trials)
+    estimator(run)
+    variance_of_least_squares(run, trials)
+    curve = parameters_curve(run, samples, dimension, noise, trials, step)
+    descent(run, samples)
+    run.figure(
+        "bias-variance-by-parameters",
+        lambda axes: plot_curve(axes, curve, samples),
+        caption="Bias and variance by the number p of features in use, exact (lines), and the "
+        "excess risk of simulated fits (dots, medians). Right, the same fits by gradient descent "
+        "that stops after 10 steps, and by ridge regression: without the peak.",
+        grid=(1, 2),
+        size=(10.0, 3.8),
+    )
+
+
+def norm_of_the_error(run: Run) -> None:
+    """R(w) - R* = |w - w*|^2 in the norm of the second moment, for features of a network."""
+    network = nn.Sequential(nn.Linear(3, 12), nn.Tanh(), nn.Linear(12, 6), nn.Tanh()).double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(run.randn(*parameter.shape))
+        phi = network(run.randn(200, 3))  # the law of x: one of 200 points, each equally likely
+    planted, sigma = run.randn(6), 0.7
+    moment = phi.T @ phi / len(phi)
+    weights = planted + run.randn(20, 6)
+
+    def risks(w: Tensor, noise: Tensor) -> Tensor:
+        """Exact risks where the noise is one of the columns of ``noise[200, k]``."""
+        y = (phi @ planted)[:, None] + noise
+        errors: Tensor = (phi @ w.T).T[:, :, None] - y
+        return errors.square().mean((1, 2))
+
+    fair = sigma * torch.tensor([1.0, -1.0]).double().expand(200, 2)
+    tied = sigma * phi[:, :1].sign()  # of mean square sigma^2, and a function of x
+    excess = excess_risk(weights, planted, moment)
+    run.claim(
+        ["M-161", "M-163"],
+        r"R(w)-\sigma^2=(w-w_*)^\top\Sigma(w-w_*)",
+        promised=excess,
+        relation="==",
+        measured=risks(weights, fair) - sigma**2,
+        tolerance=1e-12,
+        reason="features of a tanh network, and a law on 200 points, so that risks are sums",
+        control=Control(
+            "noise of the same size that depends on x", risks(weights, tied) - sigma**2
+        ),
+    )
+    best = least_squares(phi.repeat(2, 1), (phi @ planted + fair.T).reshape(-1)).weight
+    off = least_squares(phi, phi @ planted + tied[:, 0]).weight
+    run.claim(
+        ["M-161", "M-163"],
+        r"R^*=\min_wR(w)=\sigma^2",
+        promised=sigma**2,
+        relation="==",
+        measured=risks(best[None], fair),
+        tolerance=1e-12,
+        control=Control("noise that depends on x", risks(off[None], tied)),
+    )
+    x = run.randn(4000, 6)
+    w = planted + 0.5
+    seen = (x @ (w - planted) - sigma * run.randn(4000)).square() - sigma**2
+    run.claim(
+        "M-163",
+        r"R(w)-\sigma^2=\|w-w_*\|_\Sigma^2",
+        promised=excess_risk(w, planted, torch.eye(6).double()),
+        relation="~",
+        measured=seen.mean(),
+        interval=mean_interval(seen),
+        reason="Gaussian features, 4000 test points",
+    )
+
+
+def two_parts(run: Run, trials: int) -> None:
+    """Mean excess risk = bias + variance, for ridge regression and for a network."""
+    n, p, ridge, sigma = 20, 10, 0.5, 1.0
+    moment = torch.diag(torch.linspace(0.2, 2, p).double())
+    planted = run.randn(p)
+    many = 10 * trials
+    phi = run.randn(many, n, p) * moment.diagonal().sqrt()
+    y = phi @ planted + sigma * run.randn(many, n)
+    gram = phi.mT @ phi + n * ridge * torch.eye(p).double()
+    weights = torch.linalg.solve(gram, phi.mT @ y[..., None])[..., 0]
+    parts = decompose_estimates(weights, planted, moment)
+    excess = excess_risk(weights, planted, moment)
+    run.claim(
+        "M-164",
+        r"\mathbb E\|\bar w-w_*\|_\Sigma^2=\|\mathbb E\bar w-w_*\|_\Sigma^2"
+        r"+\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2",
+        promised=excess.mean(),
+        relation="==",
+        measured=parts.total,
+        tolerance=1e-12,
+        reason=f"ridge regression on {many} samples, expectations over these",
+        control=Control(
+            "the norm of another matrix in one of the two terms",
+            parts.bias + decompose_estimates(weights, planted, torch.eye(p).double()).variance,
+        ),
+    )
+    run.erratum(
+        "risk-decomposition-first-line",
+        r"\mathbb E[R(\bar w)-R^*]=\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2",
+        promised=excess.mean(),
+        relation="==",
+        measured=parts.variance,
+        tolerance=1e-2,
+        reason="ridge regression is biased",
+    )
+    half = many // 2
+    x = run.randn(half, p) * moment.diagonal().sqrt()
+    fresh = ((x * (weights[:half] - planted)).sum(1) - sigma * run.randn(half)).square() - sigma**2
+    second = weights[half:]
+    other = decompose_estimates(second, planted, moment)
+    run.claim(
+        "M-164",
+        r"\mathbb E[R(\bar w)]-R^*=\text{bias}+\text{variance}",
+        promised=other.total,
+        relation="~",
+        measured=fresh.mean(),
+        interval=mean_interval(fresh - excess_risk(second, planted, moment) + other.total),
+        reason=f"a fresh test point for each of {half} samples, the parts from {half} others",
+        control=Control(
+            "variance alone, the estimator being biased",
+            fresh.mean(),
+            promised=other.variance,
+            interval=mean_interval(fresh - excess_risk(second, planted, moment) + other.total),
+        ),
+    )
+    scores = run.randn(30, 50, 4) + run.randn(50, 4)
+    target = torch.eye(4).double()[torch.arange(50) % 4]
+    split = decompose_predictions(scores, target)
+    run.claim(
+        "M-164",
+        r"\mathbb E\|f_S(x)-f_*(x)\|^2=\text{bias}+\text{variance, over all outputs}",
+        promised=(scores - target).square().sum(2).mean(),
+        relation="==",
+        measured=split.total,
+        tolerance=1e-12,
+        reason="score vectors against one-hot targets",
+        control=Control("the bias of one output alone",
+                        decompose_predictions(scores[..., 0], target[:, 0]).bias + split.variance),
+    )  # fmt: skip
+
+
+def estimator(run: Run) -> None:
+    """Ordinary least squares in closed form."""
+    n, p = 30, 8
+    phi, y = run.randn(n, p), run.randn(n)
+    mean = phi.T @ phi / n
+    closed = torch.linalg.solve(mean, phi.T @ y) / n
+    fit = least_squares(phi, y)
+    run.claim(
+        "M-165",
+        r"\bar w=\tfrac1n\bar\Sigma^{-1}\Phi^\top y \text{ minimises } \tfrac1n\|y-\Phi w\|^2",
+        promised=closed,
+        relation="==",
+        measured=fit.weight,
+        tolerance=1e-10,
+        control=Control("a ridge in the inverse",
+                        torch.linalg.solve(mean + 0.1 * torch.eye(p).double(), phi.T @ y) / n),
+    )  # fmt: skip
+    run.claim(
+        "M-165",
+        r"\Phi^\top(y-\Phi\bar w)=0",
+        promised=0.0,
+        relation="==",
+        measured=phi.T @ (y - phi @ closed),
+        tolerance=1e-10,
+        control=Control("weights off by 0.01", phi.T @ (y - phi @ (closed + 0.01))),
+    )
+    wide, y = run.randn(6, 20), run.randn(6)
+    least = minimum_norm_weights(wide, y)
+    free = run.randn(50, 20)
+    others = least + free - (torch.linalg.pinv(wide) @ (wide @ free.T)).T  # they interpolate too
+    run.claim(
+        "M-165",
+        r"p>n:\ \Phi^+y \text{ has the least norm of all } w \text{ with } \Phi w=y",
+        promised=least.norm(),
+        relation=">=",
+        measured=others.norm(dim=1),
+        reason="50 other interpolators",
+        control=Control("another interpolator in the place of the pseudo-inverse's",
+                        others.norm(dim=1), promised=others[0].norm()),
+    )  # fmt: skip
+    run.claim(
+        "M-165",
+        r"\Phi w=y\Rightarrow\|w\|^2=\|\Phi^+y\|^2+\|w-\Phi^+y\|^2",
+        promised=others.square().sum(1),
+        relation="==",
+        measured=least.square().sum() + (others - least).square().sum(1),
+        tolerance=1e-10,
+        control=Control("another interpolator in the place of the pseudo-inverse's",
+                        others[0].square().sum() + (others - others[0]).square().sum(1)),
+    )  # fmt: skip
+    columns = phi.T  # the examples as columns, as the matrix is displayed
+    run.erratum(
+        "design-matrix-transposed",
+        r"\bar\Sigma=\tfrac1n\Phi^\top\Phi \text{ is invertible for } p\le n",
+        promised=n,
+        relation="==",
+        measured=int(torch.linalg.matrix_rank(columns.T @ columns / n)),
+        reason=f"with the examples as columns the product is {n} x {n} and of rank {p}",
+    )
+
+
+def variance_of_least_squares(run: Run, trials: int) -> None:
+    """Theorem 81 on one design, and over Gaussian designs."""
+    n, p, sigma = 24, 12, 0.8
+    root = run.randn(p, p)
+    moment = root @ root.T
+    phi = run.randn(n, p) @ root.T
+    planted = run.randn(p)
+    exact = design_bias_variance(phi, planted, moment, sigma**2)
+    by_theorem = sigma**2 / n * torch.trace(moment @ torch.linalg.inv(phi.T @ phi / n))
+    noise = sigma * run.randn(40 * trials, n)
+    tied = sigma * run.randn(40 * trials, 1) * phi[:, 0].sign()
+
+    def spread(noise: Tensor) -> Tensor:
+        weights = planted + noise @ torch.linalg.pinv(phi).T
+        return excess_risk(weights, planted, moment)
+
+    free, correlated = spread(noise), spread(tied)
+    run.claim(
+        "M-166",
+        r"\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2"
+        r"=\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})",
+        promised=by_theorem,
+        relation="~",
+        measured=free.mean(),
+        interval=mean_interval(free),
+        reason=f"one design, {len(free)} draws of the noise",
+        control=Control("noise that is common to all samples, up to signs", correlated.mean(),
+                        interval=mean_interval(correlated)),
+    )  # fmt: skip
+    run.claim(
+        "M-166",
+        r"\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})=\sigma^2p/n"
+        r" \text{ for } \Sigma=\bar\Sigma",
+        promised=sigma**2 * p / n,
+        relation="==",
+        measured=design_bias_variance(phi, planted, phi.T @ phi / n, sigma**2).variance,
+        tolerance=1e-12,
+        reason="a fixed design: the test points are the training points",
+        control=Control("new test points", exact.variance),
+    )
+    n, p = 100, 50
+    designs = run.randn(trials, n, p)
+    scales = torch.where(run.rand(trials, n, 1) < 0.1, 9.1**0.5, 0.1**0.5)
+    half = run.randn(p)
+    # the same for any covariance: the trace does not see a change of coordinates
+    traces = design_bias_variance(designs, half, torch.eye(p).double(), 1.0).variance
+    heavy = design_bias_variance(designs * scales, half, torch.eye(p).double(), 1.0).variance
+    run.claim(
+        "M-166",
+        r"\tfrac{\sigma^2}n\mathbb E\operatorname{tr}(\Sigma\bar\Sigma^{-1})"
+        r"=\sigma^2\tfrac p{n-p-1} \text{ for Gaussian features}",
+        promised=gaussian_variance_factor(n, p),
+        relation="~",
+        measured=traces.mean(),
+        interval=mean_interval(traces),
+        reason=f"n = {n}, p = {p}, {trials} designs",
+        control=Control("not Gaussian: a tenth of the rows is much longer, same covariance",
+                        heavy.mean(), interval=mean_interval(heavy)),
+    )  # fmt: skip
+    mean = decompose_estimates(planted + noise @ torch.linalg.pinv(phi).T, planted, moment)
+    run.erratum(
+        "variance-is-not-the-bias",
+        r"\|\mathbb E\bar w-w_*\|_\Sigma^2"
+        r"=\tfrac{\sigma^2}n\operatorname{tr}(\Sigma\bar\Sigma^{-1})",
+        promised=by_theorem,
+        relation="==",
+        measured=mean.bias,
+        tolerance=0.1,
+        reason="least squares has no bias: the left side is 0 but for the finite simulation",
+    )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Excess risks by number of parameters."""
+
+    parameters: list[int]
+    bias: list[float]
+    variance: list[float]
+    simulated: list[float]
+    stopped: list[float]
+    ridge: list[float]
+
+
+def parameters_curve(
+    run: Run, n: int, dimension: int, noise: float, trials: int, step: int
+) -> Curve:
+    """Fits with the first p of the features, for every p."""
+    beta = torch.full((dimension,), dimension**-0.5, dtype=torch.float64)
+    x = run.randn(trials, n, dimension)
+    y = x @ beta + noise * run.randn(trials, n)
+    grid = sorted({1, *range(step, dimension + 1, step), n // 2, n, 2 * n, dimension})
+    curve = Curve(grid, [], [], [], [], [])
+    checked = {n // 2, 2 * n, dimension}
+    for p in run.track(grid):
+        rest = float(beta[p:].square().sum())
+        exact = gaussian_bias_variance(n, p, float(beta[:p].square().sum()), rest, noise**2)
+        u, sizes, v = torch.linalg.svd(x[..., :p], full_matrices=False)
+        seen = (u.mT @ y[..., None])[..., 0]
+
+        def excess(
+            factor: Tensor, seen: Tensor = seen, v: Tensor = v, rest: float = rest
+        ) -> Tensor:
+            weights = ((factor * seen)[:, None] @ v)[:, 0]
+            return (weights - beta[: v.shape[-1]]).square().sum(1) + rest
+
+        fitted = excess(1 / sizes)
+        hessian = 2 * sizes.square() / n
+        rate = 1 / float(hessian.max())
+        stopped = excess(early_stopping_factors(hessian, rate, 10) / sizes)
+        curve.bias.append(float(exact.bias))
+        curve.variance.append(float(exact.variance))
+        curve.simulated.append(float(fitted.median()))
+        curve.stopped.append(float(stopped.median()))
+        curve.ridge.append(float(excess(sizes / (sizes.square() + n * 0.5)).median()))
+        if p in checked:
+            weights = ((seen / sizes)[:, None] @ v)[:, 0]
+            run.claim(
+                "M-167",
+                rf"p={p}:\ \mathbb E\,R-R^*=\text{{bias}}+\text{{variance, in closed form}}",
+                promised=exact.total,
+                relation="~",
+                measured=fitted.mean(),
+                interval=mean_interval(fitted),
+                reason=f"n = {n}, {trials} samples",
+                control=Control("gradient descent stopped early, not the minimum-norm fit",
+                                stopped.mean(), interval=mean_interval(stopped))
+                if p == n // 2 else None,
+            )  # fmt: skip
+            share = weights @ beta[:p] / beta[:p].square().sum()
+            run.claim(
+                "M-167",
+                rf"p={p}:\ \mathbb E\bar w=\min(1,n/p)\,\beta_{{\le p}}",
+                promised=min(1.0, n / p),
+                relation="~",
+                measured=share.mean(),
+                interval=mean_interval(share),
+            )
+    highest = max(range(len(grid)), key=lambda i: curve.simulated[i])
+    run.claim(
+        "M-167",
+        r"\text{the excess risk is largest at } p=n",
+        promised=n,
+        relation="==",
+        measured=grid[highest],
+        tolerance=2 / n,
+        reason="medians over the samples (the mean is infinite there), to within 2",
+        control=Control(
+            "gradient descent stopped after 10 steps",
+            grid[max(range(len(grid)), key=lambda i: curve.stopped[i])],
+        ),
+    )
+    rows = list(zip(grid, curve.bias, curve.variance, curve.simulated, curve.stopped, strict=True))
+    run.table(
+        "parameters",
+        ["p", "bias", "variance", "median excess risk", "stopped after 10 steps"],
+        rows[:: max(1, len(rows) // 20)],
+        caption=f"Minimum-norm regression on {n} samples with p of {dimension} features",
+    )
+    return curve
+
+
+def descent(run: Run, n: int) -> None:
+    """Gradient descent reaches the least-squares fit, in time proportional to the condition."""
+    p = n // 2
+    phi, y = run.randn(n, p), run.randn(n)
+    target = least_squares(phi, y).weight
+    hessian = 2 * phi.T @ phi / n
+    values, vectors = torch.linalg.eigh(hessian)
+    top, condition = float(values[-1]), float(values[-1] / values[0])
+    steps = 400
+
+    def loss(w: Tensor) -> Tensor:
+        return (y - w @ phi.T).square().mean(-1)
+
+    rate = 1 / top
+    path = gradient_descent(loss, torch.zeros(p).double(), rate, steps).points
+    wild = gradient_descent(loss, torch.zeros(p).double(), 2.1 / top, steps).points
+    times = torch.arange(steps + 1).double()
+    bound = (1 - 1 / condition) ** times * target.norm()
+    run.claim(
+        "M-168",
+        r"\|w_t-\bar w\|\le(1-1/\kappa)^t\|\bar w\| \text{ for } \eta=1/\lambda_{\max}",
+        promised=bound,
+        relation="<=",
+        measured=(path - target).norm(dim=1),
+        tolerance=1e-12,
+        reason=f"condition number {condition:.1f}; the Hessian is twice the second moment",
+        control=Control("a step of 2.1 / λ_max", (wild - target).norm(dim=1)),
+    )
+    filtered = vectors @ (early_stopping_factors(values, rate, 50) * (vectors.T @ target))
+    run.claim(
+        "M-168",
+        r"w_t=\sum_j\bigl(1-(1-\eta\lambda_j)^t\bigr)v_jv_j^\top\bar w",
+        promised=filtered,
+        relation="==",
+        measured=path[50],
+        tolerance=1e-10,
+        control=Control("one step more", path[51]),
+    )
+    conditions = torch.logspace(1, 4, 7).double()
+    orthogonal = torch.linalg.qr(run.randn(n, p)).Q
+    needed: list[float] = []
+    ridged: list[float] = []
+    for kappa in conditions:
+        spectrum = torch.logspace(0, 0.5, p).double() ** (2 * torch.log10(kappa) / 1.0)
+        spectrum = spectrum / spectrum.max()
+        for extra, found in ((0.0, needed), (0.05, ridged)):
+            shape = orthogonal * (spectrum + extra).sqrt() * (n / 2) ** 0.5
+            eigenvalues = torch.linalg.eigvalsh(2 * shape.T @ shape / n)
+            found.append(_steps_to(eigenvalues, 1e-6))
+    slope, kept = fit_slope(conditions, needed), fit_slope(conditions, ridged)
+    run.claim(
+        "M-168",
+        r"\text{steps to } \|w_t-\bar w\|\le10^{-6}\|\bar w\| \text{ grow as } \kappa",
+        promised=1.0,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        tolerance=0.05,
+        control=Control(
+            "a ridge of 0.05 keeps the condition bounded", kept.estimate, interval=kept
+        ),
+    )
+
+
+def _steps_to(eigenvalues: Tensor, accuracy: float) -> float:
+    """Steps after which the slowest direction has shrunk to ``accuracy``, by doubling."""
+    rate = 1 / float(eigenvalues.max())
+    low, high = 0.0, 1.0
+    while float(1 - early_stopping_factors(eigenvalues, rate, high).min()) > accuracy:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = float(int((low + high) / 2))
+        missing = float(1 - early_stopping_factors(eigenvalues, rate, middle).min())
+        low, high = (middle, high) if missing > accuracy else (low, middle)
+    return high
+
+
+def plot_curve(axes: Any, curve: Curve, n: int) -> None:
+    left, right = axes[0]
+    p = curve.parameters
+    left.plot(p, curve.bias, color=COLOURS[0], label="bias")
+    finite = [v if v < float("inf") else float("nan") for v in curve.variance]
+    left.plot(p, finite, color=COLOURS[1], label="variance")
+    left.plot(p, curve.simulated, "o", markersize=3, color=COLOURS[6], label="simulated excess")
+    right.plot(p, curve.simulated, color=COLOURS[6], label="least squares")
+    right.plot(p, curve.stopped, color=COLOURS[2], label="10 steps of gradient descent")
+    right.plot(p, curve.ridge, color=COLOURS[4], label="ridge")
+    for axis in (left, right):
+        axis.axvline(n, color="0.5", linestyle=":", linewidth=1)
+        axis.set(xlabel="parameters p", yscale="log", ylabel="excess risk")
+        axis.legend(loc="upper right")
+    left.set_title("Bias and variance (dotted: p = n)")
+    right.set_title("Regularisation removes the peak")

@@ -1,0 +1,423 @@
+"""Covering numbers, and the road from the VC dimension to a bound on the gap."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.covering import (
+    covering_bounds,
+    covering_dimension,
+    covering_number,
+    dudley_bound,
+    haussler_bound,
+    packing_number,
+    separation_radii,
+    vc_rademacher_bound,
+)
+from torchtheory.generalization.finite_distributions import FiniteDistribution
+from torchtheory.generalization.hypothesis_sets import all_labellings, labellings_with_changes
+from torchtheory.generalization.rademacher import (
+    estimate_rademacher,
+    exact_rademacher,
+    finite_class,
+    linear_class,
+)
+from torchtheory.nets.dichotomies import realisable_dichotomies
+from torchtheory.nets.labelled import at_least
+
+
+@lab(
+    "covering-numbers",
+    room="generalization",
+    covers=["A-41", "A-42", "A-43", "A-44"],
+    title="How many functions are enough: covering numbers, Dudley's integral, Haussler's bound",
+    errata=["dudley-with-absolute-values", "haussler-near-one"],
+    full={"samples": 10, "classes": 10, "points": 5000, "line": 80},
+)
+def covering_numbers(
+    run: Run, samples: int = 8, classes: int = 2, points: int = 1000, line: int = 40
+) -> None:
+    """Covering and packing numbers are found exactly by integer programming, and bounded greedily.
+
+    Packings and coverings enclose each other; 0-1 losses are half as far apart as the functions;
+    Dudley's integral over the greedy covers is above the exact Rademacher complexity; Haussler's
+    bound is above the packings of classes with known VC dimension. The same slope that is a VC
+    dimension there is the dimension of a manifold: one for the circle, two for sphere and torus.
+    Two statements fail as they are printed, at a class of one function and at distances near 1.
+    Look at the profile in the figure: the area under a root of its logarithm is the bound.
+    """
+    at_least(samples, 4, "samples")
+    at_least(classes, 1, "classes")
+    at_least(points, 500, "points")
+    at_least(line, 20, "line")
+    sandwich(run, samples, classes)
+    losses(run, samples)
+    dudley(run, samples, classes)
+    haussler(run, line)
+    slopes = manifolds(run, points)
+    run.table(
+        "dimensions",
+        ["set", "dimension", "slope", "from", "to"],
+        [(name, d, s.estimate, s.low, s.high) for name, (d, s) in slopes.items()],
+        caption="Slope of log N against log 1/α between 10 and 100 balls",
+    )
+    run.figure(
+        "profile",
+        lambda axis: plot_profile(axis, line),
+        caption="Covering numbers of thresholds on a line, between the greedy bounds, with "
+        "Haussler's bound: far above, and steeper.",
+    )
+
+
+def sandwich(run: Run, m: int, classes: int) -> None:
+    """Packings, coverings, and the greedy traversal between them."""
+    sets = [run.randn(20, m) for _ in range(classes)] + [labellings_with_changes(m, 1)]
+    covers, packed, packed_twice, low, high = [], [], [], [], []
+    for values in sets:
+        for alpha in (0.4, 0.8, 1.2):
+            covers.append(covering_number(values, alpha))
+            packed.append(packing_number(values, alpha))
+            packed_twice.append(packing_number(values, 2 * alpha))
+            bounds = covering_bounds(values, alpha)
+            low.append(bounds[0])
+            high.append(bounds[1])
+    run.claim(
+        "A-41",
+        r"N_\alpha\le M_\alpha",
+        promised=packed,
+        relation="<=",
+        measured=covers,
+        control=Control("packings at 2α in the place of those at α", covers, promised=packed_twice),
+    )
+    run.claim(
+        "A-41",
+        r"M_{2\alpha}\le N_\alpha",
+        promised=packed_twice,
+        relation=">=",
+        measured=covers,
+        control=Control("the packing at α itself", covers, promised=packed),
+    )
+    run.claim(
+        "A-41",
+        r"N_\alpha\ge\text{the greedy lower bound}",
+        promised=low,
+        relation=">=",
+        measured=covers,
+        control=Control("the greedy upper bound in its place", covers, promised=high),
+    )
+    run.claim(
+        "A-41",
+        r"N_\alpha\le\text{the greedy upper bound}",
+        promised=high,
+        relation="<=",
+        measured=covers,
+        control=Control("the greedy lower bound in its place", covers, promised=low),
+    )
+    diameters = [float(torch.pdist(v).max()) / math.sqrt(m) for v in sets]
+    run.claim(
+        "A-41",
+        r"\alpha\ge\text{diameter}\Rightarrow N_\alpha=1",
+        promised=1,
+        relation="==",
+        measured=[covering_number(v, d * (1 + 1e-9)) for v, d in zip(sets, diameters, strict=True)],
+        control=Control(
+            "a third of the diameter",
+            [covering_number(v, d / 3) for v, d in zip(sets, diameters, strict=True)],
+        ),
+    )
+
+
+def losses(run: Run, m: int) -> None:
+    """0-1 losses are half as far apart as the decisions."""
+    functions = [labellings_with_changes(m, 1), labellings_with_changes(m, 2), all_labellings(5)]
+    alphas = (0.36, 0.52, 0.72)
+    of_losses, of_functions, same = [], [], []
+    for f in functions:
+        y = run.signs(f.shape[1])
+        for alpha in alphas:
+            of_losses.append(covering_number((1 - f * y) / 2, alpha))
+            of_functions.append(covering_number(f, 2 * alpha))
+            same.append(covering_number(f, alpha))
+    run.claim(
+        "A-43",
+        r"\mathcal L=(1-yf)/2:\ N_\alpha(\mathcal G,d_S)=N_{2\alpha}(\mathcal F,d_X)",
+        promised=of_functions,
+        relation="==",
+        measured=of_losses,
+        control=Control("at one α for both", of_losses, promised=same),
+    )
+
+
+def dudley(run: Run, m: int, classes: int) -> None:
+    """Dudley's bound against exact complexities, and the class where the printed one fails."""
+    sets = [
+        labellings_with_changes(m, 1),
+        all_labellings(m),
+        *(run.randn(4**k, m) for k in range(1, 1 + min(4, classes))),
+    ]
+    exact = [exact_rademacher(finite_class(v), m) for v in sets]
+    x = run.randn(m, 2)
+    angle = torch.linspace(0, 2 * math.pi, 400, dtype=torch.float64)
+    linear = torch.stack([angle.cos(), angle.sin()], 1) @ x.T
+    sets.append(linear)
+    exact.append(exact_rademacher(finite_class(linear), m))
+    bounds = [dudley_bound(v) for v in sets]
+    run.claim(
+        "A-42",
+        r"\hat R_S\le\inf_\epsilon\Bigl(4\epsilon+\tfrac{12}{\sqrt m}"
+        r"\int_\epsilon^{r/2}\sqrt{\ln N_\alpha}\,d\alpha\Bigr)",
+        promised=bounds,
+        relation="<=",
+        measured=exact,
+        reason="without absolute values; thresholds, all labellings, random and linear classes",
+        control=Control("functions forty times as large", [40 * e for e in exact]),
+    )
+    run.claim(
+        "A-42",
+        r"\text{400 directions stand for the whole linear class: } \hat R_S",
+        promised=exact_rademacher(linear_class(x), m),
+        relation="==",
+        measured=exact[-1],
+        tolerance=1e-4,
+        control=Control("4 directions", exact_rademacher(finite_class(linear[::100]), m)),
+    )
+    sizes = [4, 8, 12, 16]
+    one = [
+        exact_rademacher(finite_class(torch.ones(1, k).double(), absolute=True), k) for k in sizes
+    ]
+    run.erratum(
+        "dudley-with-absolute-values",
+        r"\mathcal G=\{1\}:\ \mathfrak R_m(\mathcal G)\lesssim"
+        r"\mathbb E\int_0^\infty\sqrt{\ln N_\alpha/m}\,d\alpha \text{ with } |\cdot|",
+        promised=[dudley_bound(torch.ones(1, k)) for k in sizes],
+        relation="<=",
+        measured=one,
+        reason="the integral is 0, the complexity E|mean of signs| is not, whatever the constant",
+    )
+    shifted = [torch.cat([v, v + 2]) for v in sets[2:-1]]
+    run.claim(
+        "A-42",
+        r"\text{with } |\cdot|:\ \mathfrak R\le\text{Dudley}+\sup_f\|f\|_S/\sqrt m",
+        promised=[dudley_bound(v) + float(v.norm(dim=1).max()) / m for v in shifted]
+        + [1 / math.sqrt(k) for k in sizes],
+        relation="<=",
+        measured=[exact_rademacher(finite_class(v, absolute=True), m) for v in shifted] + one,
+        reason="including the class of one function",
+        control=Control(
+            "the added term left out, one function",
+            one,
+            promised=[dudley_bound(torch.ones(1, k)) for k in sizes],
+        ),
+    )
+
+
+def haussler(run: Run, line: int) -> None:
+    """Classes of known VC dimension; and the printed bound near distance 1."""
+    plane = run.randn(14, 2)
+    kinds: list[tuple[int, Tensor]] = [
+        (2, labellings_with_changes(line, 1)),
+        (3, labellings_with_changes(min(line, 40), 2)),
+        (3, realisable_dichotomies(plane, bias=True).labels),
+    ]
+    alphas = (0.25, 0.5, 0.75, 1.0, 1.5)
+    packed, bounds = [], []
+    for dimension, values in kinds:
+        radii = separation_radii(values)
+        for alpha in alphas:
+            packed.append(int((radii > alpha).sum()))
+            bounds.append(haussler_bound(dimension, alpha))
+    every = separation_radii(all_labellings(10))
+    run.claim(
+        "A-44",
+        r"N_\alpha\le M_\alpha\le e(V+1)(8e/\alpha^2)^V",
+        promised=bounds,
+        relation="<=",
+        measured=packed,
+        reason="greedy packings of thresholds, functions with two changes, half-planes; "
+        "thresholds in both directions have V = 2, the others 3",
+        control=Control(
+            "all labellings of 10 points, with V = 1 instead of 10",
+            [int((every > a).sum()) for a in (0.25, 0.5)],
+            promised=[haussler_bound(1, a) for a in (0.25, 0.5)],
+        ),
+    )
+    near = 1 - 1e-6
+    thresholds = labellings_with_changes(min(line, 60), 1)
+    run.erratum(
+        "haussler-near-one",
+        r"\ln N_\alpha\le K\,V\,\ln(1/\alpha),\quad\alpha=1-10^{-6},\ K=1000",
+        promised=1000 * 2 * math.log(1 / near),
+        relation="<=",
+        measured=math.log(covering_number(thresholds, near)),
+        reason="the right side vanishes at α = 1, while the diameter of the class is 2",
+    )
+
+
+def manifolds(run: Run, points: int) -> dict[str, tuple[int, Interval]]:
+    """The dimension of a set from its covering numbers."""
+    sphere = run.randn(points, 3)
+    sphere = sphere / sphere.norm(dim=1, keepdim=True)
+    angle, other = 2 * math.pi * run.rand(points), 2 * math.pi * run.rand(points)
+    circle = torch.stack([angle.cos(), angle.sin()], 1)
+    torus = torch.cat([circle, torch.stack([other.cos(), other.sin()], 1)], 1)
+    sets = {"circle": (1, circle), "sphere": (2, sphere), "torus": (2, torus)}
+    slopes = {name: (d, covering_dimension(x, largest=100)) for name, (d, x) in sets.items()}
+    errors = [abs(s.estimate - d) for d, s in slopes.values()]
+    run.claim(
+        "A-44",
+        r"\ln N_\alpha\sim d\,\ln(1/\alpha) \text{ on a compact } d\text{-manifold}:\ "
+        r"|\text{slope}-d|\le\tfrac14",
+        promised=0.25,
+        relation="<=",
+        measured=errors,
+        reason="circle, sphere, torus; between 10 and 100 balls",
+        control=Control("the sphere taken for a curve", abs(slopes["sphere"][1].estimate - 1)),
+    )
+    return slopes
+
+
+def plot_profile(axis: Any, line: int) -> None:
+    values = labellings_with_changes(line, 1)
+    alphas = torch.logspace(-0.8, 0.3, 60).tolist()
+    radii = separation_radii(values)
+    bounds = [(int((radii > 2 * a).sum()), int((radii > a).sum())) for a in alphas]
+    axis.fill_between(alphas, *zip(*bounds, strict=True), alpha=0.3, label="between greedy bounds")
+    few = alphas[::12]
+    axis.plot(few, [covering_number(values, a) for a in few], "o", color=COLOURS[6], label="exact")
+    axis.plot(
+        alphas, [haussler_bound(2, a) for a in alphas], "--", color=COLOURS[1], label="Haussler"
+    )
+    axis.set(xscale="log", yscale="log", xlabel="α", ylabel=r"$N_\alpha$")
+    axis.set_xticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
+    axis.minorticks_off()
+    axis.legend()
+
+
+@lab(
+    "vc-pipeline",
+    room="generalization",
+    covers=["A-45"],
+    title="From the VC dimension to the gap: every link of the chain, and where it turns empty",
+    full={"trials": 1000, "sizes": 8},
+)
+def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> None:
+    """Thresholds on a line with noisy labels; every link of the chain is computed.
+
+    The expected worst gap, twice the Rademacher complexity of the losses, Dudley's integral over
+    the covers of the sample, the same with Haussler's bound in place of the covers, and last a
+    constant times the root of V/m. Each is at most the next. Look at the figure for where each
+    falls below 1, which is where it begins to say something.
+    """
+    at_least(trials, 20, "trials")
+    at_least(sizes, 4, "sizes")
+    at_least(grid, 32, "grid")
+    functions = labellings_with_changes(grid, 1)
+    x = torch.arange(grid).double().repeat(2)
+    truth = torch.where(torch.arange(grid) < grid // 3, -1.0, 1.0).double()
+    noise = torch.cat([torch.full((grid,), 0.8), torch.full((grid,), 0.2)]).double() / grid
+    law = FiniteDistribution.of(x, torch.cat([truth, -truth]), noise)
+    errors = (1 - functions[:, law.where] * law.labels) / 2
+    risk = errors @ law.mass
+    rows = []
+    for m in run.track([25 * 2**k for k in range(sizes)], "sizes"):
+        drawn = law.draw(trials, m, random=run.generator)
+        empirical = law.empirical_masses(drawn)
+        gap = (risk - empirical @ errors.T).abs().amax(1).mean()
+        sample = [errors[:, s] for s in drawn[: max(5, trials // 12)]]
+        complexity = [
+            estimate_rademacher(finite_class(v), m, draws=100, random=run.generator).estimate
+            for v in sample
+        ]
+        cover = [dudley_bound(torch.unique(v, dim=0)) for v in sample]
+        chain = vc_rademacher_bound(2, m)
+        rows.append((
+            m, float(gap), 2 * sum(complexity) / len(sample), 2 * sum(cover) / len(sample),
+            2 * chain,
+        ))  # fmt: skip
+    m, gap_means, radii, covers, ends = (
+        torch.tensor(c, dtype=torch.float64) for c in zip(*rows, strict=True)
+    )
+    run.claim(
+        "A-45",
+        r"\mathbb E\sup_f|R-R_S|\le2\mathfrak R_m(\mathcal G)",
+        promised=radii,
+        relation="<=",
+        measured=gap_means,
+        reason="the class is closed under negation, so one side is both sides",
+        control=Control("samples of 25 points throughout", gap_means[:1].expand(sizes)),
+    )
+    run.claim(
+        "A-45",
+        r"\mathfrak R_m(\mathcal G)\le\text{Dudley's integral over the covers}",
+        promised=covers,
+        relation="<=",
+        measured=radii,
+        control=Control("all constants twelve times smaller", radii, promised=covers / 12),
+    )
+    run.claim(
+        "A-45",
+        r"\text{Dudley over the covers}\le\text{Dudley over Haussler's bound, } V=2",
+        promised=ends,
+        relation="<=",
+        measured=covers,
+        control=Control(
+            "Haussler at a sample a hundred times as large", covers, promised=ends / 10
+        ),
+    )
+    constant = vc_rademacher_bound(2, 1) * 2 / math.sqrt(2)
+    run.claim(
+        "A-45",
+        r"\ldots=c\sqrt{V/m}:\ m\text{-independent } c",
+        promised=constant,
+        relation="==",
+        measured=ends * (m / 2).sqrt(),
+        tolerance=1e-12,
+        control=Control("the rate 1/m instead", ends * m / 2),
+    )
+    slope = fit_slope(m, gap_means)
+    flat = fit_slope(m, torch.linspace(1, 1.01, sizes))
+    run.claim(
+        "A-45",
+        r"\mathbb E\sup_f|R-R_S|\sim m^{-1/2}",
+        promised=-0.5,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        control=Control("a gap that does not fall", flat.estimate, interval=flat),
+    )
+    run.table(
+        "links",
+        ["m", "worst gap", "2 R", "2 Dudley (covers)", "2 Dudley (Haussler)"],
+        rows,
+        caption=f"V = 2, {trials} samples a row. A gap is at most 1: the last column is below it "
+        f"from m = {math.ceil((2 * vc_rademacher_bound(2, 1)) ** 2)} on",
+    )
+    run.figure(
+        "links",
+        lambda axis: plot_links(axis, rows),
+        caption="Every link of the chain against the sample size: all fall like m^(-1/2), and "
+        "above the dotted line they say nothing.",
+    )
+
+
+def plot_links(axis: Any, rows: list[tuple[int, float, float, float, float]]) -> None:
+    m, gap, radius, cover, end = zip(*rows, strict=True)
+    axis.loglog(m, end, "s--", color=COLOURS[3], label="Dudley, Haussler's bound")
+    axis.loglog(m, cover, "^--", color=COLOURS[2], label="Dudley, covers of the sample")
+    axis.loglog(m, radius, "o-", color=COLOURS[1], label="twice the Rademacher complexity")
+    axis.loglog(m, gap, "o-", color=COLOURS[0], label="expected worst gap")
+    axis.axhline(1, color="0.3", linestyle=":")
+    axis.set(xlabel="samples m", ylabel="bound on the gap")
+    axis.set_xticks(m, [str(k) for k in m])
+    axis.minorticks_off()
+    axis.set_ylim(min(gap) / 30, 2 * max(end))
+    axis.legend(loc="lower left", fontsize=7)

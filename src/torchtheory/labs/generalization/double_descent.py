@@ -1,0 +1,436 @@
+"""The test error comes down again beyond the interpolation threshold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.real import digits
+from torchtheory.generalization.double_descent import (
+    RiskCurve,
+    effective_complexity,
+    feature_curve,
+    width_curve,
+)
+
+
+@lab(
+    "double-descent",
+    room="generalization",
+    covers=["M-162", "A-78"],
+    title="The test risk peaks where features equal samples, and falls again",
+    full={"samples": 100, "trials": 20, "largest": 2000},
+)
+def double_descent(run: Run, samples: int = 40, trials: int = 16, largest: int = 800) -> None:
+    """Regression on random ReLU features, from a handful to many times the sample.
+
+    The fit is the one of least norm. Below the threshold the test risk is the classical U; at as
+    many features as samples the training risk reaches 0 and the test risk its peak; beyond, it
+    falls, here below the bottom of the U. With a ridge there is no peak. Then the effective
+    complexity of an algorithm, the largest sample it still fits: for least squares with noisy
+    labels it is the number of features, and with clean linear labels it has no limit. Look at the
+    two curves of the figure.
+    """
+    if samples < 20 or trials < 5 or largest < 10 * samples:
+        raise InvalidInput("take 20 samples, 5 trials and ten times as many features, or more")
+    n, d, tests = samples, 8, 400
+    teacher = run.randn(d)
+
+    def draw(count: int) -> tuple[Tensor, Tensor]:
+        x = run.randn(trials, count, d)
+        return x, torch.tanh(x @ teacher)
+
+    (x, y), (x_test, y_test) = draw(n), draw(tests)
+    y = y + 0.2 * run.randn(trials, n)
+    weights = run.randn(trials, d + 1, largest) / (d + 1) ** 0.5
+
+    def features(x: Tensor) -> Tensor:
+        constant = x.new_ones(*x.shape[:-1], 1)
+        hidden: Tensor = torch.cat([x, constant], -1) @ weights
+        return hidden.relu() / math.sqrt(largest)
+
+    shares = (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0)
+    sizes = sorted({max(1, round(s * n)) for s in shares} | {largest})
+    train, test = (features(x), y), (features(x_test), y_test)
+    plain = feature_curve(train, test, sizes)
+    smooth = feature_curve(train, test, sizes, ridge=1e-3)
+    beyond = [i for i, p in enumerate(sizes) if p >= 1.1 * n]
+    ids = ["M-162", "A-78"]
+    run.claim(
+        ids,
+        r"\text{the training risk is } 0 \text{ for } p>n",
+        promised=0.0,
+        relation="==",
+        measured=plain.train[beyond],
+        tolerance=1e-12,
+        reason=f"{trials} samples of {n}, p from {sizes[beyond[0]]} to {largest}",
+        control=Control("fewer features than samples", plain.train[[p < n for p in sizes]]),
+    )
+    run.claim(
+        ids,
+        r"\text{the test risk is largest at } p=n",
+        promised=n,
+        relation="==",
+        measured=plain.peak,
+        tolerance=0.16,
+        reason="the median over the samples, to one step of the grid",
+        control=Control("with a ridge of 0.001", smooth.peak),
+    )
+    middle = plain.test.median(1).values
+    top = plain.test[sizes.index(n)]
+    gain = top.log() - plain.test[-1].log()
+    smooth_gain = smooth.test[sizes.index(n)].log() - smooth.test[-1].log()
+    run.claim(
+        ids,
+        r"\text{the test risk at } p\gg n \text{ is below a tenth of the peak}",
+        promised=2.302585092994046,
+        relation=">=",
+        measured=gain.mean(),
+        interval=mean_interval(gain),
+        reason="the mean logarithm of their ratio",
+        control=Control("with a ridge of 0.001 there is no peak to come down from",
+                        smooth_gain.mean(), interval=mean_interval(smooth_gain)),
+    )  # fmt: skip
+    under = [i for i, p in enumerate(sizes) if p < n]
+    best = min(under, key=lambda i: float(middle[i]))
+    bottom = plain.test[best].log()
+    wide, near = plain.test[-1].log() - bottom, plain.test[beyond[0]].log() - bottom
+    run.claim(
+        ids,
+        r"\text{here the risk at } p\gg n \text{ is below the bottom of the U}",
+        promised=0.0,
+        relation="<=",
+        measured=wide.mean(),
+        interval=mean_interval(wide),
+        reason=f"the bottom is at p = {sizes[best]}, the other end at p = {largest}; "
+        "mean logarithm of their ratio",
+        control=Control(f"just beyond the threshold, p = {sizes[beyond[0]]}", near.mean(),
+                        interval=mean_interval(near)),
+    )  # fmt: skip
+    complexity(run)
+    run.table(
+        "risks",
+        ["features", "training risk", "test risk", "test risk with ridge"],
+        [
+            (p, plain.train[i].median(), middle[i], smooth.test[i].median())
+            for i, p in enumerate(sizes)
+        ],
+        caption=f"Medians over {trials} samples of {n}",
+    )
+    run.figure(
+        "double-descent-curve",
+        lambda axis: plot_risks(axis, plain, smooth, n),
+        caption="Training risk (dashed) and test risk (solid) by number of random features, "
+        "medians and middle halves. The dotted line is p = n.",
+        size=(6.4, 3.8),
+    )
+
+
+def complexity(run: Run) -> None:
+    """The largest sample that least squares fits is its number of features."""
+    found, clean = [], []
+    for d in (3, 7, 12):
+        planted = run.randn(d)
+
+        def risk(m: int, noise: float, planted: Tensor = planted) -> float:
+            phi = run.randn(20, m, len(planted))
+            y = phi @ planted + noise * run.randn(20, m)
+            curve = feature_curve((phi, y), (phi, y), [len(planted)])
+            return float(curve.train.mean())
+
+        found.append(effective_complexity(lambda m: risk(m, 1.0), range(1, 31), 1e-3) or 0)
+        clean.append(effective_complexity(lambda m: risk(m, 0.0), range(1, 31), 1e-3) or 0)
+    run.claim(
+        "A-78",
+        r"\max\{m:\mathbb E\hat R_S(\mathcal A(S))\le\varepsilon\}=d"
+        r" \text{ for least squares with } d \text{ features}",
+        promised=[3, 7, 12],
+        relation="==",
+        measured=found,
+        reason="noisy labels, samples of 1 to 30, 20 each, ε = 0.001",
+        control=Control("labels without noise, which are fitted at every size", clean),
+    )
+
+
+@lab(
+    "width-and-test-error",
+    room="generalization",
+    covers=["M-119", "A-78"],
+    title="Wider networks fit noisy labels and still predict better",
+    full={
+        "samples": 1000,
+        "widths": (
+            *(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20),
+            *(24, 28, 32, 40, 48, 64, 96, 128, 192, 256),
+        ),
+        "seeds": 10,
+        "epochs": 300,
+    },
+)
+def width_and_test_error(
+    run: Run,
+    samples: int = 200,
+    widths: tuple[int, ...] = (1, 3, 6, 10, 16, 32, 64),
+    seeds: int = 3,
+    epochs: int = 120,
+    label_noise: float = 0.15,
+) -> None:
+    """Networks with one hidden layer on digits, a share of whose training labels is wrong.
+
+    Every width and every seed is trained, all of them as one batched training, without weight
+    decay or early stopping. From some width on the networks reproduce the training labels, wrong
+    ones included; the test error of much wider ones is no larger than at that width. Look at where
+    the training error reaches 0, and at what the test error does from there on.
+    """
+    if len(widths) < 3 or seeds < 2 or samples < 50 or samples > 1500:
+        raise InvalidInput("take three widths, two seeds and 50 to 1500 digits")
+    if not 0 <= label_noise < 1 or epochs < 1:
+        raise InvalidInput("label_noise must lie in [0, 1) and epochs be at least 1")
+    widths = tuple(sorted(widths))
+    x, y = digits()
+    order = torch.randperm(len(x), generator=run.generator)
+    train = (x[order[:samples]], y[order[:samples]])
+    test = (x[order[samples:]], y[order[samples:]])
+    curve = width_curve(
+        train,
+        test,
+        widths,
+        seeds=range(seeds),
+        label_noise=label_noise,
+        epochs=epochs,
+        learning_rate=0.01,
+    )
+    fitted = curve.first_below(0.01)
+    if fitted is None:
+        raise InvalidInput("no width fits the training labels: take wider networks or more epochs")
+    at = widths.index(fitted)
+    run.claim(
+        ["M-119", "A-78"],
+        r"\text{the training error of wide networks is } 0",
+        promised=0.0,
+        relation="<=",
+        measured=curve.train[-1],
+        tolerance=0.01,
+        reason=f"width {widths[-1]}, {seeds} seeds, {label_noise:.0%} of the labels wrong",
+        control=Control(f"width {widths[0]}", curve.train[0]),
+    )
+    difference = curve.test[-1] - curve.test[at]
+    narrow = curve.test[0] - curve.test[at]
+    run.claim(
+        ["M-119", "A-78"],
+        r"\text{test error at the largest width} \le \text{test error where the labels are fitted}",
+        promised=0.0,
+        relation="<=",
+        measured=difference.mean(),
+        interval=mean_interval(difference),
+        reason=f"the labels are fitted from width {fitted} on",
+        control=Control(f"width {widths[0]}, which underfits, in the place of the largest",
+                        narrow.mean(), interval=mean_interval(narrow)),
+    )  # fmt: skip
+    run.table(
+        "widths",
+        ["width", "parameters", "training error", "test error", "least", "largest"],
+        [
+            (w, 75 * w + 10, curve.train[i].mean(), curve.test[i].mean(), curve.test[i].min(),
+             curve.test[i].max())
+            for i, w in enumerate(widths)
+        ],
+        caption=f"{samples} digits, {seeds} seeds, {epochs} epochs of Adam",
+    )  # fmt: skip
+    run.figure(
+        "error-by-width",
+        lambda axis: plot_widths(axis, curve, fitted),
+        caption="Training error (dashed) and test error (solid) by width, means over the seeds and "
+        "their range. From the dotted line on the training labels are fitted.",
+        size=(6.4, 3.8),
+    )
+
+
+@lab(
+    "polynomial-regression",
+    room="generalization",
+    covers=["A-50"],
+    title="A cubic through noise: too few, enough, and too many powers",
+    errata=["interpolation-threshold-of-polynomials"],
+    full={"repetitions": 50},
+)
+def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) -> None:
+    """Polynomials of degree 1 to 40 through noisy values of a cubic.
+
+    The training error falls with the degree and vanishes once there are as many powers as points;
+    the test error has its bottom at degree 3 and explodes. A small ridge keeps it flat. Powers on
+    [-1/2, 1/2] are nearly dependent: in double precision what happens beyond degree 20 is decided
+    by the singular values that count as 0, here those below max(m, p) ε σ₁. Where interpolation
+    sets in is found with Legendre polynomials, which span the same space. Look at the semi-log
+    panel on the left.
+    """
+    if repetitions < 5 or samples < 10:
+        raise InvalidInput("take at least 5 repetitions and 10 samples")
+    degrees = list(range(1, 41))
+    noise = 0.1
+
+    def cubic(z: Tensor) -> Tensor:
+        return 8 * z**3 - z - 0.2
+
+    z, z_test = run.rand(repetitions, samples) - 0.5, run.rand(repetitions, 1000) - 0.5
+    y = cubic(z) + noise * run.randn(repetitions, samples)
+    y_test = cubic(z_test) + noise * run.randn(repetitions, 1000)
+
+    def powers(z: Tensor) -> Tensor:
+        return z[..., None] ** torch.arange(41).double()
+
+    train, test = (powers(z), y), (powers(z_test), y_test)
+    sizes = [d + 1 for d in degrees]
+    plain = feature_curve(train, test, sizes)
+    smooth = feature_curve(train, test, sizes, ridge=1e-3)
+    risk, flat = plain.test.median(1).values, smooth.test.median(1).values
+    sweet = degrees[int(risk.argmin())]
+    quintic = cubic(z) + 60 * z**5
+    bent = feature_curve((train[0], quintic), (test[0], cubic(z_test) + 60 * z_test**5), sizes)
+    run.claim(
+        "A-50",
+        r"\text{the test error is least at degree } 3",
+        promised=3,
+        relation="==",
+        measured=sweet,
+        reason=f"medians over {repetitions} samples of {samples}",
+        control=Control("a quintic without noise in the place of the cubic",
+                        degrees[int(bent.test.median(1).values.argmin())]),
+    )  # fmt: skip
+    late = [i for i, d in enumerate(degrees) if d >= samples - 2]
+    run.claim(
+        "A-50",
+        r"\text{near interpolation the test error exceeds a hundred times its least value}",
+        promised=100 * risk.min(),
+        relation=">=",
+        measured=risk[late].max(),
+        control=Control("with a ridge of 0.001", flat[late].max()),
+    )
+    run.claim(
+        "A-50",
+        r"\text{with a ridge the test error stays within twice its least value from degree } 3"
+        r" \text{ on}",
+        promised=2 * flat.min(),
+        relation="<=",
+        measured=flat[2:],
+        control=Control("without it", risk[2:]),
+    )
+    legendre = _legendre(2 * z, 41)
+    better = feature_curve((legendre, y), (_legendre(2 * z_test, 41), y_test), sizes)
+    level = 1e-12
+    threshold = better.first_below(level)
+    run.claim(
+        "A-50",
+        r"m \text{ points are interpolated from degree } m-1 \text{ on, with } m \text{ features}",
+        promised=samples - 1,
+        relation="==",
+        measured=-1 if threshold is None else threshold - 1,
+        reason="Legendre polynomials; median training error below 1e-12",
+        control=Control("one sample more",
+                        (_threshold(run, samples + 1, level) or 0) - 1),
+    )  # fmt: skip
+    run.erratum(
+        "interpolation-threshold-of-polynomials",
+        r"\text{the interpolation threshold is at degree } d=m",
+        promised=samples,
+        relation="==",
+        measured=-1 if threshold is None else threshold - 1,
+        reason="there are d + 1 powers",
+    )
+    run.table(
+        "degrees",
+        ["degree", "training error", "test error", "training error, ridge", "test error, ridge"],
+        [
+            (d, plain.train[i].median(), risk[i], smooth.train[i].median(), flat[i])
+            for i, d in enumerate(degrees)
+            if d <= 5 or d % 5 == 0 or d in (18, 19, 21)
+        ],
+        caption="Medians; singular values below max(m, p) ε σ₁ count as 0",
+    )
+    run.figure(
+        "polynomials",
+        lambda axes: plot_polynomials(axes, plain, smooth, (z[0], y[0]), cubic, powers),
+        caption="Training (dashed) and test error by degree, medians and middle halves, without "
+        "and with a ridge of 0.001; right, fits to one sample.",
+        grid=(1, 3),
+        size=(13.0, 3.6),
+    )
+
+
+def _legendre(t: Tensor, count: int) -> Tensor:
+    """The first ``count`` Legendre polynomials at ``t``, by their recurrence."""
+    rows = [torch.ones_like(t), t]
+    for k in range(1, count - 1):
+        rows.append(((2 * k + 1) * t * rows[k] - k * rows[k - 1]) / (k + 1))
+    return torch.stack(rows, -1)
+
+
+def _threshold(run: Run, samples: int, level: float) -> int | None:
+    z = 2 * run.rand(10, samples) - 1
+    y = run.randn(10, samples)
+    features = _legendre(z, samples + 5)
+    sizes = list(range(2, samples + 5))
+    return feature_curve((features, y), (features, y), sizes).first_below(level)
+
+
+def _band(axis: Any, x: list[int], values: Tensor, colour: str, label: str, style: str) -> None:
+    low, middle, high = values.quantile(torch.tensor([0.25, 0.5, 0.75]).to(values), dim=1)
+    axis.plot(x, middle, style, color=colour, label=label)
+    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def plot_risks(axis: Any, plain: RiskCurve, smooth: RiskCurve, n: int) -> None:
+    x = list(plain.sizes)
+    _band(axis, x, plain.test, COLOURS[0], "test", "-")
+    _band(axis, x, plain.train.clamp_min(1e-6), COLOURS[0], "training", "--")
+    _band(axis, x, smooth.test, COLOURS[1], "test, with a ridge", "-")
+    axis.axvline(n, color="0.5", linestyle=":", linewidth=1)
+    axis.set(xscale="log", yscale="log", xlabel="random features p", ylabel="risk",
+             ylim=(1e-4, None))  # fmt: skip
+    axis.legend()
+
+
+def plot_widths(axis: Any, curve: RiskCurve, fitted: int) -> None:
+    x = list(curve.sizes)
+    for values, style, label in ((curve.test, "-", "test"), (curve.train, "--", "training")):
+        axis.plot(x, values.mean(1), style, marker="o", markersize=3, color=COLOURS[0], label=label)
+        axis.fill_between(x, values.amin(1), values.amax(1), color=COLOURS[0], alpha=0.15,
+                          linewidth=0)  # fmt: skip
+    axis.axvline(fitted, color="0.5", linestyle=":", linewidth=1)
+    axis.set(xscale="log", xlabel="hidden units", ylabel="share of errors", ylim=(0, None))
+    axis.legend()
+
+
+def plot_polynomials(
+    axes: Any, plain: RiskCurve, smooth: RiskCurve, sample: tuple[Tensor, Tensor], cubic: Any,
+    powers: Any,
+) -> None:  # fmt: skip
+    for axis, curve, title in (
+        (axes[0, 0], plain, "least squares"),
+        (axes[0, 1], smooth, "ridge 0.001"),
+    ):
+        x = [p - 1 for p in curve.sizes]
+        _band(axis, x, curve.test, COLOURS[1], "test", "-")
+        _band(axis, x, curve.train.clamp_min(1e-8), COLOURS[0], "training", "--")
+        axis.set(yscale="log", xlabel="degree", ylabel="mean squared error", title=title)
+        axis.legend()
+    axis, (z, y) = axes[0, 2], sample
+    t = torch.linspace(-0.5, 0.5, 300).double()
+    axis.plot(t, cubic(t), color="0.6", linewidth=3, label="cubic")
+    axis.plot(z, y, "o", color=COLOURS[6], markersize=3)
+    for degree, colour in ((1, COLOURS[0]), (3, COLOURS[2]), (15, COLOURS[1])):
+        phi, at = powers(z)[:, : degree + 1], powers(t)[:, : degree + 1]
+        axis.plot(t, at @ (torch.linalg.pinv(phi) @ y), color=colour, label=f"degree {degree}")
+    spread = float(y.max() - y.min())
+    axis.set(xlabel="z", ylabel="y", title="fits to one sample",
+             ylim=(float(y.min()) - 0.4 * spread, float(y.max()) + 0.4 * spread))  # fmt: skip
+    axis.legend()

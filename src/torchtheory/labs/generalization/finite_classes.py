@@ -1,0 +1,300 @@
+"""One function, finitely many, countably many: what a sample says about all of them at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, clopper_pearson, hoeffding_radius
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.concentration import (
+    finite_class_radius,
+    mcdiarmid_radius,
+    weighted_class_radius,
+)
+from torchtheory.generalization.finite_distributions import FiniteDistribution
+from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.training.surrogates import zero_one_loss
+
+DELTA = 0.05
+SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+
+
+@lab(
+    "finite-class-bounds",
+    room="generalization",
+    covers=["M-28", "M-29", "M-30", "M-31", "M-32", "A-34", "A-39"],
+    title="Hoeffding for one function, a logarithm more for all; none for the one the data chose",
+    errata=["loss-of-being-right", "finite-class-bound-without-confidence"],
+    full={"functions": 1000, "trials": 20_000},
+)
+def finite_class_bounds(
+    run: Run, functions: int = 1000, sample: int = 50, trials: int = 1000
+) -> None:
+    """Random classifiers on labels that are pure noise: every one of them has risk one half.
+
+    For a classifier fixed beforehand Hoeffding's interval covers the risk. For the one with the
+    fewest errors on the sample it almost never does, and nothing is wrong with the inequality: the
+    samples that are bad for one function differ from function to function, and the minimiser
+    finds its own. The union bound covers it. Then the excess risk of the minimiser, classes with
+    weights, and the concentration of the worst gap. All risks are exact sums. Look at the two
+    histograms.
+    """
+    if functions < 20 or sample < 10 or trials < 200:
+        raise InvalidInput("take 20 functions, samples of 10 and 200 trials or more")
+    definitions(run)
+    one_function(run, trials)
+    noise(run, functions, sample, trials)
+    minimiser(run, sample, trials)
+    weights(run, sample, trials)
+
+
+def share(good: Tensor) -> Interval:
+    return clopper_pearson(int(good.sum()), len(good), 0.999)
+
+
+def random_law(run: Run, points: int) -> FiniteDistribution:
+    joint = -torch.log(1 - run.rand(points, 2))
+    return FiniteDistribution.from_joint(torch.arange(points).double(), SIGNS, joint / joint.sum())
+
+
+def definitions(run: Run) -> None:
+    """The mean of the empirical risk, over all samples; and which indicator a loss is."""
+    law = random_law(run, 3)
+    every = all_labellings(3)
+    losses = law.losses(every, zero_one_loss)
+    samples, chance = law.all_samples(4)
+    empirical = law.empirical_masses(samples) @ losses.T
+    least = empirical.min(1)
+    risks = losses @ law.mass
+    run.claim(
+        "M-28",
+        r"\mathbb E_S\,R_S(f)=R(f)\ \text{ for fixed } f,\ \text{ over all samples of 4}",
+        promised=risks,
+        relation="==",
+        measured=chance @ empirical,
+        tolerance=1e-12,
+        control=Control(
+            "f is the minimiser on S itself",
+            chance @ least.values,
+            promised=chance @ risks[least.indices],
+        ),
+    )
+    labels = run.signs(50)
+    run.erratum(
+        "loss-of-being-right",
+        r"R_S(f)=\tfrac1n\sum_i1[f(x_i)=y_i]=0\ \text{ for a classifier without errors}",
+        promised=0.0,
+        relation="==",
+        measured=(labels == labels).double().mean(),
+    )
+
+
+def one_function(run: Run, trials: int) -> None:
+    """Hoeffding's radius for one function, and its value."""
+    run.claim(
+        ["M-29", "M-30", "A-34"],
+        r"\sqrt{\tfrac{\log(2/\delta)}{2n}}=0.042947,\ \sqrt{\tfrac{\log N+\log(2/\delta)}{2n}}"
+        r"=0.064397\ (N=100,n=1000),\ 0.02302\ (N=1000,n=10^4)",
+        promised=[0.042947, 0.064397, 0.02302],
+        relation="==",
+        measured=[
+            hoeffding_radius(1000, DELTA),
+            finite_class_radius(100, 1000, DELTA),
+            finite_class_radius(1000, 10_000, DELTA),
+        ],
+        tolerance=5e-6,
+    )
+    n = 100
+    radius = hoeffding_radius(n, DELTA)
+    for p in (0.1, 0.5):
+        values = (run.rand(trials, n) < p).double()
+        few = values[:, :10].repeat(1, n // 10)
+        inside, copied = share((values.mean(1) - p).abs() <= radius), (few.mean(1) - p).abs()
+        broken = share(copied <= radius)
+        run.claim(
+            "M-29",
+            rf"\Pr\bigl(|R_S-R|\le\sqrt{{\log(2/\delta)/(2n)}}\bigr)\ge1-\delta,\ R={p}",
+            promised=1 - DELTA,
+            relation=">=",
+            measured=inside.estimate,
+            interval=inside,
+            control=Control("ten draws, each counted ten times", broken.estimate, interval=broken)
+            if p == 0.5
+            else None,
+        )
+
+
+def noise(run: Run, functions: int, sample: int, trials: int) -> None:
+    """Labels without any law: the best of many functions looks good on the sample."""
+    points = 256
+    law = FiniteDistribution.from_joint(
+        torch.arange(points).double(),
+        SIGNS,
+        torch.full((points, 2), 0.5 / points, dtype=torch.float64),
+    )
+    losses = law.losses(run.signs(functions, points), zero_one_loss)
+    masses = law.empirical_masses(law.draw(trials, sample, random=run.generator))
+    empirical = masses @ losses.T
+    gap = (empirical - 0.5).abs()
+    chosen = 0.5 - empirical.min(1).values
+    single = hoeffding_radius(sample, DELTA)
+    union = finite_class_radius(functions, sample, DELTA)
+    first, best, uniform = (share(g) for g in (gap[:, 0] <= single, chosen <= single,
+                                               gap.amax(1) <= union))  # fmt: skip
+    run.claim(
+        ["M-32", "M-29"],
+        r"\Pr\bigl(|R_S(f)-R(f)|\le\sqrt{\log(2/\delta)/(2n)}\bigr)\ge1-\delta\ "
+        r"\text{ for } f \text{ fixed beforehand}",
+        promised=1 - DELTA,
+        relation=">=",
+        measured=first.estimate,
+        interval=first,
+        reason=f"{functions} random classifiers, labels of pure noise, n = {sample}",
+        control=Control("f is the one with the fewest errors on S", best.estimate, interval=best),
+    )
+    tight = share(gap.amax(1) <= single)
+    run.claim(
+        ["M-30", "M-32", "A-34"],
+        r"\Pr\bigl(\sup_{f\in\mathcal F}|R_S-R|\le\sqrt{(\log N+\log(2/\delta))/(2n)}\bigr)"
+        r"\ge1-\delta",
+        promised=1 - DELTA,
+        relation=">=",
+        measured=uniform.estimate,
+        interval=uniform,
+        control=Control(f"log N left out for N = {functions}", tight.estimate, interval=tight),
+    )
+    worst = gap.amax(1)
+    concentration(run, worst, sample)
+    run.figure(
+        "chosen-by-the-data",
+        lambda axes: plot(axes, empirical, sample, single, union),
+        caption=f"Every classifier has risk ½. Errors on samples of {sample}: of a classifier "
+        "fixed beforehand, and of the best one of the sample. The lines are ½ minus Hoeffding's "
+        "radius and minus that of the union bound.",
+    )
+
+
+def concentration(run: Run, worst: Tensor, sample: int) -> None:
+    """The worst gap of a class is itself nearly constant."""
+    half = len(worst) // 2
+    expected = float(worst[:half].mean())
+    error = 4 * float(worst[:half].std()) / math.sqrt(half)
+    radius = mcdiarmid_radius([1 / sample] * sample, DELTA)
+    inside = share((worst[half:] - expected).abs() <= radius + error)
+    # one function of risk 0.2 on one draw that is counted m times: the gap is 0.2 or 0.8
+    copied = ((run.rand(len(worst)) < 0.2).double() - 0.2).abs()
+    broken = share((copied - 0.32).abs() <= radius + error)
+    run.claim(
+        "A-39",
+        r"\Pr\bigl(|\varepsilon-\mathbb E\,\varepsilon|\le\sqrt{\log(2/\delta)/(2m)}\bigr)\ge1-"
+        r"\delta,\ \varepsilon=\sup_f|R_S-R|",
+        promised=1 - DELTA,
+        relation=">=",
+        measured=inside.estimate,
+        interval=inside,
+        reason="the mean is that of other samples, four standard errors allowed",
+        control=Control(
+            "one draw counted m times, one function of risk 0.2: mean gap 0.32",
+            broken.estimate,
+            interval=broken,
+        ),
+    )
+
+
+def minimiser(run: Run, sample: int, trials: int) -> None:
+    """The excess risk of the empirical minimiser."""
+    truth = run.signs(40)
+    chance = (0.5 + 0.4 * truth[:, None] * SIGNS) / 40
+    law = FiniteDistribution.from_joint(torch.arange(40).double(), SIGNS, chance)
+    functions = torch.cat([run.signs(98, 40), truth[None], -truth[None]])
+    losses = law.losses(functions, zero_one_loss)
+    risks = losses @ law.mass
+    empirical = law.empirical_masses(law.draw(trials, sample, random=run.generator)) @ losses.T
+    worst = (empirical - risks).abs().amax(1)
+    excess = risks[empirical.argmin(1)] - risks.min()
+    wrong = risks[empirical.argmax(1)] - risks.min()
+    run.claim(
+        "M-31",
+        r"R(f_S)-\min_fR\le2\sup_f|R-R_S|\ \text{ on every sample}",
+        promised=2 * worst,
+        relation="<=",
+        measured=excess,
+        tolerance=1e-12,
+        control=Control("f_S has the most errors instead of the fewest", wrong),
+    )
+    inside = share(excess <= 2 * finite_class_radius(100, sample, DELTA))
+    upward = share(
+        (risks - empirical).amax(1) <= finite_class_radius(100, sample, DELTA, one_sided=True)
+    )
+    for statement, found in (
+        (r"R(f_S)\le\min_fR+2\sqrt{(\log N+\log(2/\delta))/(2n)}", inside),
+        (r"\sup_f(R-R_S)\le\sqrt{(\log N+\log(1/\delta))/(2n)}", upward),
+    ):
+        run.claim(
+            "M-31",
+            rf"\Pr\bigl({statement}\bigr)\ge1-\delta",
+            promised=1 - DELTA,
+            relation=">=",
+            measured=found.estimate,
+            interval=found,
+            reason="98 random classifiers on 40 points, the truth and its negation",
+        )
+
+
+def weights(run: Run, sample: int, trials: int) -> None:
+    """Each function has its own radius; the weights come before the data."""
+    law = random_law(run, 40)
+    losses = law.losses(run.signs(60, 40), zero_one_loss)
+    risks = losses @ law.mass
+    empirical = law.empirical_masses(law.draw(trials, sample, random=run.generator)) @ losses.T
+    gap = (empirical - risks).abs()
+    prior = [2.0 ** -(k + 1) for k in range(60)]
+    radii = torch.tensor(
+        [weighted_class_radius(-math.log(p), sample, DELTA) for p in prior], dtype=torch.float64
+    )
+    inside = share((gap <= radii).all(1))
+    after = share(gap.amax(1) <= weighted_class_radius(0.0, sample, DELTA))
+    run.claim(
+        "A-34",
+        r"\Pr\bigl(\forall f:|R-R_S|\le\sqrt{(\log(1/p(f))+\log(2/\delta))/(2m)}\bigr)\ge1-\delta,"
+        r"\ p(f_k)=2^{-k}",
+        promised=1 - DELTA,
+        relation=">=",
+        measured=inside.estimate,
+        interval=inside,
+        control=Control(
+            "the whole weight on one function, chosen after seeing the sample",
+            after.estimate,
+            interval=after,
+        ),
+    )
+    one = gap[:, 0]
+    run.erratum(
+        "finite-class-bound-without-confidence",
+        r"|\mathcal F|=1:\ \varepsilon\le c\sqrt{\log|\mathcal F|/m}=0\ \text{ with probability } "
+        r"1-\delta",
+        promised=0.0,
+        relation="<=",
+        measured=one.quantile(1 - DELTA),
+        reason="the 95 % quantile of the gap of one function",
+    )
+
+
+def plot(axes: Any, empirical: Tensor, sample: int, single: float, union: float) -> None:
+    step = 1 / sample
+    bins = [k * step - step / 2 for k in range(sample + 2)]
+    axes.hist(empirical[:, 0], bins=bins, color=COLOURS[0], alpha=0.8, label="fixed beforehand")
+    axes.hist(empirical.min(1).values, bins=bins, color=COLOURS[1], alpha=0.8,
+              label="chosen by the sample")  # fmt: skip
+    axes.axvline(0.5 - single, color=COLOURS[6], ls="--", label="½ - Hoeffding")
+    axes.axvline(0.5 - union, color=COLOURS[6], ls=":", label="½ - union bound")
+    axes.set(xlabel="share of errors on the sample", ylabel="samples", xlim=(0, 0.9))
+    axes.legend(loc="upper right")

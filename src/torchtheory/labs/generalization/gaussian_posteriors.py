@@ -1,0 +1,289 @@
+"""Gaussian weights: their divergence, their noise, and how much of it a network bears."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.core.samples import Samples
+from torchtheory.data.real import digits
+from torchtheory.generalization.pac_bayes.bounds import KL, deviation_bound
+from torchtheory.generalization.pac_bayes.divergences import gaussian_kl
+from torchtheory.generalization.pac_bayes.flat_minima import Flatness, flatness
+from torchtheory.generalization.pac_bayes.gaussian_prior import GaussianPrior, ScaleGrid
+from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
+from torchtheory.generalization.pac_bayes.stochastic_network import (
+    StochasticNetwork,
+    fresh_initialization,
+    spread_like,
+)
+from torchtheory.nets.feedforward import mlp
+from torchtheory.training.trainer import fit
+
+FRACTIONS = tuple(2.0 ** (k / 2) for k in range(-10, 4))
+
+
+@lab(
+    "gaussian-posteriors",
+    room="generalization",
+    covers=["M-63", "M-65"],
+    title="Weights as Gaussians: what their noise costs, and how much of it a network bears",
+    full={"draws": 400_000, "samples": 1500, "epochs": 60},
+)
+def gaussian_posteriors(
+    run: Run, draws: int = 20_000, samples: int = 400, epochs: int = 20
+) -> None:
+    """The divergence of diagonal Gaussians is checked against Monte Carlo, torch and autograd, and
+    the price of choosing the prior's scale after the fact against the union bound that allows it.
+
+    A dense layer's noise can be drawn where it arrives instead of on the weights: the same law, one
+    draw a row. A convolution's cannot, since one filter serves all positions. Then the flatness
+    probe: noise is turned up until a network of digits errs, once for true labels and once for
+    random ones, and the noise it bears is turned into a bound. Look at where the two curves leave
+    the ground.
+    """
+    if draws < 1000 or samples < 100 or epochs < 1:
+        raise InvalidInput("take 1000 draws, 100 samples and 1 epoch or more")
+    divergence(run, draws)
+    scales(run)
+    local_noise(run, draws)
+    curves = probes(run, samples, epochs)
+    run.figure(
+        "flatness",
+        lambda axes: plot(axes, curves),
+        caption="Error on the training data against the size of Gaussian noise on the weights, "
+        "relative to each tensor's own root mean square; dots, the largest within the tolerance.",
+    )
+
+
+def divergence(run: Run, draws: int) -> None:
+    """KL(Q‖P) in closed form."""
+    d, scale = 20, 0.3
+    mean, centre = run.randn(d), run.randn(d)
+    variance = (0.5 * run.randn(d)).exp()
+    exact = gaussian_kl(mean, variance, centre, scale)
+    w = mean + variance.sqrt() * run.randn(draws, d)
+    log_ratio = _log_density(w, mean, variance) - _log_density(
+        w, centre, torch.full_like(mean, scale)
+    )
+    sampled = mean_interval(log_ratio, 0.999)
+    run.claim(
+        "M-63",
+        r"\mathrm{KL}(Q\|P)=\tfrac12\Bigl[\tfrac{\sum s_i}\lambda-D+\tfrac{\|\theta-\theta_0\|^2}"
+        r"\lambda+D\ln\lambda-\sum\ln s_i\Bigr]=\mathbb E_Q\ln\tfrac{dQ}{dP}",
+        promised=float(exact),
+        relation="~",
+        measured=sampled.estimate,
+        interval=sampled,
+        control=Control(
+            "standard deviations in place of the variances s",
+            sampled.estimate,
+            promised=float(gaussian_kl(mean, variance.sqrt(), centre, scale)),
+            interval=sampled,
+        ),
+    )
+    run.claim(
+        "M-63",
+        r"\mathrm{KL}(P\|P)=0",
+        promised=0.0,
+        relation="==",
+        measured=float(gaussian_kl(centre, torch.full_like(mean, scale), centre, scale)),
+        tolerance=1e-12,
+        control=Control("another mean", float(exact)),
+    )
+    logarithm = variance.log().requires_grad_()
+    gaussian_kl(mean, logarithm.exp(), centre, scale).backward()  # type: ignore[no-untyped-call]
+    assert logarithm.grad is not None
+    run.claim(
+        "M-63",
+        r"\partial\,\mathrm{KL}/\partial\ln s_i=\tfrac12(s_i/\lambda-1)",
+        promised=(variance / scale - 1) / 2,
+        relation="==",
+        measured=logarithm.grad,
+        tolerance=1e-12,
+        control=Control("without the one half", logarithm.grad, promised=variance / scale - 1),
+    )
+
+
+def _log_density(w: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    squares = (w - mean).square() / variance
+    return -0.5 * (squares + (2 * math.pi * variance).log()).sum(1)
+
+
+def scales(run: Run) -> None:
+    """The prior's scale, chosen afterwards and paid for."""
+    grid = ScaleGrid(largest=0.1, precision=100)
+    total = sum(math.exp(-grid.cost(j)) for j in range(1, 20_001))
+    run.claim(
+        "M-63",
+        r"\textstyle\sum_j\delta_j\le\delta\text{ with }\delta_j=6\delta/(\pi^2j^2)",
+        promised=1.0,
+        relation="<=",
+        measured=total,
+        control=Control("1/j for 1/j²", sum(1 / j for j in range(1, 20_001))),
+    )
+    net = mlp([30, 40, 1], random=run.generator)
+    network = StochasticNetwork(net, spread=0.05)
+    prior = GaussianPrior(fresh_initialization(net, 1).state_dict())
+    settled = prior.settle(network)
+    best = float(prior.divergence(network).detach())
+    coarse = {k: ScaleGrid(precision=1.0) for k in prior.grids}
+    prior.grids = coarse
+    run.claim(
+        "M-63",
+        r"\text{the nearest scale of the grid }b=\sqrt D/4\text{ costs at most one nat a tensor}",
+        promised=best + len(network.names),
+        relation="<=",
+        measured=settled.kl,
+        control=Control("one point for every factor e", prior.settle(network).kl),
+    )
+
+
+def local_noise(run: Run, draws: int) -> None:
+    """The law of a layer's output under drawn weights and under local noise."""
+    layer = nn.Linear(6, 3, dtype=torch.float64)
+    network = StochasticNetwork(layer, spread=0.4, random=run.generator)
+    x = run.randn(1, 6)
+    rows = network(x.expand(draws, -1), "local").detach()
+    some = min(draws, 1500)
+    drawn = torch.cat([network(x, "weights").detach() for _ in range(some)])
+    exact = x.square() @ network.variances()["weight"].T + network.variances()["bias"]
+    centred = (rows - layer(x).detach()).square()
+    spread, other = mean_interval(centred[:, 0], 0.999), mean_interval(centred[:, 0].sqrt(), 0.999)
+    run.claim(
+        "M-63",
+        r"\textstyle\sum_iw_{ji}x_i\sim N(\sum_i\mu_{ji}x_i,\sum_is_{ji}x_i^2)",
+        promised=float(exact[0, 0]),
+        relation="~",
+        measured=spread.estimate,
+        interval=spread,
+        control=Control("the mean distance", other.estimate, interval=other),
+    )
+    by_weights = mean_interval((drawn - layer(x).detach()).square()[:, 0], 0.999)
+    run.claim(
+        "M-63",
+        r"\text{weights drawn one set at a time give the same variance}",
+        promised=float(exact[0, 0]),
+        relation="~",
+        measured=by_weights.estimate,
+        interval=by_weights,
+        control=Control("half the noise", by_weights.estimate / 4, interval=_scaled(by_weights)),
+    )
+    conv = nn.Conv1d(1, 1, 3, bias=False, dtype=torch.float64)
+    noisy = StochasticNetwork(conv, spread=0.5, random=run.generator)
+    signal = torch.ones(some, 1, 5, dtype=torch.float64)
+    clean = conv(signal).detach()
+    local = noisy(signal, "local").detach() - clean
+    whole = torch.cat([noisy(signal[:1], "weights").detach() for _ in range(some)]) - clean
+    products = mean_interval((whole[:, 0, 0] * whole[:, 0, 2]), 0.999)
+    independent = mean_interval((local[:, 0, 0] * local[:, 0, 2]), 0.999)
+    run.claim(
+        "M-63",
+        r"\text{one filter at all positions: the noise of two positions is correlated}",
+        promised=0.75,
+        relation="~",
+        measured=products.estimate,
+        interval=products,
+        reason="a filter of three weights with variance 1/4, a constant input",
+        control=Control("noise drawn at the positions", independent.estimate, interval=independent),
+    )
+    dense = StochasticNetwork(mlp([6, 5, 1], random=run.generator), spread=0.1)
+    convolution = StochasticNetwork(nn.Sequential(conv, nn.Flatten(), nn.Linear(3, 1).double()))
+    run.claim(
+        "M-63",
+        r"\text{rows of their own are used only where they are exact: dense layers, once each}",
+        promised=1.0,
+        relation="==",
+        measured=float(dense.independent_rows(run.randn(4, 6))),
+        control=Control("a convolution", float(convolution.independent_rows(signal[:4]))),
+    )
+
+
+def _scaled(interval: Interval) -> Interval:
+    """The interval of a quarter of the values."""
+    return replace(
+        interval, estimate=interval.estimate / 4, low=interval.low / 4, high=interval.high / 4
+    )
+
+
+def probes(run: Run, samples: int, epochs: int) -> dict[str, tuple[Flatness, float]]:
+    """Noise until a network errs, for true and for random labels."""
+    x, y = digits(torch.float64)
+    order = torch.randperm(len(x), generator=run.generator)[:samples]
+    x, true = x[order], (y[order] >= 5).long()
+    random = torch.randint(0, 2, (samples,), generator=run.generator)
+    start = mlp([64, 100, 1], random=run.generator)
+    found: dict[str, tuple[Flatness, float]] = {}
+    for name, labels in (("true labels", true), ("random labels", random)):
+        net = fresh_initialization(start, 3)
+        initial = {k: p.detach().clone() for k, p in net.named_parameters()}
+        fit(net, (x, labels), epochs=epochs, learning_rate=5e-3, batch_size=100)
+        train = Problem(net, (x, labels)).train
+        probe = flatness(net, train, tolerance=0.05, fractions=FRACTIONS, passes=4)
+        found[name] = (probe, _flat_bound(net, initial, probe, train))
+    flat, noisy = found["true labels"][0], found["random labels"][0]
+    errors = torch.tensor(flat.errors)
+    run.claim(
+        "M-65",
+        r"\text{the mean error grows with the noise: drop from one size to the next}",
+        promised=0.005,
+        relation="<=",
+        measured=(errors[:-1] - errors[1:]),
+        reason="0.005 is the error of the estimate",
+        control=Control("the curve read backwards", errors[1:] - errors[:-1]),
+    )
+    run.claim(
+        "M-65",
+        r"\text{true labels bear more noise than random ones}",
+        promised=noisy.fraction,
+        relation=">",
+        measured=flat.fraction,
+        control=Control("random labels against themselves", noisy.fraction),
+    )
+    run.claim(
+        "M-62, M-65",
+        r"\text{the noise borne as posterior: the bound for true labels is below that for random}",
+        promised=found["random labels"][1],
+        relation="<",
+        measured=found["true labels"][1],
+        control=Control("random labels against themselves", found["random labels"][1]),
+    )
+    run.table(
+        "flatness",
+        ["labels", "error without noise", "noise borne", "PAC-Bayes bound"],
+        [(k, f.error, f.fraction, b) for k, (f, b) in found.items()],
+        caption="Noise is relative to each tensor's root mean square; the bound has the noise as "
+        "posterior and a Gaussian around the random initialisation as prior.",
+    )
+    return found
+
+
+def _flat_bound(
+    net: nn.Module, initial: dict[str, Tensor], probe: Flatness, train: Samples
+) -> float:
+    """The bound at the posterior that the probe found."""
+    network = StochasticNetwork(net, spread=probe.spread or spread_like(net, 1e-3))
+    choice = GaussianPrior(initial).settle(network)
+    risk = gibbs_risk(network, train, passes=4)
+    return deviation_bound(KL, risk.upper, choice.kl + choice.cost, len(train), 0.025)
+
+
+def plot(axes: Any, curves: dict[str, tuple[Flatness, float]]) -> None:
+    for colour, (name, (probe, _)) in zip(COLOURS, curves.items(), strict=False):
+        axes.semilogx(probe.fractions, probe.errors, "-", color=colour, label=name)
+        if probe.fraction:
+            at = probe.errors[probe.fractions.index(probe.fraction)]
+            axes.plot([probe.fraction], [at], "o", color=colour)
+    axes.set(xlabel="noise, relative to each tensor", ylabel="mean error on the training data")
+    axes.legend()

@@ -1,0 +1,432 @@
+"""The minimum-norm fit: its bias and variance, their limit, and when overfitting is benign."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.bias_variance import excess_risk, gaussian_variance_factor
+from torchtheory.generalization.minimum_norm import (
+    copied_signs_moment,
+    design_bias_variance,
+    minimum_norm_weights,
+    one_sample_variance,
+)
+from torchtheory.generalization.spectral_asymptotics import (
+    asymptotic_variance,
+    effective_ranks,
+    marchenko_pastur_cdf,
+    marchenko_pastur_density,
+    marchenko_pastur_support,
+)
+
+COPIES = (*range(10, 21), *range(30, 51))
+
+
+@lab(
+    "minimum-norm-regression",
+    room="generalization",
+    covers=["A-79", "A-80", "A-82"],
+    title="One more feature can raise or lower the risk of the minimum-norm fit",
+    errata=["norm-of-the-error-not-squared", "marchenko-pastur-of-the-pseudo-inverse"],
+    full={"samples": 800, "noises": 20_000, "designs": 20},
+)
+def minimum_norm_regression(
+    run: Run, samples: int = 200, noises: int = 3000, designs: int = 3
+) -> None:
+    """Regression with the pseudo-inverse, below and beyond the interpolation threshold.
+
+    The excess risk on a given design is an exact sum of bias and variance, checked against
+    draws of the noise. For features with independent entries the variance tends to a curve with a
+    pole at d = m, and the eigenvalues to Marchenko and Pastur's law. With a single sample of signs
+    the variance is the Frobenius norm of the second moment: adding copies of a feature raises it,
+    adding new ones lowers it. Look at the three descents of the last figure.
+    """
+    if samples < 40 or noises < 100 or designs < 2:
+        raise InvalidInput("take at least 40 samples, 100 draws of the noise and 2 designs")
+    given_design(run, noises)
+    points, spectra = limit(run, samples, designs)
+    values = one_sample(run)
+    run.figure(
+        "variance-and-spectrum",
+        lambda axes: plot_limit(axes, points, spectra),
+        caption="Left, the variance of the minimum-norm fit by the ratio of features to samples: "
+        "the limit and simulated designs of random signs. Right, the eigenvalues of one design at "
+        "the ratio 1/2 beside Marchenko and Pastur's density.",
+        grid=(1, 2),
+        size=(10.0, 3.6),
+    )
+    run.figure(
+        "multiple-descent",
+        lambda axis: plot_one_sample(axis, values),
+        caption="The mean variance of regression on one sample of d signs. In the shaded ranges "
+        "every new feature is a copy of the first.",
+    )
+
+
+def given_design(run: Run, noises: int) -> None:
+    """Bias and variance given the design, below and beyond d = m."""
+    sigma = 0.5
+    for m, d in ((30, 10), (10, 30)):
+        root = run.randn(d, d) / d**0.5
+        moment = root @ root.T
+        phi, planted = run.randn(m, d) @ root.T, run.randn(d)
+        exact = design_bias_variance(phi, planted, moment, sigma**2)
+        y = phi @ planted + sigma * run.randn(noises, m)
+        weights = y @ torch.linalg.pinv(phi).T
+        excess = excess_risk(weights, planted, moment)
+        ridge = torch.linalg.solve(phi @ phi.T + torch.eye(m).double(), y.T).T @ phi
+        shrunk = excess_risk(ridge, planted, moment)
+        run.claim(
+            "A-79",
+            r"\mathbb E[R(\hat f_S)\mid X]-R^*=\theta^{*\top}P\,\mathbb E[XX^\top]P\theta^*"
+            r"+\mathbb E[\nu^2]\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])",
+            promised=exact.total,
+            relation="~",
+            measured=excess.mean(),
+            interval=mean_interval(excess),
+            reason=f"m = {m}, d = {d}, {noises} draws of the noise",
+            control=Control("ridge regression, which shrinks what it sees", shrunk.mean(),
+                            interval=mean_interval(shrunk)),
+        )  # fmt: skip
+        if d < m:
+            beyond = design_bias_variance(phi[: d // 2], planted, moment, sigma**2)
+            run.claim(
+                "A-79",
+                r"\Sigma \text{ invertible}\Rightarrow \text{no bias}",
+                promised=0.0,
+                relation="==",
+                measured=exact.bias,
+                tolerance=1e-12,
+                control=Control("half as many samples as features", beyond.bias),
+            )
+        else:
+            run.erratum(
+                "norm-of-the-error-not-squared",
+                r"\mathbb E[R(\hat f_S)\mid X]-R^*=\mathbb E\|\hat f_S-f^*\|_{L^2}",
+                promised=excess.mean(),
+                relation="==",
+                measured=excess.sqrt().mean(),
+                tolerance=1e-2,
+                reason="the norm without its square, from the same draws",
+            )
+            run.claim(
+                "A-79",
+                r"\hat\theta=\Sigma^+\textstyle\sum_iX^{(i)}Y^{(i)}",
+                promised=weights[0],
+                relation="==",
+                measured=torch.linalg.pinv(phi.T @ phi, hermitian=True, rtol=1e-10)
+                @ (phi.T @ y[0]),
+                tolerance=1e-8,
+                reason="the pseudo-inverse of the features, and of their second moment",
+                control=Control("a design with one sample less",
+                                minimum_norm_weights(phi[1:], y[0, 1:])),
+            )  # fmt: skip
+
+
+def limit(run: Run, m: int, designs: int) -> tuple[list[tuple[float, float]], tuple[Tensor, float]]:
+    """The variance as d and m grow together, and the spectrum behind it."""
+    points = []
+    for ratio in (0.25, 0.5, 0.8, 1.25, 2.0, 3.0):
+        d = round(ratio * m)
+        x = run.signs(designs, m, d)
+        values = torch.linalg.eigvalsh(x @ x.mT if d > m else x.mT @ x)
+        variance = (1 / values).sum(-1).mean()
+        points.append((ratio, float(variance)))
+    run.claim(
+        "A-80",
+        r"\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])\to\frac{1-\max\{1-\kappa,0\}}{|1-\kappa|}",
+        promised=[asymptotic_variance(ratio) for ratio, _ in points],
+        relation="==",
+        measured=[variance for _, variance in points],
+        tolerance=0.15,
+        reason=f"features of independent signs, m = {m}, κ from 1/4 to 3",
+        control=Control(
+            "entries that are not independent: every feature twice",
+            [_doubled(run, m, round(ratio * m)) for ratio, _ in points],
+        ),
+    )
+    sizes = [50, 100, 200, 400, 800]
+    for ratio in (0.5, 2.0, 3.0):
+        gaps = [
+            abs(gaussian_variance_factor(k, round(ratio * k)) - asymptotic_variance(ratio))
+            for k in sizes
+        ]
+        slope = fit_slope(sizes, gaps)
+        run.claim(
+            "A-80",
+            rf"\kappa={ratio:g}:\ \text{{the Gaussian mean approaches its limit as }} 1/m",
+            promised=-1.0,
+            relation="slope",
+            measured=slope.estimate,
+            interval=slope,
+            tolerance=0.05,
+        )
+    d = m // 2
+    x = run.signs(m, d)
+    values = torch.linalg.eigvalsh(x.T @ x) / m
+    scaled = run.randn(m, d) * torch.where(run.rand(m, 1) < 0.2, 2.0, 0.5)
+    dependent = torch.linalg.eigvalsh(scaled.T @ scaled / m)
+    run.claim(
+        "A-80",
+        r"\text{the eigenvalues of } \tfrac1m\Sigma \text{ follow Marchenko and Pastur's law}",
+        promised=0.0,
+        relation="==",
+        measured=_largest_gap(values, d / m),
+        tolerance=4 / d,
+        reason=f"largest difference of the distribution functions, d = {d}, m = {m}",
+        control=Control(
+            "rows of different size: the entries of a row are not independent",
+            _largest_gap(dependent, d / m),
+        ),
+    )
+    run.erratum(
+        "marchenko-pastur-of-the-pseudo-inverse",
+        r"\text{the eigenvalues of } \tfrac1m\Sigma^+ \text{ follow Marchenko and Pastur's law}",
+        promised=0.0,
+        relation="==",
+        measured=_largest_gap(1 / (values * m) / m, d / m),
+        tolerance=0.1,
+        reason="they shrink to zero as 1/m²",
+    )
+    return points, (values, d / m)
+
+
+def _doubled(run: Run, m: int, d: int) -> float:
+    half = run.signs(m, (d + 1) // 2)
+    x = torch.cat([half, half], 1)[:, :d]
+    moment = torch.eye(d).double()
+    k = d - half.shape[1]
+    moment[:k, half.shape[1] :] = torch.eye(k).double()
+    moment[half.shape[1] :, :k] = torch.eye(k).double()
+    return float(design_bias_variance(x, torch.ones(d).double(), moment, 1.0).variance)
+
+
+def _largest_gap(values: Tensor, ratio: float) -> float:
+    """Kolmogorov's distance between eigenvalues and the law."""
+    ordered = values.sort().values
+    law = marchenko_pastur_cdf(ordered, ratio)
+    steps = torch.arange(len(ordered) + 1).double() / len(ordered)
+    return float(torch.maximum((law - steps[:-1]).abs(), (steps[1:] - law).abs()).max())
+
+
+def one_sample(run: Run) -> list[float]:
+    """Figure 1.7: copies of a feature raise the variance, new features lower it."""
+    dimensions = range(1, 151)
+    values = [float(one_sample_variance(copied_signs_moment(d, COPIES))) for d in dimensions]
+    count = [1 + sum(c <= d for c in COPIES) for d in dimensions]
+    closed = [(c * c + d - c) / d**2 for c, d in zip(count, dimensions, strict=True)]
+    run.claim(
+        "A-82",
+        r"\|\mathbb E[XX^\top]\|_F^2/d^2=(c^2+d-c)/d^2 \text{ with } c \text{ equal features}",
+        promised=closed,
+        relation="==",
+        measured=values,
+        tolerance=1e-12,
+        control=Control("all features independent", [1 / d for d in dimensions]),
+    )
+    brute, promised, independent = [], [], []
+    for d in (1, 4, 9, 10, 12):
+        free = [i for i in range(d) if i + 1 not in COPIES]
+        signs = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=len(free)))).double()
+        x = signs[:, :1].repeat(1, d)
+        x[:, free] = signs
+        moment = x.T @ x / len(x)
+        zero = torch.zeros(d).double()
+        brute.append(design_bias_variance(x[:, None], zero, moment, 1.0).variance.mean())
+        promised.append(one_sample_variance(moment))
+        uneven = x * torch.linspace(1, 2, d).double()
+        scaled = uneven.T @ uneven / len(x)
+        independent.append(design_bias_variance(uneven[:, None], zero, scaled, 1.0).variance.mean())
+    run.claim(
+        "A-82",
+        r"\mathbb E\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])=\|\mathbb E[XX^\top]\|_F^2/d^2",
+        promised=torch.stack(promised),
+        relation="==",
+        measured=torch.stack(brute),
+        tolerance=1e-10,
+        reason="the mean over all vectors of signs, d up to 12",
+        control=Control("features of unequal size, not signs", torch.stack(independent)),
+    )
+    tops = [
+        d for d in dimensions[1:-1] if values[d - 2] < values[d - 1] and values[d] < values[d - 1]
+    ]
+    plain = [1 / d for d in dimensions]
+    run.claim(
+        "A-82",
+        r"\text{the variance rises while copies are added: it peaks at } d=20 \text{ and } d=50",
+        promised=70,
+        relation="==",
+        measured=sum(tops),
+        reason=f"peaks at {tops}; what is compared is the sum of their places",
+        control=Control("no copies: no peak",
+                        sum(d for d in dimensions[1:-1] if plain[d - 2] < plain[d - 1])),
+    )  # fmt: skip
+    chosen = (1, 9, 20, 29, 50, 150)
+    run.table(
+        "one-sample",
+        ["d", "equal features", "variance"],
+        [(d, count[d - 1], values[d - 1]) for d in chosen],
+        caption="Mean variance of regression on one sample of d signs",
+    )
+    return values
+
+
+@lab(
+    "benign-overfitting",
+    room="generalization",
+    covers=["A-81"],
+    title="Overfitting is harmless when many weak directions hide the noise",
+    full={"sizes": (25, 50, 100, 200), "dimension": 20_000, "designs": 10},
+)
+def benign_overfitting(
+    run: Run, sizes: tuple[int, ...] = (20, 40, 80), dimension: int = 3000, designs: int = 4
+) -> None:
+    """Two effective ranks of the covariance give the variance of the minimum-norm interpolator.
+
+    For Gaussian features with several spectra the variance is simulated and set against
+    the formula, which is right up to constants. With eigenvalues that decay just fast enough to be
+    summed the variance tends to 0 as the sample grows, although every fit interpolates its noise;
+    with faster decay it does not. Look at the two families in the figure.
+    """
+    if len(sizes) < 3 or min(sizes) < 5 or dimension < 10 * max(sizes) or designs < 2:
+        raise InvalidInput("take three sizes of 5 or more, ten times as many dimensions, 2 designs")
+    i = torch.arange(1, dimension + 1).double()
+    families = {
+        "1 / (i ln²(i+1))": 1 / (i * torch.log(i + 1).square()),
+        "1 / i²": i**-2,
+        "equal": torch.ones_like(i),
+        "spikes and a flat rest": torch.where(i <= 5, 100.0, 0.01),
+    }
+    rows: list[tuple[str, int, int | None, float, float, float]] = []
+    factors = []
+    for name, spectrum in families.items():
+        for m in run.track(sorted(sizes)):
+            ranks = effective_ranks(spectrum, m)
+            seen = torch.stack([_variance(run, spectrum, m) for _ in range(designs)]).mean()
+            if ranks is None:
+                raise InvalidInput(f"no effective rank for {name} at m = {m}: more dimensions")
+            rows.append((name, m, ranks.index, ranks.head, ranks.size, float(seen)))
+            if ranks.head < 0.75:
+                factors.append(float(seen) / ranks.size)
+    # the hypothesis that fails: barely more directions than samples, so that c m is too small
+    m = max(sizes)
+    tight = torch.ones(m + 3).double()
+    found = effective_ranks(tight, m)
+    bad = float(torch.stack([_variance(run, tight, m) for _ in range(designs)]).mean())
+    bad /= math.nan if found is None else found.size
+    run.claim(
+        "A-81",
+        r"\operatorname{tr}(\Sigma^+\mathbb E[XX^\top])\asymp\frac{k^*}m"
+        r"+\frac{m\sum_{i>k^*}\lambda_i^2}{(\sum_{i>k^*}\lambda_i)^2}",
+        promised=math.log(5),
+        relation="<=",
+        measured=[abs(math.log(f)) for f in factors],
+        reason="logarithm of simulated over formula, at most a factor of 5, c = 1",
+        control=Control(f"{m + 3} equal directions for {m} samples", abs(math.log(bad))),
+    )
+    d, m = dimension, min(sizes)
+    equal = effective_ranks(torch.ones(d), m)
+    run.claim(
+        "A-81",
+        r"\lambda_i=1,\ d\ge cm:\ k^*=0 \text{ and the formula is } m/d",
+        promised=[0.0, m / d],
+        relation="==",
+        measured=[-1.0, -1.0] if equal is None else [equal.index, equal.size],
+        tolerance=1e-12,
+        reason=f"the exact mean is m / (d - m - 1) = {gaussian_variance_factor(m, d):.4g}",
+    )
+    few = effective_ranks(torch.ones(m // 2), m)
+    run.claim(
+        "A-81",
+        r"\text{with fewer directions than } cm \text{ no } k \text{ qualifies}",
+        promised=1,
+        relation="==",
+        measured=int(few is None),
+        control=Control("more directions than that", int(equal is None)),
+    )
+    growing = [10, 30, 100, 300]  # for larger samples these directions are no longer many
+    k = torch.arange(1, 300_001).double()
+    slow = [effective_ranks(1 / (k * torch.log(k + 1).square()), m) for m in growing]
+    fast = [effective_ranks(k**-2, m) for m in growing]
+    slow_sizes = [math.nan if r is None else r.size for r in slow]
+    fast_sizes = [math.nan if r is None else r.size for r in fast]
+    run.claim(
+        "A-81",
+        r"\lambda_i=1/(i\ln^2(i+1)):\ \text{the variance falls as } m \text{ grows}",
+        promised=1.0,
+        relation="<",
+        measured=[b / a for a, b in itertools.pairwise(slow_sizes)],
+        reason="300000 directions, m = 10 to 300, each value over the one before",
+        control=Control("λ_i = 1 / i²", [b / a for a, b in itertools.pairwise(fast_sizes)]),
+    )
+    run.table(
+        "effective-ranks",
+        ["eigenvalues", "m", "k*", "k*/m", "formula", "simulated variance"],
+        rows,
+        caption=f"Gaussian features in {dimension} dimensions, means over {designs} designs",
+    )
+    run.figure(
+        "benign-and-not",
+        lambda axis: plot_benign(axis, rows, list(families)),
+        caption="Variance of the minimum-norm interpolator by sample size: simulated (dots) and "
+        "the formula (lines).",
+        size=(6.4, 3.8),
+    )
+
+
+def _variance(run: Run, spectrum: Tensor, m: int) -> Tensor:
+    """tr(S^+ Λ) of one Gaussian design with covariance Λ, without the d x d matrix."""
+    x = run.randn(m, len(spectrum)) * spectrum.sqrt()
+    weighted = (x * spectrum) @ x.T
+    gram = torch.linalg.cholesky(x @ x.T)
+    return torch.trace(torch.cholesky_solve(torch.cholesky_solve(weighted, gram).T, gram))
+
+
+def plot_limit(axes: Any, points: list[tuple[float, float]], spectra: tuple[Tensor, float]) -> None:
+    left, right = axes[0]
+    for part in (torch.linspace(0.02, 0.95, 200), torch.linspace(1.05, 4, 200)):
+        ratios = part.tolist()
+        left.plot(ratios, [asymptotic_variance(r) for r in ratios], color=COLOURS[0],
+                  label="limit" if ratios[0] < 1 else None)  # fmt: skip
+    left.plot(*zip(*points, strict=True), "o", color=COLOURS[1], label="random signs")
+    left.axvline(1, color="0.5", linestyle=":", linewidth=1)
+    left.set(xlabel="features per sample, κ", ylabel="variance", yscale="log")
+    left.legend()
+    values, ratio = spectra
+    low, high = marchenko_pastur_support(ratio)
+    right.hist(values.numpy(), bins=25, range=(0, high * 1.1), density=True, color=COLOURS[5],
+               label="eigenvalues")  # fmt: skip
+    x = torch.linspace(low, high, 300).double()
+    right.plot(x, marchenko_pastur_density(x, ratio), color=COLOURS[1], label="density")
+    right.set(xlabel="eigenvalue of Σ/m", ylabel="density")
+    right.legend()
+
+
+def plot_one_sample(axis: Any, values: list[float]) -> None:
+    for first, last in ((10, 20), (30, 50)):
+        axis.axvspan(first - 0.5, last + 0.5, color="0.9")
+    axis.plot(range(1, len(values) + 1), values, color=COLOURS[0])
+    axis.set(xlabel="features d", ylabel="mean variance", ylim=(0, 1.05))
+
+
+def plot_benign(axis: Any, rows: list[Any], names: list[str]) -> None:
+    for colour, name in zip(COLOURS, names, strict=False):
+        own = [r for r in rows if r[0] == name]
+        m = [r[1] for r in own]
+        axis.plot(m, [r[4] for r in own], color=colour, label=f"λ: {name}")
+        axis.plot(m, [r[5] for r in own], "o", color=colour)
+    axis.set(xlabel="samples m", ylabel="variance", xscale="log", yscale="log")
+    axis.minorticks_off()
+    axis.set_xticks(sorted({r[1] for r in rows}), [str(v) for v in sorted({r[1] for r in rows})])
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

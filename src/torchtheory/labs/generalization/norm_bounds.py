@@ -1,0 +1,563 @@
+"""Networks with bounded weights: how complex they are, what the bounds say, and margins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import clopper_pearson
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.generalization.margin_bounds import (
+    best_margin_bound,
+    margin_bound,
+    margin_error,
+    ramp_loss,
+)
+from torchtheory.generalization.norm_bounds import (
+    ascended_relu_class,
+    frobenius_bound,
+    frobenius_norms,
+    largest_unit,
+    normalize_layers,
+    planar_relu_class,
+)
+from torchtheory.generalization.rademacher import (
+    empirical_uniform_deviation,
+    estimate_rademacher,
+    exact_rademacher,
+    finite_class,
+    linear_bounds,
+    linear_class,
+)
+from torchtheory.nets.activation_properties import inspect_activation
+from torchtheory.nets.feedforward import mlp
+from torchtheory.nets.labelled import at_least
+
+
+@lab(
+    "norm-bounded-networks",
+    room="generalization",
+    covers=["M-48", "A-63", "A-64", "A-65"],
+    title="Networks with small weights have small complexity, whatever their width",
+    full={"samples": 12, "draws": 1000, "steps": 200},
+)
+def norm_bounded_networks(run: Run, samples: int = 8, draws: int = 80, steps: int = 40) -> None:
+    """The complexity of two-layer ReLU networks in the plane is computed exactly.
+
+    Scaling a layer scales the network, so norms are all that matters. The supremum over a weight
+    matrix is one over a single row: random matrices never exceed it, and one hidden unit attains
+    it. Deeper networks are trained on random signs, which bounds their complexity from below; the
+    theorem bounds it from above. Look at the figure: what training
+    reaches does not grow with depth while the bound doubles with each layer, and a bound above the
+    largest value of the functions is empty.
+    """
+    at_least(samples, 4, "samples")
+    at_least(draws, 50, "draws")
+    at_least(steps, 10, "steps")
+    rescaling(run)
+    peeling(run, samples)
+    two_layers(run, samples, steps)
+    rows = depth(run, samples, draws, steps)
+    run.table(
+        "depth",
+        ["layers", "from below", "2^(L-1) ∏C/√m", "(√(2L ln 2)+1) ∏C/√m", "(2B)^L/√m"],
+        rows,
+        caption=f"Networks with C = B = 1 on {8 * samples} unit vectors; every function is at most "
+        "1, so a bound above 1 says nothing",
+    )
+    run.figure(
+        "depth",
+        lambda axis: plot_depth(axis, rows),
+        caption="Complexity of networks of unit norm against depth: what trained networks reach, "
+        "and three bounds; above the dotted line a bound is vacuous.",
+    )
+
+
+def on_sphere(run: Run, samples: int, dimension: int) -> Tensor:
+    """Points drawn uniformly from the unit sphere."""
+    return nn.functional.normalize(run.randn(samples, dimension), dim=1)
+
+
+def rescaling(run: Run) -> None:
+    """Positive homogeneity of activations and of networks."""
+    activations: dict[str, nn.Module] = {"ReLU": nn.ReLU(), "leaky ReLU": nn.LeakyReLU(0.2)}
+    run.claim(
+        "A-63",
+        r"\varrho(\lambda x)=\lambda\varrho(x),\ \lambda>0:\ \text{ReLU and leaky ReLU}",
+        promised=1,
+        relation="==",
+        measured=[inspect_activation(a).positively_homogeneous for a in activations.values()],
+        control=Control("tanh", inspect_activation(nn.Tanh()).positively_homogeneous),
+    )
+    x = run.randn(50, 3)
+    for bias in (False, True):
+        net = mlp([3, 8, 8, 1], "relu", bias=bias, random=run.generator)
+        before = net(x)[:, 0].detach()
+        factors = (0.3 + run.rand(3)).tolist()
+        with torch.no_grad():
+            matrices = [p for p in net.parameters() if p.ndim == 2]
+            for weight, factor in zip(matrices, factors, strict=True):
+                weight.mul_(factor)
+        after = net(x)[:, 0].detach() / math.prod(factors)
+        if not bias:
+            plain, scaled, kept = before, after, net
+        else:
+            broken, broken_scaled = before, after
+    run.claim(
+        "A-63",
+        r"\Phi_{(\lambda_\ell W^{(\ell)})}=\prod_\ell\lambda_\ell\cdot\Phi_{(W^{(\ell)})} "
+        r"\text{ without biases}",
+        promised=plain,
+        relation="==",
+        measured=scaled,
+        tolerance=1e-13,
+        control=Control("with biases", broken_scaled, promised=broken),
+    )
+    unit, factor = normalize_layers(kept)
+    run.claim(
+        "A-63",
+        r"\Phi=\text{factor}\cdot\Phi_{\text{unit norms}}",
+        promised=kept(x)[:, 0],
+        relation="==",
+        measured=factor * unit(x)[:, 0],
+        tolerance=1e-13,
+        control=Control("the factor left out", unit(x)[:, 0]),
+    )
+    run.claim(
+        "A-63",
+        r"\|W^{(\ell)}\|_F=1 \text{ after normalising}",
+        promised=1,
+        relation="==",
+        measured=frobenius_norms(unit),
+        tolerance=1e-13,
+        control=Control("before", frobenius_norms(kept)),
+    )
+
+
+def peeling(run: Run, m: int) -> None:
+    """The supremum over a matrix is attained by one row."""
+    x = on_sphere(run, m, 2)
+    signs = run.signs(40, m)
+    best, direction = largest_unit(x, signs)
+    single = [
+        float((t[:, None] * torch.relu(x @ w)[:, None]).sum(0).norm())
+        for t, w in zip(signs, direction, strict=True)
+    ]
+    weights = run.randn(300, 5, 2)
+    weights = weights / weights.norm(dim=(1, 2), keepdim=True)
+    hidden = torch.relu(torch.einsum("rkd,md->rkm", weights, x))
+    reached = torch.einsum("sm,rkm->srk", signs, hidden).norm(dim=2)
+    other = torch.stack([-direction[:, 1], direction[:, 0]], 1)
+    rows = torch.stack([direction, other, -other], 1)
+    spectral = torch.einsum("sm,skm->sk", signs, torch.relu(rows @ x.T)).norm(dim=1)
+    run.claim(
+        "A-65",
+        r"\|W\|_F\le C:\ \bigl\|\sum_i\tau_i\varrho(Wx_i)\bigr\|_2\le"
+        r"C\sup_{\|w\|\le1}\bigl|\sum_i\tau_i\varrho(\langle w,x_i\rangle)\bigr|",
+        promised=best,
+        relation="<=",
+        measured=reached.amax(1),
+        tolerance=1e-13,
+        reason="300 random matrices with five rows, 40 sign vectors, in the plane",
+        control=Control("more unit rows are added, which C does not allow", spectral),
+    )
+    run.claim(
+        "A-65",
+        r"\text{with equality for a matrix with one row}",
+        promised=best,
+        relation="==",
+        measured=single,
+        tolerance=1e-13,
+        control=Control(
+            "the row turned by 90 degrees",
+            (signs * torch.relu(other @ x.T)).sum(1).abs(),
+        ),
+    )
+
+
+def two_layers(run: Run, m: int, steps: int) -> None:
+    """Exact complexity of two-layer networks in the plane, its bounds, and training."""
+    exact, bound, linear, found, outside = [], [], [], [], []
+    for c in (0.5, 1.0, 2.0):
+        x = on_sphere(run, m, 2)
+        exact.append(exact_rademacher(planar_relu_class(x, c, c), m))
+        linear.append(c * exact_rademacher(linear_class(x), m))
+        bound.append(frobenius_bound([c, c], exact_rademacher(linear_class(x), m)))
+        signs = run.signs(60, m)
+        ascent = ascended_relu_class(x, [6], [c, c], steps=steps, random=run.generator)(signs)
+        found.append(ascent / planar_relu_class(x, c, c)(signs))
+        larger = ascended_relu_class(x, [6], [c, 2 * c], steps=steps, random=run.generator)(signs)
+        outside.append(larger / planar_relu_class(x, c, c)(signs))
+    run.claim(
+        ["A-64", "A-65"],
+        r"L=2:\ \mathfrak R\le\tfrac{2C^2}m\,\mathbb E\bigl\|\sum_i\tau_ix_i\bigr\|",
+        promised=bound,
+        relation="<=",
+        measured=exact,
+        reason="the exact complexity of networks of any width, all signs",
+        control=Control("matrices of norm 2C", [4 * e for e in exact]),
+    )
+    run.claim(
+        ["A-64", "M-48"],
+        r"\text{trained networks of width 6 stay below the exact supremum: ratio}\le1",
+        promised=1,
+        relation="<=",
+        measured=torch.cat(found),
+        tolerance=1e-9,
+        control=Control("the output layer may have norm 2C", torch.cat(outside)),
+    )
+
+
+def depth(run: Run, m: int, draws: int, steps: int) -> list[tuple[int, float, float, float, float]]:
+    """Lower and upper bounds for growing depth."""
+    m = 8 * m
+    x = on_sphere(run, m, 3)
+    unit = linear_bounds(x)[1]
+    rows, lows, highs, root, lecture, scaled = [], [], [], [], [], []
+    for layers in range(1, 6):
+        norms = [1.0] * layers
+        widths = [8] * (layers - 1)
+        ascent = ascended_relu_class(x, widths, norms, steps=steps, random=run.generator)
+        low = estimate_rademacher(ascent, m, draws=draws, random=run.generator)
+        lows.append(low.low)
+        scaled.append(low.low * 3.0**layers)
+        highs.append(frobenius_bound(norms, unit))
+        root.append(frobenius_bound(norms, unit, depth_factor="root"))
+        lecture.append(2.0**layers * unit)
+        rows.append((layers, low.estimate, highs[-1], root[-1], lecture[-1]))
+    broken = Control("matrices of norm 3 instead of 1", scaled)
+    run.claim(
+        "A-64",
+        r"\mathfrak R_m\le C(2C)^{L-1}/\sqrt m,\quad L=1,\dots,5",
+        promised=highs,
+        relation="<=",
+        measured=lows,
+        reason="networks trained on random signs, lower end of a 99% interval: a lower bound",
+        control=broken,
+    )
+    run.claim(
+        "A-64",
+        r"\mathfrak R_m\le(\sqrt{2L\ln2}+1)\prod_\ell C_\ell/\sqrt m",
+        promised=root,
+        relation="<=",
+        measured=lows,
+        reason="Golowich, Rakhlin and Shamir",
+        control=broken,
+    )
+    run.claim(
+        "M-48",
+        r"\hat R(\mathcal F_B)\le(2B)^L/\sqrt n",
+        promised=lecture,
+        relation="<=",
+        measured=lows,
+        control=broken,
+    )
+    one, wide = [], []
+    for d in (2, 20, 200):
+        points = on_sphere(run, m, d)
+        one.append(
+            estimate_rademacher(linear_class(points), m, draws=draws, random=run.generator).low
+        )
+        cube = run.signs(m, d)
+        wide.append(
+            estimate_rademacher(linear_class(cube), m, draws=draws, random=run.generator).low
+        )
+    run.claim(
+        ["A-64", "M-48"],
+        r"L=1:\ \mathfrak R\le C/\sqrt m \text{ in every dimension}",
+        promised=unit,
+        relation="<=",
+        measured=one,
+        reason="d = 2, 20, 200",
+        control=Control("points ±1 of a cube, of norm √d", wide),
+    )
+    run.claim(
+        "A-64",
+        r"C=1,\ L=3,\ m=10^4:\ 0.04",
+        promised=0.04,
+        relation="==",
+        measured=frobenius_bound([1.0] * 3, 1 / math.sqrt(10**4)),
+        tolerance=1e-15,
+        control=Control("C = 2", frobenius_bound([2.0] * 3, 1 / math.sqrt(10**4))),
+    )
+    return rows
+
+
+def plot_depth(axis: Any, rows: list[tuple[int, float, float, float, float]]) -> None:
+    layers, low, high, root, lecture = zip(*rows, strict=True)
+    axis.semilogy(layers, low, "o-", color=COLOURS[0], label="trained networks (from below)")
+    axis.semilogy(layers, high, "s--", color=COLOURS[1], label=r"$2^{L-1}\prod C/\sqrt{m}$")
+    axis.semilogy(
+        layers, root, "^--", color=COLOURS[2], label=r"$(\sqrt{2L\,\ln 2}+1)\prod C/\sqrt{m}$"
+    )
+    axis.semilogy(layers, lecture, "d--", color=COLOURS[3], label=r"$(2B)^L/\sqrt{m}$")
+    axis.axhline(1, color="0.3", linestyle=":")
+    axis.set(xlabel="layers L", ylabel="Rademacher complexity", xticks=layers)
+    axis.set_ylim(min(low) / 12, 8)
+    axis.legend(loc="lower right", ncols=2, fontsize=7)
+
+
+@lab(
+    "margin-bounds",
+    room="generalization",
+    covers=["A-66", "A-67", "M-52"],
+    title="Confident decisions generalise: risk bounds by margins",
+    full={"samples": 5000, "trials": 500},
+)
+def margin_bounds(run: Run, samples: int = 1000, trials: int = 100) -> None:
+    """Linear classifiers on the circle with noisy labels, whose risk is an angle.
+
+    The ramp loss lies between two step functions and is Lipschitz, so contraction applies. Labels
+    do not change the complexity: signs absorb them. The bound must hold for all directions at once,
+    in all but a share δ of the samples; where the complexity is left out, interpolation of pure
+    noise in high dimension breaks it. Look at the trade-off in γ, and at what deep networks make of
+    the bound.
+    """
+    at_least(samples, 100, "samples")
+    at_least(trials, 50, "trials")
+    ramp(run)
+    labels_absorbed(run)
+    coverage(run, samples, trials)
+    clipped(run)
+    curve = trade_off(run, samples)
+    run.figure(
+        "trade-off",
+        lambda axis: plot_trade_off(axis, curve),
+        caption="The two parts of the margin bound and their sum against γ, for a linear "
+        "classifier on the circle; a small γ costs complexity, a large one margin errors.",
+    )
+
+
+def ramp(run: Run) -> None:
+    """Between two step functions, and Lipschitz."""
+    gammas = [0.1, 1.0, 3.0]
+    t = torch.linspace(-2, 5, 7001, dtype=torch.float64)
+    losses = torch.cat([ramp_loss(t, g) for g in gammas])
+    hinge = torch.cat([(1 - t / g).clamp_min(0) for g in gammas])
+    below = (t <= 0).double().repeat(3)
+    above = torch.cat([(t < g).double() for g in gammas])
+    run.claim(
+        "A-66",
+        r"1_{(-\infty,0]}(t)\le\ell_\gamma(t)",
+        promised=below,
+        relation=">=",
+        measured=losses,
+        control=Control("the ramp moved to the left by 1", torch.cat(
+            [ramp_loss(t + 1, g) for g in gammas])),
+    )  # fmt: skip
+    run.claim(
+        "A-66",
+        r"\ell_\gamma(t)\le1_{(-\infty,\gamma)}(t)",
+        promised=above,
+        relation="<=",
+        measured=losses,
+        tolerance=1e-15,
+        control=Control("the hinge loss, without the clip", hinge),
+    )
+    step = float(t[1] - t[0])
+    slopes = [float(ramp_loss(t, g).diff().abs().max()) / step for g in gammas]
+    run.claim(
+        "A-66",
+        r"\mathrm{Lip}(\ell_\gamma)=1/\gamma",
+        promised=[1 / g for g in gammas],
+        relation="==",
+        measured=slopes,
+        tolerance=1e-9,
+        control=Control("half the margin", [2 * s for s in slopes]),
+    )
+
+
+def labels_absorbed(run: Run, m: int = 8) -> None:
+    """The complexity of the margins is that of the functions."""
+    values = run.randn(6, m)
+    y, zero_one = run.signs(m), (run.rand(m) < 0.5).double()
+    run.claim(
+        "A-67",
+        r"\mathfrak R(M\circ\mathcal F)=\mathfrak R(\mathcal F),\quad M(f,z)=yf(x)",
+        promised=exact_rademacher(finite_class(values), m),
+        relation="==",
+        measured=exact_rademacher(finite_class(values * y), m),
+        tolerance=1e-14,
+        control=Control(
+            "labels 0 and 1 in place of ±1", exact_rademacher(finite_class(values * zero_one), m)
+        ),
+    )
+
+
+def circle(run: Run, samples: int, noise: float) -> tuple[Tensor, Tensor]:
+    """Points on the circle, labelled by their first coordinate, some labels flipped."""
+    x = on_sphere(run, samples, 2)
+    flips = torch.where(run.rand(samples) < noise, -1.0, 1.0).double()
+    return x, torch.where(x[:, 0] > 0, 1.0, -1.0).double() * flips
+
+
+def coverage(
+    run: Run, samples: int, trials: int, gamma: float = 0.5, delta: float = 0.1, noise: float = 0.1
+) -> None:
+    """All directions at once; and what happens without the complexity."""
+    angle = torch.linspace(-math.pi, math.pi, 181, dtype=torch.float64)
+    directions = torch.stack([angle.cos(), angle.sin()], 1)
+    risk = noise + (1 - 2 * noise) * angle.abs() / math.pi
+    complexity = frobenius_bound([1.0], 1 / math.sqrt(samples))
+    failed, tightest = 0, 1.0
+    for _ in range(trials):
+        x, y = circle(run, samples, noise)
+        margins = y[:, None] * (x @ directions.T)
+        share = (margins < gamma).double().mean(0)
+        bound = share + margin_bound(torch.ones(samples), complexity, gamma, delta)
+        failed += bool((risk > bound).any())
+        tightest = min(tightest, float((bound - risk).min()))
+    interval = clopper_pearson(failed, trials, 0.99)
+    dimension, few, wrong = 400, 40, 0
+    for _ in range(trials):
+        x, y = on_sphere(run, few, dimension), run.signs(few)
+        w = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
+        margins = y * (x @ w) / w.norm()
+        smallest = 0.99 * float(margins.min())
+        wrong += margin_bound(margins, 0.0, smallest, delta) < 0.5
+    noise_fitted = clopper_pearson(wrong, trials, 0.99)
+    run.claim(
+        "A-67",
+        r"\Pr\bigl[\exists f:\ \Pr[yf\le0]>\tfrac1m\sum_i1[y_if(x_i)<\gamma]+"
+        r"\tfrac2\gamma\mathfrak R_m+\sqrt{\ln(1/\delta)/(2m)}\bigr]\le\delta",
+        promised=delta,
+        relation="<=",
+        measured=interval.estimate,
+        interval=interval,
+        reason=f"181 directions at once; the least slack was {tightest:.3f}",
+        control=Control(
+            "the complexity left out, pure noise interpolated in dimension 400",
+            noise_fitted.estimate,
+            interval=noise_fitted,
+        ),
+    )
+
+
+def clipped(run: Run, n: int = 500) -> None:
+    """The exercise's bound follows from the empirical one for δ up to 1/2."""
+    deltas = torch.linspace(0.01, 0.5, 50, dtype=torch.float64)
+    large = torch.linspace(0.55, 0.99, 45, dtype=torch.float64)
+
+    def terms(grid: Tensor) -> tuple[Tensor, Tensor]:
+        return 3 * (2 * (1 / grid).log() / n).sqrt(), 3 * ((2 / grid).log() / n).sqrt()
+
+    printed, theorem = terms(deltas)
+    run.claim(
+        "M-52",
+        r"\delta\le\tfrac12:\ 3\sqrt{\ln(2/\delta)/n}\le3\sqrt{2\ln(1/\delta)/n}",
+        promised=printed,
+        relation="<=",
+        measured=theorem,
+        tolerance=1e-14,
+        reason="so the bound with the ramp loss follows from the theorem given before it",
+        control=Control("δ above 1/2", terms(large)[1], promised=terms(large)[0]),
+    )
+    m = 8
+    signs = all_labellings(m)
+    values = run.randn(7, m)
+    before = exact_rademacher(finite_class(values), m)
+    run.claim(
+        "M-52",
+        r"\ell(t)=\min(1,\max(0,t)):\ \hat R(\ell\circ\mathcal F)\le\hat R(\mathcal F)",
+        promised=before,
+        relation="<=",
+        measured=exact_rademacher(finite_class(values.clamp(0, 1)), m),
+        control=Control(
+            "a step instead of the ramp, on small values",
+            float(finite_class((values > 0).double())(signs).mean()),
+            promised=0.01 * before,
+        ),
+    )
+    # y f + 1/2 for a linear class on the circle: the mean of the ramp is an integral
+    failed, bare, trials, delta = 0, 0, 100, 0.3
+    angle = torch.linspace(-math.pi, math.pi, 91, dtype=torch.float64)
+    directions = torch.stack([angle.cos(), angle.sin()], 1)
+    x, y = circle(run, 50_000, 0.2)
+    truth = (0.5 - y[:, None] * (x @ directions.T)).clamp(0, 1).mean(0)
+    spread = hoeffding_all(len(y), len(angle))
+    for _ in range(trials):
+        x, y = circle(run, 20, 0.2)
+        mean = (0.5 - y[:, None] * (x @ directions.T)).clamp(0, 1).mean(0)
+        complexity = estimate_rademacher(
+            linear_class(x), len(x), draws=50, random=run.generator
+        ).high
+        deviation = empirical_uniform_deviation(complexity, len(x), delta)
+        failed += bool((truth - spread > mean + deviation).any())
+        bare += bool((truth - spread > mean).any())
+    held, without = (clopper_pearson(k, trials, 0.99) for k in (failed, bare))
+    run.claim(
+        "M-52",
+        r"\Pr\bigl[\exists f:\ \mathbb E\,\ell>\tfrac1n\sum_i\ell+2\hat R(\mathcal F)+"
+        r"3\sqrt{\ln(2/\delta)/(2n)}\bigr]\le\delta",
+        promised=delta,
+        relation="<=",
+        measured=held.estimate,
+        interval=held,
+        reason="ramp loss of 1/2 - y f(x), linear functions, n = 20",
+        control=Control(
+            "neither complexity nor deviation added", without.estimate, interval=without
+        ),
+    )
+
+
+def hoeffding_all(samples: int, functions: int) -> float:
+    """How far all means of a large sample may be off, with probability 0.999."""
+    return math.sqrt(math.log(2 * functions / 0.001) / (2 * samples))
+
+
+def trade_off(run: Run, samples: int) -> list[tuple[float, float, float, float]]:
+    """Both parts of the bound against the margin, and the best of a grid."""
+    x, y = circle(run, samples, 0.05)
+    w = (y[:, None] * x).mean(0)
+    margins = y * (x @ (w / w.norm()))
+    complexity = frobenius_bound([1.0], 1 / math.sqrt(samples))
+    gammas = torch.logspace(-1.5, 0.3, 30).tolist()
+    curve = [
+        (
+            g,
+            margin_error(margins, g),
+            2 * complexity / g,
+            margin_bound(margins, complexity, g, 0.05),
+        )
+        for g in gammas
+    ]
+    best, gamma = best_margin_bound(margins, complexity, gammas, 0.05)
+    risk = 0.05 + 0.9 * float(torch.atan2(w[1], w[0]).abs()) / math.pi
+    run.claim(
+        "A-67",
+        r"R(f)\le\min_\gamma\text{ over a grid, }\delta\text{ divided among its points}",
+        promised=best,
+        relation="<=",
+        measured=risk,
+        trivial=1,
+        reason=f"at γ = {gamma:.3f}; the risk is exact, an angle",
+        control=Control("labels of the sample swapped", 1 - risk),
+    )
+    rows = []
+    for layers in range(1, 7):
+        net = frobenius_bound([2.0] * layers, 1 / math.sqrt(samples))
+        rows.append((layers, net, min(1.0, 2 * net), 2 * net >= 1))
+    run.table(
+        "networks",
+        ["layers", "complexity bound", "its share of the risk bound at γ = 1", "vacuous"],
+        rows,
+        caption=f"Layers of Frobenius norm 2, {samples} unit vectors: the bound is empty soon",
+    )
+    return curve
+
+
+def plot_trade_off(axis: Any, curve: list[tuple[float, float, float, float]]) -> None:
+    gamma, error, complexity, total = zip(*curve, strict=True)
+    axis.semilogx(gamma, total, color=COLOURS[6], label="bound")
+    axis.semilogx(gamma, error, "--", color=COLOURS[0], label="margins below γ")
+    axis.semilogx(gamma, complexity, "--", color=COLOURS[1], label=r"$2R_m/\gamma$")
+    axis.axhline(1, color="0.3", linestyle=":", linewidth=1)
+    axis.set(xlabel="γ", ylabel="risk", ylim=(0, 1.5))
+    axis.legend(loc="upper center")

@@ -1,0 +1,438 @@
+"""PAC-Bayes bounds on finite hypothesis sets, where every expectation is a sum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from scipy import optimize, stats
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import clopper_pearson, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.pac_bayes.bernoulli_kl import (
+    binary_kl,
+    lower_kl_inverse,
+    upper_kl_inverse,
+)
+from torchtheory.generalization.pac_bayes.bounds import (
+    KL,
+    SQUARE,
+    TWICE_SQUARE,
+    catoni_bound,
+    deviation_bound,
+    log_moment,
+    maurer_bound,
+    mcallester_bound,
+    seeger_bound,
+)
+from torchtheory.generalization.pac_bayes.divergences import (
+    discrete_kl,
+    dominates,
+    donsker_varadhan,
+    tilted,
+)
+
+
+@lab(
+    "pac-bayes-bounds",
+    room="generalization",
+    covers=["M-57", "M-58", "M-59", "M-60", "M-61", "M-62"],
+    title="From a change of measure to a bound on the risk, with exact constants",
+    errata=["divergence-called-a-metric"],
+    full={"laws": 2000, "trials": 200_000},
+)
+def pac_bayes_bounds(run: Run, laws: int = 200, trials: int = 20_000) -> None:
+    """A prior is fixed, a posterior is chosen from the data, and the risk of drawing from it is
+    bounded by its empirical risk and its divergence from the prior.
+
+    Every step of the proof is checked where it can be computed: the divergence, the change of
+    measure and when it is sharp, the binomial law of the errors, the exact constant J, Markov's
+    inequality. Then the bounds themselves are compared: the one the lectures print, the one their
+    proof gives, Maurer's, the inverted kl, and Catoni's, whose best temperature is the inverted kl
+    again. Look at how much the same information is worth in each form when errors are few.
+    """
+    if laws < 10 or trials < 1000:
+        raise InvalidInput("take 10 laws and 1000 trials or more")
+    divergence(run, laws)
+    inverses(run)
+    change_of_measure(run, laws)
+    constants(run)
+    binomial_law(run, trials)
+    gibbs(run, trials)
+    compare(run)
+    temperatures(run)
+    run.figure(
+        "bounds",
+        plot,
+        caption="Left, the bounds at N = 55 000 and KL = 5000 against the empirical risk, and the "
+        "truth that a risk is at most 1 (grey). Right, the constant J for three deviations: 2√N is "
+        "what the text-book form puts in place of the lowest-order one.",
+        grid=(1, 2),
+    )
+
+
+def random_laws(run: Run, count: int, points: int) -> Tensor:
+    weights = -torch.log(1 - run.rand(count, points))
+    return weights / weights.sum(1, keepdim=True)
+
+
+def divergence(run: Run, laws: int) -> None:
+    """KL: values, sign, zero, domination; and that it is no metric."""
+    run.claim(
+        "M-58",
+        r"\mathrm{kl}(0.1\|0.5)=0.3681,\ \mathrm{kl}(0.5\|0.1)=0.5108",
+        promised=[0.3681, 0.5108],
+        relation="==",
+        measured=[binary_kl(0.1, 0.5), binary_kl(0.5, 0.1)],
+        tolerance=5e-5,
+        control=Control("the two arguments exchanged", [binary_kl(0.5, 0.1), binary_kl(0.1, 0.5)]),
+    )
+    q, p = random_laws(run, laws, 6), random_laws(run, laws, 6)
+    signed = (q * (q.log() - p.log()))[:, 0]
+    run.claim(
+        "M-58",
+        r"\mathrm{KL}(Q\|P)>0\text{ for }Q\ne P",
+        promised=0.0,
+        relation=">",
+        measured=discrete_kl(q, p),
+        control=Control("a single summand of it", signed),
+    )
+    run.claim(
+        "M-58",
+        r"\mathrm{KL}(Q\|Q)=0",
+        promised=0.0,
+        relation="==",
+        measured=discrete_kl(q, q),
+        tolerance=1e-14,
+        control=Control("two different laws", discrete_kl(q, p)),
+    )
+    outside = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
+    inside = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    run.claim(
+        "M-57, M-58",
+        r"\mathrm{KL}(Q\|P)<\infty\iff Q\ll P\text{ on a finite set: here both are}",
+        promised=float(dominates(outside, inside)),
+        relation="==",
+        measured=float(torch.isfinite(discrete_kl(inside, outside))),
+        control=Control(
+            "Q has mass where P has none: the divergence is infinite",
+            float(torch.isfinite(discrete_kl(outside, inside))),
+            promised=1.0,
+        ),
+    )
+    a, b, c = 0.1, 0.3, 0.6
+    run.erratum(
+        "divergence-called-a-metric",
+        r"\mathrm{KL}(P\|R)\le\mathrm{KL}(P\|Q)+\mathrm{KL}(Q\|R)",
+        promised=binary_kl(a, b) + binary_kl(b, c),
+        relation="<=",
+        measured=binary_kl(a, c),
+        reason="coins with probabilities 0.1, 0.3, 0.6",
+    )
+
+
+def inverses(run: Run) -> None:
+    """The kl inverted: exact where it can be seen, and tighter than Pinsker."""
+    q = torch.tensor([0.0, 1e-6, 0.01, 0.1, 0.5, 0.9, 0.999]).double().repeat_interleave(6)
+    c = torch.tensor([1e-6, 1e-4, 0.01, 0.1, 1.0, 10.0]).double().repeat(7)
+    up, low = upper_kl_inverse(q, c), lower_kl_inverse(q, c)
+    back = binary_kl(q, up)
+    inner = up < 1 - 1e-9
+    pinsker = (q + (c / 2).sqrt()).clamp(max=1 - 1e-12)
+    run.claim(
+        "M-58, M-62",
+        r"\mathrm{kl}(q\,\|\,\mathrm{kl}^{-1}_{+}(q\mid c))=c",
+        promised=c[inner],
+        relation="==",
+        measured=back[inner],
+        tolerance=1e-9,
+        control=Control("Pinsker's q + √(c/2) instead", binary_kl(q, pinsker)[inner]),
+    )
+    run.claim(
+        "M-58, M-62",
+        r"q-\sqrt{c/2}\le\mathrm{kl}^{-1}_-(q\mid c)\le q\le\mathrm{kl}^{-1}_+(q\mid c)"
+        r"\le q+\sqrt{c/2}",
+        promised=0.0,
+        relation=">=",
+        measured=torch.stack(
+            [low - q + (c / 2).sqrt(), q - low, up - q, q + (c / 2).sqrt() - up]
+        ).flatten(),
+        tolerance=1e-12,
+        control=Control("√c/2 for √(c/2)", (q + c.sqrt() / 2 - up).flatten()),
+    )
+
+
+def change_of_measure(run: Run, laws: int) -> None:
+    """Donsker-Varadhan, and when it is an equality."""
+    q, p = random_laws(run, laws, 8), random_laws(run, laws, 8)
+    values = 3 * run.randn(laws, 8)
+    left, right = donsker_varadhan(q, p, values)
+    exchanged = right - discrete_kl(q, p) + discrete_kl(p, q)
+    without = right - discrete_kl(q, p)
+    run.claim(
+        "M-59",
+        r"\mathbb E_Q\varphi\le\mathrm{KL}(Q\|P)+\ln\mathbb E_Pe^{\varphi}",
+        promised=right,
+        relation="<=",
+        measured=left,
+        tolerance=1e-12,
+        reason=f"{laws} random laws on 8 points",
+        control=Control(
+            "without the divergence", torch.cat([left, left]), torch.cat([without, exchanged])
+        ),
+    )
+    best = tilted(p, values)
+    at_best, promised = donsker_varadhan(best, p, values)
+    run.claim(
+        "M-59",
+        r"\text{equality for }Q\propto Pe^{\varphi}",
+        promised=promised,
+        relation="==",
+        measured=at_best,
+        tolerance=1e-12,
+        control=Control("any other Q", left, promised=right),
+    )
+
+
+def constants(run: Run) -> None:
+    """J for three deviations."""
+    golden = {
+        (KL, 5): 3.5104,
+        (KL, 8): 4.2450,
+        (KL, 20): 6.2936,
+        (KL, 50): 9.5431,
+        (TWICE_SQUARE, 20): 2.9948,
+        (SQUARE, 20): 1.3985,
+        (SQUARE, 50): 1.4075,
+    }
+    exact = [math.exp(log_moment(kind, n)) for kind, n in golden]
+    run.claim(
+        "M-60",
+        r"J_\Delta(N)\text{ for }\Delta=\mathrm{kl},\ 2(\cdot)^2,\ (\cdot)^2",
+        promised=list(golden.values()),
+        relation="==",
+        measured=exact,
+        tolerance=5e-5,
+        reason="reference values computed independently",
+        control=Control("2√N for all of them", [2 * math.sqrt(n) for _, n in golden]),
+    )
+    sizes = [8, 20, 50, 200, 1000, 55_000]
+    moments = [math.exp(log_moment(KL, n)) for n in sizes]
+    run.claim(
+        "M-60",
+        r"\sqrt N\le J_{\mathrm{kl}}(N)\le2\sqrt N,\ N\ge8",
+        promised=[2 * math.sqrt(n) for n in sizes] + [-math.sqrt(n) for n in sizes],
+        relation="<=",
+        measured=moments + [-m for m in moments],
+        control=Control(
+            "twice the kl in the exponent",
+            [brute_moment(n, 0.3, 2.0) for n in sizes[:3]],
+            promised=[2 * math.sqrt(n) for n in sizes[:3]],
+        ),
+    )
+    middles = [0.05, 0.3, 0.5, 0.81]
+    run.claim(
+        "M-60",
+        r"\sum_k\mathrm{Bin}(k;N,m)e^{N\mathrm{kl}(k/N\|m)}\text{ is the same for every }m",
+        promised=math.exp(log_moment(KL, 50)),
+        relation="==",
+        measured=[brute_moment(50, m) for m in middles],
+        tolerance=1e-9,
+        control=Control("half the kl", [brute_moment(50, m, 0.5) for m in middles]),
+    )
+
+
+def brute_moment(n: int, m: float, factor: float = 1.0) -> float:
+    """The sum over k, with scipy's binomial law."""
+    k = torch.arange(n + 1).double()
+    law = torch.as_tensor(stats.binom.pmf(k.numpy(), n, m))
+    return float((law * (factor * n * binary_kl(k / n, m)).exp()).sum())
+
+
+def binomial_law(run: Run, trials: int) -> None:
+    """Errors on independent samples are binomial; Markov's step of the proof."""
+    n, risk, epsilon = 30, 0.2, 0.05
+    counts = (run.rand(trials, n) < risk).sum(1)
+    twins = 2 * (run.rand(trials, n // 2) < risk).sum(1)
+    p_value, p_twins = (chi_square(c, n, risk) for c in (counts, twins))
+    run.claim(
+        "M-61",
+        r"N R_S(f)\sim\mathrm{Bin}(N,R(f))\text{: the }\chi^2\text{ test's }p\text{-value}",
+        promised=1e-3,
+        relation=">=",
+        measured=p_value,
+        reason=f"{trials} samples of {n} with R = {risk}",
+        control=Control("every sample drawn twice: not independent", p_twins),
+    )
+    risks = torch.tensor([0.05, 0.2, 0.5], dtype=torch.float64)
+    prior = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    empirical = torch.stack([(run.rand(trials, n) < r).double().mean(1) for r in risks], 1)
+    moment = (n * binary_kl(empirical, risks.expand_as(empirical))).exp() @ prior
+    mean = math.exp(log_moment(KL, n))
+    hits = clopper_pearson(int((moment >= mean / epsilon).sum()), trials, 0.999)
+    loose = clopper_pearson(int((moment >= mean * epsilon).sum()), trials, 0.999)
+    run.claim(
+        "M-61",
+        r"\Pr(X\ge\mathbb EX/\varepsilon)\le\varepsilon,\ X=\mathbb E_Pe^{N\Delta(R,R_S)}",
+        promised=epsilon,
+        relation="<=",
+        measured=hits.estimate,
+        interval=hits,
+        control=Control("the mean times ε", loose.estimate, interval=loose),
+    )
+
+
+def chi_square(counts: Tensor, n: int, risk: float) -> float:
+    """p-value of the counts against Bin(n, risk), cells of expectation below 5 put together."""
+    seen = torch.bincount(counts, minlength=n + 1).double().numpy()
+    expected = len(counts) * stats.binom.pmf(range(n + 1), n, risk)
+    big = expected >= 5
+    observed, wanted = seen[big].tolist(), expected[big].tolist()
+    observed.append(float(seen[~big].sum()))
+    wanted.append(float(expected[~big].sum()))
+    return float(stats.chisquare(observed, wanted).pvalue)
+
+
+def gibbs(run: Run, trials: int) -> None:
+    """A classifier drawn anew for every prediction has the mean risk."""
+    errors = (run.rand(40, 25) < run.rand(40, 1)).double()  # 40 classifiers on 25 samples
+    q = random_laws(run, 1, 40)[0]
+    exact = float(q @ errors.mean(1))
+    drawn = torch.multinomial(q, trials, replacement=True, generator=run.generator)
+    sample = torch.randint(0, 25, (trials,), generator=run.generator)
+    estimate = mean_interval(errors[drawn, sample], 0.999)
+    fixed = mean_interval(errors[torch.full_like(drawn, int(errors.mean(1).argmax())), sample])
+    run.claim(
+        "M-57",
+        r"\mathbb E\,1[f(x)\ne y]=\mathbb E_QR_S(f)\text{ when }f\sim Q\text{ is drawn anew}",
+        promised=exact,
+        relation="~",
+        measured=estimate.estimate,
+        interval=estimate,
+        control=Control("one classifier for all", fixed.estimate, interval=fixed),
+    )
+
+
+def compare(run: Run) -> None:
+    """The forms of the bound at the same information."""
+    cases = [
+        (e, kl, n, 0.035)
+        for e in (0.0, 0.03, 0.2, 0.5)
+        for kl in (0.0, 5.0, 500.0)
+        for n in (50, 1000, 55_000)
+    ]
+    printed = torch.tensor([mcallester_bound(*c) for c in cases], dtype=torch.float64)
+    square = torch.tensor([_square(*c) for c in cases], dtype=torch.float64)
+    maurer = torch.tensor([maurer_bound(*c) for c in cases], dtype=torch.float64)
+    seeger = torch.tensor([seeger_bound(*c) for c in cases], dtype=torch.float64)
+    exact = torch.tensor([deviation_bound(KL, *c) for c in cases], dtype=torch.float64)
+    run.claim(
+        "M-62",
+        r"\text{exact }J\le\text{Seeger}\le\text{Maurer}\le\text{printed},\quad"
+        r"\Delta=(\cdot)^2\text{ with exact }J\le\text{printed}",
+        promised=torch.cat([seeger, maurer, printed, printed]),
+        relation="<=",
+        measured=torch.cat([exact, seeger, maurer, square]),
+        tolerance=1e-12,
+        control=Control("the square's bound against Maurer's", square, promised=maurer),
+    )
+    run.claim(
+        "M-62",
+        r"\text{the printed excess is twice Maurer's: }\frac2N\text{ for }\frac1{2N}",
+        promised=torch.tensor([2 * (m - c[0]) for m, c in zip(maurer, cases, strict=True)]),
+        relation="==",
+        measured=torch.tensor([p - c[0] for p, c in zip(printed, cases, strict=True)]),
+        tolerance=1e-6,
+        control=Control(
+            "the square's excess, which the proof gives",
+            torch.tensor([s - c[0] for s, c in zip(square, cases, strict=True)]),
+        ),
+    )
+    n = 100_000
+    crossing = optimize.brentq(
+        lambda kl: _square(0.0, kl, n, 0.999) - maurer_bound(0.0, kl, n, 0.999), 0.0, 50.0
+    )
+    run.claim(
+        "M-62",
+        r"(\cdot)^2\text{ beats Maurer while }\mathrm{KL}+\ln\tfrac1\varepsilon<\tfrac12\ln N",
+        promised=0.5 * math.log(n),
+        relation="==",
+        measured=crossing - math.log(0.999),
+        tolerance=0.01,
+        control=Control("at another N", 0.5 * math.log(1000)),
+    )
+    run.table(
+        "bounds",
+        ["empirical risk", "KL", "N", "printed", "square", "Maurer", "Seeger", "exact J"],
+        [
+            (c[0], c[1], c[2], *(float(v[i]) for v in (printed, square, maurer, seeger, exact)))
+            for i, c in enumerate(cases)
+            if c[1] == 500.0 and c[2] == 55_000
+        ],
+        caption="The same information in five forms, at confidence 0.965.",
+    )
+
+
+def _square(empirical: float, kl: float, n: int, delta: float) -> float:
+    """Theorem 69 with the square, not cut off at 1."""
+    return empirical + math.sqrt((kl + log_moment(SQUARE, n) - math.log(delta)) / n)
+
+
+def temperatures(run: Run) -> None:
+    """Catoni's bound at its best temperature is the inverted kl without ln J."""
+    cases = [(0.01, 5.0, 200), (0.1, 50.0, 1000), (0.3, 2.0, 100), (0.028, 5144.0, 55_000)]
+    best, fixed, promised = [], [], []
+    for e, kl, n in cases:
+        found = optimize.minimize_scalar(
+            lambda c, e=e, kl=kl, n=n: catoni_bound(e, kl, n, 0.05, temperature=math.exp(c)),
+            bounds=(-6.0, 4.0),
+            method="bounded",
+            options={"xatol": 1e-10},
+        )
+        best.append(float(found.fun))
+        fixed.append(catoni_bound(e, kl, n, 0.05, temperature=0.3))
+        promised.append(upper_kl_inverse(e, (kl - math.log(0.05)) / n))
+    run.claim(
+        "M-62",
+        r"\inf_{C>0}\text{Catoni}(C)=\mathrm{kl}^{-1}\bigl(\hat r\mid"
+        r"\tfrac1N(\mathrm{KL}+\ln\tfrac1\delta)\bigr)",
+        promised=promised,
+        relation="==",
+        measured=best,
+        tolerance=1e-8,
+        control=Control("C = 0.3 for all", fixed),
+    )
+
+
+def plot(axes: Any) -> None:
+    risks = [i / 200 for i in range(1, 161)]
+    n, kl, delta = 55_000, 5000.0, 0.035
+    kinds = {
+        "as printed": mcallester_bound,
+        "(·)², exact J": _square,
+        "Maurer": maurer_bound,
+        "inverted kl": seeger_bound,
+    }
+    left, right = axes[0]
+    for colour, (name, bound) in zip(COLOURS, kinds.items(), strict=False):
+        left.plot(risks, [bound(r, kl, n, delta) for r in risks], color=colour, label=name)
+    left.plot(risks, risks, color="0.5", ls=":", label="the empirical risk")
+    left.axhline(1, color="0.7", lw=0.8)
+    left.set(xlabel="empirical risk", ylabel="bound on the risk", ylim=(0, 1.25))
+    left.legend(loc="lower right")
+    sizes = [8, 12, 20, 35, 60, 100, 200, 400, 800]
+    for colour, kind in zip(COLOURS, (KL, TWICE_SQUARE, SQUARE), strict=False):
+        values = [math.exp(log_moment(kind, s)) for s in sizes]
+        right.loglog(sizes, values, "o-", ms=3, color=colour, label=f"J, {kind.name}")
+    right.loglog(sizes, [2 * math.sqrt(s) for s in sizes], color="0.5", ls=":", label="2√N")
+    ticks = [1, 2, 5, 10, 20, 50]
+    right.set_yticks(ticks, [str(t) for t in ticks])
+    right.minorticks_off()
+    right.set(xlabel="N", ylabel="J(N)")
+    right.legend()

@@ -1,0 +1,220 @@
+"""What counting parameters says about networks in use, and about functions of many variables."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.generalization.parameter_counting import (
+    count_parameters_bounds,
+    input_dimension,
+    log10_parameters_needed,
+)
+from torchtheory.generalization.shattering import relu_shattering
+
+
+@lab(
+    "parameter-counting",
+    room="generalization",
+    covers=["A-46", "A-47", "A-51"],
+    title="More parameters than samples: bounds that count parameters say nothing",
+    errata=["cifar-pixels-as-dimension"],
+    full={"samples": 14, "cells": 24},
+)
+def parameter_counting(run: Run, samples: int = 10, cells: int = 12) -> None:
+    """A network with 1.6 million parameters fits the 50 000 images of CIFAR-10.
+
+    The bounds by parameters (its order, the bits of a float, the VC dimension) are evaluated for
+    such networks: all are above 1, which any risk is. They become meaningful only when samples
+    outnumber parameters by far. That so many parameters can fit anything is shown on random
+    labels, with d + 2m of them. Then the curse of dimensionality: the number of parameters for
+    Lipschitz functions of as many variables as an image has pixels, and why it is a lower bound: a
+    Lipschitz function can vanish at all points of a grid. Look at the second panel.
+    """
+    if not 3 <= samples <= 14 or not 4 <= cells <= 64:
+        raise InvalidInput("take 3 to 14 samples and 4 to 64 cells")
+    vacuity(run, samples)
+    dimensions(run)
+    curse(run, cells)
+    run.figure(
+        "counting",
+        plot,
+        caption="Left, the bounds for a network with 1.6 million parameters against the number of "
+        "samples; the line at 1 is what is true of any network, the dots are CIFAR-10. Right, the "
+        "parameters needed for error ½ against the dimension.",
+        grid=(1, 2),
+    )
+
+
+def vacuity(run: Run, samples: int) -> None:
+    """The case of the source, and one where the bounds say something."""
+    found = count_parameters_bounds(1_600_000, 50_000, layers=10, inputs=3072)
+    small = count_parameters_bounds(1000, 5_000_000, layers=2, inputs=10)
+    run.claim(
+        ["A-46"],
+        r"\sqrt{P\ln P/m}=21.4\ \text{ for } P=1.6\cdot10^6,\ m=5\cdot10^4",
+        promised=21.4,
+        relation="==",
+        measured=found.order,
+        tolerance=0.0025,
+        control=Control("as many samples as parameters", count_parameters_bounds(
+            1_600_000, 1_600_000).order),
+    )  # fmt: skip
+    run.claim(
+        "A-46",
+        r"\min(\text{order, bits, VC})\ge1:\ \text{ vacuous}",
+        promised=1.0,
+        relation=">=",
+        measured=[found.order, found.bits, found.vc],
+        reason=f"{found.load:.0f} parameters a sample; enough to fit any labels: "
+        f"{'yes' if found.interpolation_possible else 'no'}",
+        control=Control(
+            "1000 parameters and five million samples", [small.order, small.bits, small.vc]
+        ),
+    )
+    cases = [
+        ("CNN on CIFAR-10", 1_600_000, 50_000, 10, 3072),
+        ("784-100-10 on MNIST", 79_510, 60_000, 2, 784),
+        ("the same, 1000 times the samples", 79_510, 60_000_000, 2, 784),
+        ("1000 parameters", 1000, 5_000_000, 2, 10),
+    ]
+    rows = []
+    for name, p, m, depth, d in cases:
+        b = count_parameters_bounds(p, m, layers=depth, inputs=d)
+        rows.append([name, p, m, b.load, b.interpolation_possible, b.order, b.bits, b.vc,
+                     b.vacuous])  # fmt: skip
+    run.table(
+        "bounds",
+        ["network", "P", "m", "P/m", "can fit anything", "√(P log P/m)", "32 bits each",
+         "VC, constant 1", "vacuous"],
+        rows,
+        caption="A bound of 1 or more is true of every network. Only the column of the bits is a "
+        "certificate; the others are up to constants.",
+    )  # fmt: skip
+    x = run.randn(samples, 3)
+    net, weights = relu_shattering(x)
+    row = int(torch.randint(0, 2**samples, (1,), generator=run.generator))
+    labels = all_labellings(samples)[row]
+    with torch.no_grad():
+        features = net[1](net[0](x))
+    fewer = weights[row].clone()
+    fewer[samples // 2 :] = 0
+    run.claim(
+        "A-46",
+        r"d+2m \text{ parameters fit } m \text{ points with any labels}",
+        promised=0,
+        relation="==",
+        measured=((features @ weights[row]).sign() != labels).sum(),
+        reason="one direction, a kink and an output weight for each point; random labels",
+        control=Control("half of the units", ((features @ fewer).sign() != labels).sum()),
+    )
+
+
+def dimensions(run: Run) -> None:
+    """The sizes of images."""
+    names = ("MNIST", "CIFAR-10", "CIFAR-100", "ImageNet")
+    run.claim(
+        "A-47",
+        r"d=784,\ 3072,\ 3072,\ 196608\ \text{ (MNIST, CIFAR-10, CIFAR-100, ImageNet)}",
+        promised=[28 * 28, 3 * 32 * 32, 3 * 32 * 32, 3 * 256 * 256],
+        relation="==",
+        measured=[input_dimension(n) for n in names],
+        control=Control("pixels only", [input_dimension(n, colours=False) for n in names]),
+    )
+    run.erratum(
+        "cifar-pixels-as-dimension",
+        r"d=1024\ \text{ for CIFAR-10}",
+        promised=1024,
+        relation="==",
+        measured=input_dimension("CIFAR-10"),
+    )
+
+
+def curse(run: Run, cells: int) -> None:
+    """epsilon^-d, and a Lipschitz function that a grid of k^d points does not see."""
+    run.claim(
+        "A-51",
+        r"\varepsilon=\tfrac12,\ d=784:\ 2^{784}\approx10^{236.0},\ \text{ discontinuous: }"
+        r"2^{392}\approx10^{118.0}",
+        promised=[math.log10(2**784), math.log10(2**392)],
+        relation="==",
+        measured=[
+            log10_parameters_needed(784, 0.5),
+            log10_parameters_needed(784, 0.5, discontinuous=True),
+        ],
+        tolerance=1e-12,
+        control=Control(
+            "the pixels of CIFAR-10 instead", log10_parameters_needed(1024, 0.5),
+            promised=math.log10(2**784),
+        ),
+    )  # fmt: skip
+    hidden, promised, squared, slopes = [], [], [], []
+    for d in (1, 2, 3):
+        worst = []
+        for k in range(2, cells + 1):
+            # distance to the centres of k^d cells, in the maximum norm: 1-Lipschitz, 0 at all p
+            line = torch.arange(0, 2 * k + 1).double() / (2 * k)
+            centres = (torch.arange(k).double() + 0.5) / k
+            away = (line[:, None] - centres).abs().amin(1)
+            worst.append(float(away.max()))
+            hidden.append(worst[-1])
+            promised.append(0.5 * (k**d) ** (-1 / d))
+            squared.append(float(away.square().max()))
+        slopes.append(fit_slope([float(k**d) for k in range(2, cells + 1)], worst).estimate)
+    run.claim(
+        "A-51",
+        r"\max|f|=\tfrac12p^{-1/d}\ \text{ for a 1-Lipschitz } f \text{ that is 0 at all } p=k^d "
+        r"\text{ points of a grid}",
+        promised=promised,
+        relation="==",
+        measured=hidden,
+        tolerance=1e-12,
+        reason="f and -f look alike on the grid, so one of them is missed by at least this",
+        control=Control("its square, which is much flatter", squared),
+    )
+    run.claim(
+        "A-51",
+        r"\varepsilon\sim p^{-1/d}:\ \text{ the exponents for } d=1,2,3",
+        promised=[-1.0, -1 / 2, -1 / 3],
+        relation="==",
+        measured=slopes,
+        tolerance=1e-9,
+    )
+
+
+def plot(axes: Any) -> None:
+    left, right = axes[0]
+    samples = [10**k for k in range(3, 13)]
+    found = [count_parameters_bounds(1_600_000, m, layers=10) for m in samples]
+    for name, label, colour in (
+        ("bits", "32 bits a parameter", COLOURS[0]),
+        ("order", "√(P log P / m)", COLOURS[1]),
+        ("vc", "VC, constant 1", COLOURS[2]),
+    ):
+        values = [getattr(b, name) for b in found]
+        shown = [v if math.isfinite(v) else math.nan for v in values]
+        left.loglog(samples, shown, color=colour, label=label)
+    here = count_parameters_bounds(1_600_000, 50_000, layers=10)
+    left.loglog([50_000], [here.bits], "o", color=COLOURS[0])
+    left.loglog([50_000], [here.order], "o", color=COLOURS[1])
+    left.axhline(1, color=COLOURS[6], lw=0.8, ls="--")
+    left.set(xlabel="samples m", ylabel="bound", title="1.6 million parameters")
+    left.legend()
+    d = list(itertools.chain(range(1, 785, 8), (784,)))
+    right.plot(
+        d, [log10_parameters_needed(k, 0.5) for k in d], label="continuous", color=COLOURS[0]
+    )
+    right.plot(d, [log10_parameters_needed(k, 0.5, discontinuous=True) for k in d],
+               label="discontinuous, deep", color=COLOURS[1])  # fmt: skip
+    right.set(xlabel="dimension", ylabel="parameters, powers of ten", title="error ½")
+    right.legend()

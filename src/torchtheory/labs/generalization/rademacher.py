@@ -1,0 +1,417 @@
+"""How well a class fits coin flips, and what a Lipschitz function does to that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.finite_distributions import FiniteDistribution
+from torchtheory.generalization.hypothesis_sets import all_labellings, labellings_with_changes
+from torchtheory.generalization.rademacher import (
+    estimate_rademacher,
+    exact_rademacher,
+    finite_class,
+    linear_bounds,
+    linear_class,
+    massart_bound,
+)
+from torchtheory.generalization.symmetrisation import expected_rademacher
+from torchtheory.nets.labelled import at_least
+
+
+@lab(
+    "rademacher-complexity",
+    room="generalization",
+    covers=["M-41", "M-42", "M-46", "M-51", "B-02"],
+    title="Rademacher complexity: zero for one function, one for a class that fits every noise",
+    errata=["linear-class-supremum-inside"],
+    full={"samples": 14, "classes": 100, "draws": 20_000},
+)
+def rademacher_complexity(
+    run: Run, samples: int = 10, classes: int = 20, draws: int = 4000
+) -> None:
+    """The empirical complexity is computed over all signs, and estimated where these are too many.
+
+    First the definition: one function has none, a class that shatters the sample has all of it,
+    larger classes have more, and sums of classes add up. Then the estimate from random signs, whose
+    interval must contain the exact value. Then the bounds: Massart's for finite classes, and the
+    two for linear ones, which orthonormal points attain. Last, the complexity of a random sample
+    stays near its mean. Look at the figure for how thresholds and linear functions leave noise
+    unfitted as the sample grows, while the class of all labellings fits it forever.
+    """
+    at_least(samples, 4, "samples")
+    at_least(classes, 2, "classes")
+    at_least(draws, 100, "draws")
+    definition(run, samples, classes)
+    estimate(run, samples, draws)
+    finite_bounds(run, samples, classes)
+    linear_functions(run, samples, classes)
+    concentration(run)
+    growth = complexity_growth(run, draws)
+    run.figure(
+        "growth",
+        lambda axis: plot_growth(axis, growth),
+        caption="Empirical complexity against sample size, with Massart's bound and the bound of "
+        "linear classes; the class of all labellings stays at 1.",
+    )
+
+
+def complexities(sets: Iterable[Tensor], *, absolute: bool = False) -> Tensor:
+    """Exact complexity of every finite class ``[h, m]``."""
+    each = [exact_rademacher(finite_class(v, absolute=absolute), v.shape[1]) for v in sets]
+    return torch.tensor(each, dtype=torch.float64)
+
+
+def definition(run: Run, m: int, classes: int) -> None:
+    """Exact values that need no theory."""
+    ones = [run.randn(1, m) for _ in range(classes)]
+    run.claim(
+        ["M-41", "B-02"],
+        r"|\mathcal F|=1:\ \hat R_S(\mathcal F)=0",
+        promised=0,
+        relation="==",
+        measured=complexities(ones),
+        tolerance=1e-15,
+        control=Control(
+            "the absolute value inside the supremum",
+            complexities(ones, absolute=True),
+        ),
+    )
+    every, few = all_labellings(m), labellings_with_changes(m, m // 2)
+    run.claim(
+        "M-41",
+        r"\text{a class with every labelling } \pm1 \text{ of } S:\ \hat R_S(\mathcal F)=1",
+        promised=1,
+        relation="==",
+        measured=exact_rademacher(finite_class(every), m),
+        control=Control(
+            f"at most {m // 2} changes of sign", exact_rademacher(finite_class(few), m)
+        ),
+    )
+    y = run.signs(m)
+    run.claim(
+        "B-02",
+        r"\text{its 0-1 losses } (1-yf)/2:\ \hat R_S=\tfrac12",
+        promised=0.5,
+        relation="==",
+        measured=exact_rademacher(finite_class((1 - every * y) / 2), m),
+        reason="so the bound on the risk is at least 1: no information",
+        control=Control(
+            f"at most {m // 2} changes of sign",
+            exact_rademacher(finite_class((1 - few * y) / 2), m),
+        ),
+    )
+    sets = [run.randn(6, m) for _ in range(classes)]
+    values = complexities(sets)
+    run.claim(
+        "M-41",
+        r"\hat R_S(-\mathcal F)=\hat R_S(\mathcal F)",
+        promised=values,
+        relation="==",
+        measured=complexities(-v for v in sets),
+        tolerance=1e-14,
+        control=Control(
+            "the absolute values of the functions instead",
+            complexities(v.abs() for v in sets),
+        ),
+    )
+    run.claim(
+        "M-41",
+        r"\mathcal F\subset\mathcal G\Rightarrow\hat R_S(\mathcal F)\le\hat R_S(\mathcal G)",
+        promised=values,
+        relation="<=",
+        measured=complexities(v[:4] for v in sets),
+        control=Control(
+            "a class of as many functions that are not in G",
+            complexities(2 * v[:4] for v in sets),
+        ),
+    )
+    other = [run.randn(5, m) for _ in range(classes)]
+    apart = complexities(other)
+    run.claim(
+        "M-51",
+        r"\hat R_S(\mathcal F+\mathcal F')=\hat R_S(\mathcal F)+\hat R_S(\mathcal F')",
+        promised=values + apart,
+        relation="==",
+        measured=complexities(
+            (v[:, None] + w).reshape(-1, m) for v, w in zip(sets, other, strict=True)
+        ),
+        tolerance=1e-13,
+        reason="asked for as an inequality; over all pairs of functions it is an equality",
+        control=Control(
+            "only the sums of the k-th function with the k-th",
+            complexities(v[:5] + w for v, w in zip(sets, other, strict=True)),
+        ),
+    )
+
+
+def estimate(run: Run, m: int, draws: int) -> None:
+    """Random signs against all signs."""
+    supremum = finite_class(labellings_with_changes(m, 1))
+    exact = exact_rademacher(supremum, m)
+    fair = estimate_rademacher(supremum, m, draws=draws, random=run.generator)
+    biased = mean_interval(supremum((run.rand(draws, m) < 0.75).double() * 2 - 1))
+    run.claim(
+        "M-41",
+        r"\tfrac1N\sum_{k\le N}\sup_f\tfrac1m\sum_i\sigma^{(k)}_if(z_i)\approx\hat R_S(\mathcal F)",
+        promised=exact,
+        relation="~",
+        measured=fair.estimate,
+        interval=fair,
+        reason="thresholds in both directions",
+        control=Control("signs that are +1 with probability 3/4", biased.estimate, interval=biased),
+    )
+
+
+def finite_bounds(run: Run, m: int, classes: int) -> None:
+    """Massart's lemma."""
+    sets = [run.rand(2**k, m) for k in range(1, 7) for _ in range(max(1, classes // 6))]
+    exact = complexities(sets)
+    bounds = [math.sqrt(2 * math.log(len(v)) / m) for v in sets]
+    run.claim(
+        "B-02",
+        r"f\in[0,1]:\ \hat R_S(\mathcal F)\le\sqrt{2\ln|\mathcal F|/m}",
+        promised=bounds,
+        relation="<=",
+        measured=exact,
+        control=Control("values up to 8", 8 * exact),
+    )
+    sharper = [massart_bound(v) for v in sets]
+    run.claim(
+        "B-02",
+        r"\hat R_S(\mathcal F)\le\tfrac1m\max_f\|f(S)\|_2\sqrt{2\ln|\mathcal F|}",
+        promised=sharper,
+        relation="<=",
+        measured=exact,
+        control=Control(
+            "functions nine times as long added to the class, but not to the bound",
+            complexities(torch.cat([v, 9 * v]) for v in sets),
+        ),
+    )
+
+
+def linear_functions(run: Run, m: int, classes: int) -> None:
+    """Lemma 63, and where it is sharp."""
+    radius = 1.5
+    rows, exact, data, worst = [], [], [], []
+    for d in (1, 2, 5, 2 * m):
+        for _ in range(max(1, classes // 4)):
+            x = run.randn(m, d)
+            exact.append(exact_rademacher(linear_class(x, radius), m))
+            bounds = linear_bounds(x, radius)
+            data.append(bounds[0])
+            worst.append(bounds[1])
+        rows.append((f"Gaussian, d = {d}", exact[-1], data[-1], worst[-1]))
+    run.claim(
+        "M-46",
+        r"\hat R_S=\tfrac Wm\mathbb E\bigl\|\sum_i\sigma_ix_i\bigr\|\le"
+        r"\tfrac Wm\sqrt{\textstyle\sum_i\|x_i\|^2}",
+        promised=data,
+        relation="<=",
+        measured=exact,
+        control=Control("weights of norm up to 2W", [2 * e for e in exact]),
+    )
+    run.claim(
+        "M-46",
+        r"\tfrac Wm\sqrt{\textstyle\sum_i\|x_i\|^2}\le WD/\sqrt m,\quad D=\max_i\|x_i\|",
+        promised=worst,
+        relation="<=",
+        measured=data,
+        control=Control("weights of norm up to 2W", [2 * e for e in data]),
+    )
+    orthogonal = torch.linalg.qr(run.randn(m, m))[0]
+    attained = exact_rademacher(linear_class(orthogonal, radius), m)
+    repeated = exact_rademacher(linear_class(orthogonal[:1].expand(m, m), radius), m)
+    run.claim(
+        "M-46",
+        r"x_1,\dots,x_m \text{ orthonormal}:\ \hat R_S=W/\sqrt m",
+        promised=radius / math.sqrt(m),
+        relation="==",
+        measured=attained,
+        tolerance=1e-14,
+        control=Control("the same unit vector m times", repeated),
+    )
+    run.erratum(
+        "linear-class-supremum-inside",
+        r"\tfrac1m\mathbb E_\sigma\sum_i\sup_f\sigma_if(z_i)=\hat R_S(\mathcal F)",
+        promised=radius * float(orthogonal.norm(dim=1).mean()),
+        relation="==",
+        measured=attained,
+        tolerance=1e-9,
+        reason="orthonormal points: the left side is W whatever m",
+    )
+    rows.append(("orthonormal", attained, *linear_bounds(orthogonal, radius)))
+    run.table(
+        "linear-classes",
+        ["points", "exact", "bound from the sample", "bound from the largest norm"],
+        rows,
+        caption=f"Complexity of linear functions with ‖w‖ ≤ {radius} on {m} points",
+    )
+
+
+def concentration(run: Run) -> None:
+    """The complexity of the sample against its mean."""
+    law = FiniteDistribution.of(torch.arange(4.0).double(), torch.zeros(4).double())
+    values = run.rand(6, 4)
+    sizes = [2, 4, 6, 8]
+    spreads, errors = [], []
+    for m in sizes:
+        drawn, chance = law.all_samples(m)
+        each = complexities(values[:, s] for s in drawn)
+        mean = float(each @ chance)
+        errors.append(mean - expected_rademacher(law, values, m))
+        spreads.append(float(((each - mean) ** 2 @ chance).sqrt()))
+    limit = [1 / (2 * math.sqrt(m)) for m in sizes]
+    run.claim(
+        "M-42",
+        r"f\in[0,1]:\ \bigl(\mathbb E_S(\hat R_S-R_m)^2\bigr)^{1/2}\le\tfrac1{2\sqrt m}",
+        promised=limit,
+        relation="<=",
+        measured=spreads,
+        reason="exact sums over all samples; one changed point moves the complexity by 1/m at most",
+        control=Control("functions with values up to 60", [60 * s for s in spreads]),
+    )
+    run.claim(
+        "M-42",
+        r"\mathbb E_S\hat R_S(\mathcal F)=R_m(\mathcal F):\ \text{difference}",
+        promised=0,
+        relation="==",
+        measured=errors,
+        tolerance=1e-13,
+        reason="mean over samples of means over signs, against one sum over signed samples",
+        control=Control(
+            "with the absolute value on one side only",
+            [e + expected_rademacher(law, values, m)
+             - expected_rademacher(law, values, m, absolute=True)
+             for e, m in zip(errors, sizes, strict=True)],
+        ),
+    )  # fmt: skip
+
+
+def complexity_growth(run: Run, draws: int) -> dict[str, list[tuple[int, float]]]:
+    """Complexities and bounds for growing samples."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for m in (4, 8, 16, 32, 64, 128):
+        thresholds = labellings_with_changes(m, 1)
+        x = run.randn(m, 2)
+        x = x / x.norm(dim=1, keepdim=True)
+        for name, supremum in {
+            "thresholds": finite_class(thresholds),
+            "linear, ‖w‖ ≤ 1": linear_class(x),
+        }.items():
+            value = estimate_rademacher(
+                supremum, m, draws=min(draws, 2000), random=run.generator
+            ).estimate
+            found.setdefault(name, []).append((m, value))
+        found.setdefault("thresholds: Massart", []).append((m, massart_bound(thresholds)))
+        found.setdefault("linear: 1/√m", []).append((m, linear_bounds(x)[1]))
+        found.setdefault("all labellings", []).append((m, 1.0))
+    return found
+
+
+def plot_growth(axis: Any, growth: dict[str, list[tuple[int, float]]]) -> None:
+    look = {
+        "thresholds": (COLOURS[0], "o-"), "thresholds: Massart": (COLOURS[0], "--"),
+        "linear, ‖w‖ ≤ 1": (COLOURS[1], "o-"), "linear: 1/√m": (COLOURS[1], "--"),
+        "all labellings": (COLOURS[6], "-"),
+    }  # fmt: skip
+    for name, points in growth.items():
+        colour, style = look[name]
+        axis.loglog(*zip(*points, strict=True), style, color=colour, label=name, markersize=4)
+    axis.set(xlabel="samples m", ylabel="Rademacher complexity", ylim=(0.04, 3))
+    axis.legend(ncols=2, loc="lower left", fontsize=7)
+
+
+@lab(
+    "contraction",
+    room="generalization",
+    covers=["M-47", "A-65"],
+    title="A Lipschitz function applied to a class does not make it more complex",
+    full={"samples": 12, "classes": 300},
+)
+def contraction(run: Run, samples: int = 8, classes: int = 40) -> None:
+    """Random finite classes are passed through activations, and all signs are enumerated.
+
+    Without absolute values the complexity grows at most by the Lipschitz constant, whatever the
+    function does at 0. With absolute values inside the supremum it may double, and the function
+    must vanish at 0. Look at the figure: the ratio stays below 1, and comes near it for the
+    functions that are close to linear.
+    """
+    at_least(samples, 3, "samples")
+    at_least(classes, 10, "classes")
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "ReLU": torch.relu,
+        "tanh": torch.tanh,
+        "|t|": torch.abs,
+        "clip to [0, 1]": lambda t: t.clamp(0, 1),
+        "sin(t) + 1": lambda t: t.sin() + 1,
+        "softplus": F.softplus,
+    }
+    scales = torch.linspace(0.1, 2, classes).tolist()
+    sets = [s * run.randn(2 + k % 9, samples) for k, s in enumerate(scales)]
+    plain = complexities(sets)
+    both = complexities(sets, absolute=True)
+    ratios = {}
+    after, double = [], []
+    for name, function in functions.items():
+        one = complexities(function(v) for v in sets)
+        ratios[name] = (one / plain).tolist()
+        after.append(one)
+        if float(function(torch.zeros(1))) == 0:
+            double.append(complexities((function(v) for v in sets), absolute=True))
+    steep = complexities((4 * v).clamp(0, 4) for v in sets)
+    run.claim(
+        "M-47",
+        r"\phi\ L\text{-Lipschitz}:\ \hat R_S(\phi\circ\mathcal F)\le L\,\hat R_S(\mathcal F)",
+        promised=plain.repeat(len(functions)),
+        relation="<=",
+        measured=torch.cat(after),
+        tolerance=1e-14,
+        reason="six functions with L = 1, of which two do not vanish at 0",
+        control=Control("a ramp of slope 4 taken for 1-Lipschitz", steep, promised=plain),
+    )
+    shifted = complexities((torch.relu(0.1 * v) + 3 for v in sets), absolute=True)
+    run.claim(
+        "A-65",
+        r"\varrho\ 1\text{-Lipschitz},\ \varrho(0)=0:\ "
+        r"\mathfrak R(\varrho\circ\mathcal F)\le2\,\mathfrak R(\mathcal F) \text{ with } |\cdot|",
+        promised=2 * both.repeat(len(double)),
+        relation="<=",
+        measured=torch.cat(double),
+        control=Control(
+            "ϱ(t) = max(t, 0) + 3 on a small class",
+            shifted,
+            promised=0.2 * both,
+        ),
+    )
+    run.table(
+        "ratios",
+        ["function", "largest ratio", "mean ratio"],
+        [(name, max(r), sum(r) / len(r)) for name, r in ratios.items()],
+        caption=f"Complexity after over complexity before, {classes} random classes",
+    )
+    run.figure(
+        "ratios",
+        lambda axis: plot_ratios(axis, ratios),
+        caption="Complexity after the function over complexity before, class by class; the lemma "
+        "says at most 1.",
+    )
+
+
+def plot_ratios(axis: Any, ratios: dict[str, list[float]]) -> None:
+    for k, values in enumerate(ratios.values()):
+        spread = [k + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
+        axis.plot(spread, values, ".", markersize=4)
+    axis.axhline(1, color="0.3", linestyle="--", linewidth=1)
+    axis.set_xticks(range(len(ratios)), list(ratios), rotation=15)
+    axis.set(ylabel="ratio of complexities", ylim=(0, 1.1))

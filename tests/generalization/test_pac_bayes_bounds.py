@@ -1,0 +1,237 @@
+"""The binary kl and its inverses, divergences, and the bounds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.generalization.pac_bayes import (
+    KL,
+    SQUARE,
+    TWICE_SQUARE,
+    Deviation,
+    binary_kl,
+    catoni_bound,
+    deviation_bound,
+    discrete_kl,
+    dominates,
+    donsker_varadhan,
+    gaussian_kl,
+    log_moment,
+    lower_kl_inverse,
+    maurer_bound,
+    mcallester_bound,
+    seeger_bound,
+    tilted,
+    upper_kl_inverse,
+    upper_kl_slopes,
+)
+
+probability = st.floats(0.0, 1.0)
+inside = st.floats(1e-6, 1 - 1e-6)
+level = st.floats(1e-6, 20.0)
+
+
+def test_binary_kl_by_hand() -> None:
+    assert binary_kl(0.5, 0.25) == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3))
+    assert binary_kl(0.3, 0.3) == 0
+    assert binary_kl(1.0, 0.25) == pytest.approx(math.log(4))
+    assert (binary_kl(0.2, 0.0), binary_kl(0.2, 1.0)) == (math.inf, math.inf)
+    q = torch.tensor([0.1, 0.9])
+    assert binary_kl(q, 0.5).dtype == torch.float32
+    assert torch.allclose(binary_kl(q, 0.5), torch.tensor(0.3681), atol=1e-4)
+
+
+@given(probability, level)
+@settings(max_examples=200, deadline=None)
+def test_the_upper_inverse_is_the_largest_solution(q: float, c: float) -> None:
+    p = upper_kl_inverse(q, c)
+    assert q <= p <= 1
+    if p < 1 - 1e-9:  # nearer to 1, the rounding of p itself moves the divergence
+        assert binary_kl(q, p) == pytest.approx(c, rel=1e-6, abs=1e-12)
+    else:
+        assert c >= binary_kl(q, 1 - 1e-9) - 1e-6
+    assert p <= q + math.sqrt(c / 2) + 1e-12
+    tensor = upper_kl_inverse(torch.tensor(q, dtype=torch.float64), c)
+    assert float(tensor) == pytest.approx(p, rel=1e-12, abs=1e-15)
+    assert lower_kl_inverse(1 - q, c) == pytest.approx(1 - upper_kl_inverse(q, c), abs=1e-9)
+
+
+@given(st.floats(0.001, 0.9), st.floats(1e-3, 2.0))
+@settings(max_examples=60, deadline=None)
+def test_against_a_root_finder(q: float, c: float) -> None:
+    top = 1 - 1e-13
+    if binary_kl(q, top) > c:
+        root = optimize.brentq(lambda p: binary_kl(q, p) - c, q, top, xtol=1e-14)
+        assert upper_kl_inverse(q, c) == pytest.approx(root, abs=1e-9)
+
+
+def test_saturated_inverses_do_not_fall_back() -> None:
+    q = torch.tensor([0.9, 0.999, 0.5, 1.0, 0.0]).double()
+    p = upper_kl_inverse(q, 100.0)
+    assert bool((p >= 1 - 1e-12).all())
+    assert upper_kl_inverse(0.999, 1.0) == 1
+    assert upper_kl_inverse(0.3, math.inf) == 1
+    assert upper_kl_inverse(0.3, 0.0) == 0.3
+    assert float(upper_kl_inverse(torch.tensor(0.3, dtype=torch.float64), 0.0)) == 0.3
+
+
+@given(st.floats(0.01, 0.6), st.floats(0.01, 1.0))
+@settings(max_examples=40, deadline=None)
+def test_slopes_are_derivatives(q: float, c: float) -> None:
+    p, by_q, by_c = upper_kl_slopes(q, c)
+    h = 1e-6
+    assert (upper_kl_inverse(q + h, c) - upper_kl_inverse(q - h, c)) / (2 * h) == pytest.approx(
+        by_q, rel=1e-4
+    )
+    assert (upper_kl_inverse(q, c + h) - upper_kl_inverse(q, c - h)) / (2 * h) == pytest.approx(
+        by_c, rel=1e-4
+    )
+    values = torch.tensor([q, c], dtype=torch.float64, requires_grad=True)
+    upper_kl_inverse(values[0], values[1]).backward()  # type: ignore[no-untyped-call]
+    assert values.grad is not None
+    assert values.grad.tolist() == pytest.approx([by_q, by_c], rel=1e-8)
+    assert p == pytest.approx(upper_kl_inverse(q, c))
+
+
+def test_refused_probabilities() -> None:
+    for q in (-0.1, 1.1, math.nan):
+        with pytest.raises(InvalidInput):
+            binary_kl(q, 0.5)
+        with pytest.raises(InvalidInput):
+            upper_kl_inverse(q, 0.5)
+        with pytest.raises(InvalidInput):
+            upper_kl_inverse(torch.tensor([0.5, q]), 0.5)
+    for c in (-1.0, math.nan):
+        with pytest.raises(InvalidInput):
+            upper_kl_inverse(0.5, c)
+
+
+# --------------------------------------------------------------------------------- divergences
+
+
+def test_discrete_divergence_against_scipy() -> None:
+    g = torch.Generator().manual_seed(0)
+    q, p = (torch.softmax(torch.randn(5, 7, generator=g).double(), 1) for _ in range(2))
+    assert discrete_kl(q, p).tolist() == pytest.approx(stats.entropy(q.T, p.T).tolist())
+    hole = torch.tensor([0.5, 0.5, 0.0])
+    assert discrete_kl(torch.tensor([0.2, 0.2, 0.6]), hole) == math.inf
+    assert not dominates(hole, torch.tensor([0.2, 0.2, 0.6]))
+    with pytest.raises(ShapeMismatch):
+        discrete_kl(hole, torch.tensor([0.5, 0.5]))
+    with pytest.raises(InvalidInput, match="add up to 1"):
+        discrete_kl(torch.tensor([0.5, 0.4]), torch.tensor([0.5, 0.5]))
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_change_of_measure(seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    q, p = (torch.softmax(2 * torch.randn(6, generator=g).double(), 0) for _ in range(2))
+    values = 4 * torch.randn(6, generator=g).double()
+    left, right = donsker_varadhan(q, p, values)
+    assert float(left) <= float(right) + 1e-12
+    left, right = donsker_varadhan(tilted(p, values), p, values)
+    assert float(left) == pytest.approx(float(right), abs=1e-12)
+
+
+def test_gaussian_divergence_against_torch() -> None:
+    g = torch.Generator().manual_seed(0)
+    mean, centre = (torch.randn(9, generator=g).double() for _ in range(2))
+    variance = torch.rand(9, generator=g).double() + 0.1
+    normal = torch.distributions.Normal
+    own = gaussian_kl(mean, variance, centre, 0.7)
+    peer = torch.distributions.kl_divergence(
+        normal(mean, variance.sqrt()), normal(centre, math.sqrt(0.7))
+    ).sum()
+    assert float(own) == pytest.approx(float(peer))
+    d, lam = 9, 0.7
+    formula = 0.5 * (
+        variance.sum() / lam
+        - d
+        + (mean - centre).square().sum() / lam
+        + d * math.log(lam)
+        - variance.log().sum()
+    )
+    assert float(own) == pytest.approx(float(formula))
+    with pytest.raises(InvalidInput, match="positive"):
+        gaussian_kl(mean, 0 * variance, centre, 1.0)
+    with pytest.raises(ShapeMismatch):
+        gaussian_kl(mean, variance[:3], centre, 1.0)
+
+
+# ------------------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "value"),
+    [
+        (KL, 5, 3.5104),
+        (KL, 8, 4.2450),
+        (KL, 20, 6.2936),
+        (KL, 50, 9.5431),
+        (TWICE_SQUARE, 20, 2.9948),
+        (SQUARE, 20, 1.3985),
+        (SQUARE, 50, 1.4075),
+    ],
+)
+def test_exact_constants(kind: Deviation, n: int, value: float) -> None:
+    assert math.exp(log_moment(kind, n)) == pytest.approx(value, abs=5e-5)
+
+
+def test_one_sample_by_hand() -> None:
+    assert math.exp(log_moment(KL, 1)) == pytest.approx(2)  # 1 + 1
+    # sup_m (1-m) e^{m²} + m e^{(1-m)²}, at 1/2
+    assert math.exp(log_moment(SQUARE, 1)) == pytest.approx(math.exp(0.25))
+
+
+def test_the_same_deviation_by_hand_and_built_in() -> None:
+    mine = Deviation("mine", lambda r, e: (r - e) ** 2)
+    for inputs in ((0.1, 3.0, 40, 0.05), (0.4, 0.0, 10, 0.5)):
+        assert deviation_bound(mine, *inputs) == pytest.approx(deviation_bound(SQUARE, *inputs))
+    assert deviation_bound(mine, 0.9, 1e9, 10, 0.05) == 1
+    own_kl = Deviation("kl again", lambda r, e: binary_kl(e, r))
+    assert deviation_bound(own_kl, 0.1, 3.0, 40, 0.05) == pytest.approx(
+        deviation_bound(KL, 0.1, 3.0, 40, 0.05), abs=1e-6
+    )
+
+
+@given(probability, st.floats(0, 1000), st.integers(8, 5000), st.floats(1e-6, 0.5))
+@settings(max_examples=100, deadline=None)
+def test_order_of_the_bounds(e: float, kl: float, n: int, delta: float) -> None:
+    seeger, maurer = seeger_bound(e, kl, n, delta), maurer_bound(e, kl, n, delta)
+    assert deviation_bound(KL, e, kl, n, delta) <= seeger + 1e-12
+    assert e <= seeger <= min(1, maurer) + 1e-12
+    assert maurer <= mcallester_bound(e, kl, n, delta)
+    exact = upper_kl_inverse(e, (kl - math.log(delta)) / n)
+    assert catoni_bound(e, kl, n, delta, temperature=1.3) >= exact - 1e-9
+
+
+def test_table_one_recomputed() -> None:
+    rows = [(0.028, 5144, 0.161), (0.027, 5977, 0.174), (0.027, 5791, 0.171)]
+    rows += [(0.028, 6534, 0.186), (0.029, 8558, 0.222), (0.027, 7861, 0.206)]
+    for error, kl, value in rows:
+        assert seeger_bound(error, kl, 55_000, 0.035) == pytest.approx(value, abs=6e-4)
+
+
+def test_refused_bounds() -> None:
+    good = (0.1, 1.0, 100, 0.05)
+    for place, bad in ((0, 1.5), (0, -0.1), (1, -1.0), (1, math.nan), (2, 0), (2, 1.5), (3, 0.0)):
+        inputs = list(good)
+        inputs[place] = bad
+        for bound in (mcallester_bound, maurer_bound, seeger_bound, catoni_bound):
+            with pytest.raises(InvalidInput):
+                bound(*inputs)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="8 samples"):
+        seeger_bound(0.1, 1.0, 7, 0.05)
+    with pytest.raises(InvalidInput, match="temperature"):
+        catoni_bound(*good, temperature=0.0)
+    with pytest.raises(InvalidInput, match="jointly convex"):
+        Deviation("concave", lambda r, e: -((r - e) ** 2))
+    assert seeger_bound(0.1, math.inf, 100, 0.05) == 1

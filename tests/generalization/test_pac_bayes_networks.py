@@ -1,0 +1,373 @@
+"""Stochastic networks, priors, their risk, and certificates."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    ShapeMismatch,
+    UnsupportedModel,
+)
+from torchtheory.core.problem import Problem
+from torchtheory.core.samples import Samples
+from torchtheory.data.real import digits, split
+from torchtheory.generalization.pac_bayes import (
+    GaussianPrior,
+    ScaleGrid,
+    StochasticNetwork,
+    bound_step,
+    certify,
+    differentiable_risk,
+    flatness,
+    fresh_initialization,
+    gibbs_risk,
+    minimize_bound,
+    mistakes,
+    spread_like,
+    upper_kl_inverse,
+)
+from torchtheory.training.trainer import fit
+
+
+def dense(*widths: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for a, b in pairwise(widths):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def convolutional() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 4, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+
+
+class Tied(nn.Module):
+    """One layer used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.layer(torch.tanh(self.layer(x)))))
+        return out
+
+
+class ReadsWeights(nn.Module):
+    """Uses a layer's weight past its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layer(x) @ self.layer.weight)[:, :1]
+
+
+class PerToken(nn.Module):
+    """A dense layer that sees several vectors a row, as rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x.reshape(-1, 2)).reshape(len(x), -1).sum(1, keepdim=True)
+        return out
+
+
+def test_the_means_are_the_network() -> None:
+    for net, x in ((dense(4, 5, 1), torch.randn(6, 4)), (convolutional(), torch.rand(6, 64))):
+        network = StochasticNetwork(net, spread=0.1)
+        assert torch.equal(network(x, "none"), net(x))
+        tiny = StochasticNetwork(net, spread=1e-9)
+        for noise in ("local", "mixed", "weights"):
+            assert torch.allclose(tiny(x, noise), net(x), atol=1e-5)
+
+
+def test_local_noise_has_the_moments_of_drawn_weights() -> None:
+    net = dense(3, 4, 2).double()
+    network = StochasticNetwork(net, spread=0.3, random=1)
+    x = torch.randn(1, 3, generator=torch.Generator().manual_seed(0)).double()
+    rows = network(x.expand(40_000, -1), "local").detach()
+    drawn = torch.cat([network(x, "weights").detach() for _ in range(3000)])
+    assert torch.allclose(rows.mean(0), drawn.mean(0), atol=0.08)
+    assert torch.allclose(torch.cov(rows.T), torch.cov(drawn.T), atol=0.2)
+
+
+def test_where_rows_are_independent() -> None:
+    x = torch.randn(5, 4)
+    assert StochasticNetwork(dense(4, 5, 1)).independent_rows(x)
+    assert StochasticNetwork(nn.Linear(4, 1)).independent_rows(x)
+    for net in (Tied(), ReadsWeights(), PerToken()):
+        network = StochasticNetwork(net)
+        assert not network.independent_rows(x)
+        assert network(x, "local").shape == (5, 1)
+    assert not StochasticNetwork(convolutional()).independent_rows(torch.rand(5, 64))
+    assert not StochasticNetwork(dense(4, 5, 1)).independent_rows(x[:2])
+    normed = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 1))
+    assert not StochasticNetwork(normed).independent_rows(x)
+
+
+def test_the_model_is_not_changed() -> None:
+    net = convolutional().train()
+    before = copy.deepcopy(net.state_dict())
+    state = torch.get_rng_state()
+    x, y = digits()
+    certify(net, (x[:200], y[:200]), prior="data", prior_epochs=1, epochs=1, passes=1)
+    assert net.training
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(p.grad is None and p.requires_grad for p in net.parameters())
+
+
+def test_fresh_initialization() -> None:
+    net = dense(4, 5, 1)
+    a, b = fresh_initialization(net, 0), fresh_initialization(net, 0)
+    for (p, q), old in zip(
+        zip(a.parameters(), b.parameters(), strict=True), net.parameters(), strict=True
+    ):
+        assert torch.equal(p, q)
+        assert not torch.equal(p, old)
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+    with pytest.raises(UnsupportedModel, match="scale belongs to no layer"):
+        fresh_initialization(Own(), 0)
+    with pytest.raises(UnsupportedModel, match="batch normalisation"):
+        fresh_initialization(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), 0)
+
+
+def test_scale_grid() -> None:
+    grid = ScaleGrid(0.1, 100)
+    assert sum(math.exp(-grid.cost(j)) for j in range(1, 3000)) < 1
+    near = grid.nearest(0.01)
+    assert grid.variance(near[0]) >= 0.01 >= grid.variance(near[1])
+    assert grid.nearest(5.0) == [1]
+    with pytest.raises(InvalidInput):
+        ScaleGrid(0.0)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_gradients_of_the_bound(fixed: bool) -> None:
+    """The closed forms of a step against autograd through the whole bound."""
+    net = dense(4, 6, 1).double()
+    network = StochasticNetwork(net, spread=0.2, random=3)
+    other = fresh_initialization(net, 1)
+    centre = {k: p.detach() for k, p in other.named_parameters()}
+    prior = GaussianPrior(centre, dict.fromkeys(centre, 0.09) if fixed else None)
+    x = torch.randn(20, 4).double()
+    y = (x[:, :1] > 0).double()
+    state = network.generator.get_state()
+    risk, kl = bound_step(network, prior, x, y, n=100, constant=5.0, noise="local")
+    found = [p.grad.clone() for p in network.parameters() if p.grad is not None]
+    network.zero_grad()
+    network.generator.set_state(state)
+    value = differentiable_risk(network, x, y, "local")
+    divergence = prior.divergence(network)
+    bound = upper_kl_inverse(value, (divergence + 5.0) / 100)
+    bound.backward()  # type: ignore[no-untyped-call]
+    assert (risk, kl) == pytest.approx((float(value.detach()), float(divergence.detach())))
+    for p, own in zip(network.parameters(), found, strict=True):
+        assert p.grad is not None
+        assert torch.allclose(p.grad, own, atol=1e-12)
+    assert prior.settle(network).kl == pytest.approx(kl, abs=4.1)
+    assert (prior.settle(network).cost == 0) == fixed
+
+
+def test_integrated_risk_is_the_error() -> None:
+    net = dense(4, 6, 1).double()
+    network = StochasticNetwork(net, spread=0.3, random=0)
+    x = torch.randn(500, 4, generator=torch.Generator().manual_seed(1)).double()
+    y = (x[:, :1] > 0).double()
+    exact = gibbs_risk(network, Samples(x, y), passes=60)
+    for noise in ("local", "mixed"):
+        values = [differentiable_risk(network, x, y, noise).item() for _ in range(150)]
+        assert sum(values) / 150 == pytest.approx(exact.estimate, abs=0.01)
+    assert exact.upper > exact.estimate
+    blocks = gibbs_risk(network, Samples(x, y), passes=40, block=30)
+    assert blocks.estimate == pytest.approx(exact.estimate, abs=0.02)
+    assert (blocks.draws, blocks.block, exact.draws) == (17 * 40, 30, 30_000)
+    assert blocks.upper > exact.upper
+
+
+def test_gibbs_bound_covers() -> None:
+    """A network whose mean error is known: w·1 with w ~ N(1, 1) errs with Φ(-1)."""
+    net = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        net.weight.fill_(1.0)
+    truth = float(torch.special.ndtr(torch.tensor(-1.0)))
+    samples = Samples(torch.ones(60, 1), torch.ones(60, 1))
+    missed = 0
+    for seed in range(200):
+        network = StochasticNetwork(net, spread=1.0, random=seed)
+        missed += gibbs_risk(network, samples, passes=1, delta=0.1).upper < truth
+    assert 0 < missed <= 34  # 0.1 of 200, and three standard deviations
+
+
+def test_mistakes() -> None:
+    logits = torch.tensor([[1.0, 2.0, 2.0], [0.0, 3.0, 1.0]])
+    assert mistakes(logits, torch.tensor([1, 1])).tolist() == [True, False]
+    nan = torch.full((1, 1), math.nan)
+    assert mistakes(nan, torch.ones(1)).tolist() == [True]
+    assert mistakes(nan.expand(1, 3), torch.tensor([1])).tolist() == [True]
+    with pytest.raises(ShapeMismatch):
+        mistakes(torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.long))
+
+
+def test_flatness_is_invariant_to_rescaling() -> None:
+    x, y = digits()
+    net = dense(64, 20, 10)
+    for layer in (net[0], net[2]):
+        assert isinstance(layer, nn.Linear)
+        nn.init.zeros_(layer.bias)
+    fit(net, (x[:400], y[:400]), epochs=10)
+    scaled = copy.deepcopy(net)
+    with torch.no_grad():
+        for name, p in scaled.named_parameters():
+            p.mul_(4.0 if name.startswith("0") else 0.25 if name == "2.weight" else 1.0)
+    train = Problem(net, (x[:400], y[:400])).train
+    a, b = flatness(net, train), flatness(scaled, train)
+    assert a.fraction == b.fraction > 0
+    assert a.errors == pytest.approx(b.errors, abs=1e-6)
+    assert set(a.spread) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    with pytest.raises(InvalidInput, match="increase"):
+        flatness(net, train, fractions=(0.2, 0.1))
+    with pytest.raises(InvalidInput):
+        flatness(net, train, tolerance=2.0)
+
+
+def test_minimising_lowers_the_bound() -> None:
+    x, y = digits()
+    net = dense(64, 30, 1)
+    samples = Problem(net, (x, (y >= 5).long())).train
+    network = StochasticNetwork(net, spread=spread_like(net, 0.5))
+    prior = GaussianPrior(network.means)
+    history = minimize_bound(
+        network, prior, samples, constant=20.0, epochs=8, learning_rate=5e-3, variance_rate=0.1
+    )
+    assert history[-1].bound < history[0].bound
+    assert history[-1].bound < 0.5
+    again = StochasticNetwork(net, spread=spread_like(net, 0.5))
+    same = minimize_bound(
+        again, prior, samples, constant=20.0, epochs=8, learning_rate=5e-3, variance_rate=0.1
+    )
+    assert same == history
+    with pytest.raises(InvalidInput, match="training noise"):
+        minimize_bound(network, prior, samples, constant=1.0, noise="none")
+
+
+# --------------------------------------------------------------------------------- certificates
+
+
+def test_certificate_adds_up() -> None:
+    x, y = digits()
+    net = dense(64, 40, 10)
+    train, test = split(x, y, 397 / 1797)  # the last digits are other writers': not one law
+    c = certify(net, train, prior="data", test=test, epochs=1, seed=5)
+    assert (c.samples, c.prior_samples, c.valid, c.vacuous) == (700, 700, True, False)
+    assert c.confidence == pytest.approx(0.965)
+    allowed = (c.kl + c.scale_cost + c.log_constant - math.log(c.delta)) / c.samples
+    assert c.bound == pytest.approx(upper_kl_inverse(c.empirical.upper, allowed))
+    assert c.scale_cost == 0  # the scale was chosen on the prior's own part
+    assert c.test is not None
+    assert c.test.estimate < c.bound < 0.3
+    assert json.loads(json.dumps(c.to_json()))["bound"] == c.bound
+    assert "prior: trained on 700 samples" in c.summary()
+    again = certify(net, train, prior="data", test=test, epochs=1, seed=5)
+    assert again.to_json() == c.to_json()
+
+
+def test_certificate_from_scratch_and_of_a_convolution() -> None:
+    x, y = digits()
+    c = certify(dense(64, 30, 1), (x, (y >= 5).long()), epochs=2, learning_rate=5e-3)
+    assert c.scale_cost > 0
+    assert (c.samples, c.prior_samples) == (len(x), 0)
+    conv = certify(convolutional(), (x, y), prior="data", epochs=1, passes=4)
+    assert conv.empirical.block == 32
+    assert conv.bound < 0.4
+    assert conv.empirical.upper > conv.empirical.estimate
+
+
+def test_a_module_as_prior_must_say_what_it_saw() -> None:
+    x, y = digits()
+    net, prior = dense(64, 10, 10), dense(64, 10, 10)
+    with pytest.raises(InvalidInput, match="prior_data"):
+        certify(net, (x, y), prior=prior)
+    with pytest.raises(EmptyData, match="0 are left"):
+        certify(net, (x, y), prior=prior, prior_data=range(len(x)))
+    with pytest.raises(InvalidInput, match="from 0 to 1796"):
+        certify(net, (x, y), prior=prior, prior_data=[5000])
+    with pytest.raises(InvalidType):
+        certify(net, (x, y), prior=prior, prior_data=[0.5])
+    with pytest.raises(ShapeMismatch, match="same network"):
+        certify(net, (x, y), prior=dense(64, 11, 10), prior_data=())
+    c = certify(net, (x, y), prior=prior, prior_data=[3, 3, 7], epochs=0, passes=1)
+    assert (c.samples, c.prior_samples) == (len(x) - 2, 2)
+
+
+def test_a_cheating_prior_is_found_out() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 20, generator=g)
+    y = torch.randint(0, 2, (600,), generator=g)
+    cheat = dense(20, 200, 1)
+    fit(cheat, (x[:300], y[:300]), epochs=120, learning_rate=1e-2)
+    settings = {"prior": cheat, "prior_spread": 0.01, "epochs": 0, "passes": 1}
+    lie = certify(cheat, (x[:300], y[:300]), prior_data=(), test=(x[300:], y[300:]), **settings)
+    assert not lie.valid
+    assert lie.bound == 1
+    assert lie.claimed < 0.3
+    assert lie.summary().startswith("INVALID: the prior's network errs on 0.0")
+    honest = certify(cheat, (x, y), prior_data=range(300), test=(x[300:], y[300:]), **settings)
+    assert honest.valid
+    assert honest.bound > 0.5
+
+
+def test_refused_input() -> None:
+    x, y = digits()
+    net = dense(64, 10, 10)
+    for wrong in (
+        {"delta": 0.0},
+        {"delta_draws": 1.0},
+        {"delta": 0.6, "delta_draws": 0.5},
+        {"prior_fraction": 1.0},
+        {"prior_spread": 0.0},
+        {"passes": 0},
+        {"prior": "posterior"},
+        {"prior_data": [1]},
+        {"epochs": -1},
+        {"start_epochs": -1},
+    ):
+        with pytest.raises(InvalidInput):
+            certify(net, (x[:50], y[:50]), **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="not a regression"):
+        certify(nn.Linear(64, 1), (x, x[:, 10:11]))
+    with pytest.raises(EmptyData):
+        certify(net, (x[:9], y[:9]), prior="data")
+    with pytest.raises(UnsupportedModel, match="batch normalisation"):
+        StochasticNetwork(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    with pytest.raises(InvalidInput, match="no parameters"):
+        StochasticNetwork(nn.ReLU())
+    with pytest.raises(InvalidInput, match="positive"):
+        StochasticNetwork(net, spread=0.0)
+    with pytest.raises(InvalidInput, match="noise must be"):
+        StochasticNetwork(net)(x[:2], "loud")  # type: ignore[arg-type]
