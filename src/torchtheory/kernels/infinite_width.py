@@ -45,8 +45,8 @@ from torchtheory.nets.labelled import at_least, points
 #: Which first layer: divided by the root of the input's dimension, or not at all (Theorem 57).
 InputScaling = Literal["fan_in", "unscaled_input"]
 
-_BAND = 256  # rows of one matrix product
-_STRIP = 100_000  # entries of one strip: its few buffers stay in the cache
+_BAND = 512  # rows of one matrix product
+_STRIP = 250_000  # entries of one strip: its few buffers stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ class _ByAngle:
     def _points(self, x: Tensor, first: float) -> _Directions:
         norm = x.norm(dim=1)
         unit = x / norm.where(norm > 0, 1.0)[:, None]
-        p = first * x.square().sum(1)
+        p = first * norm.square()
         shares, constants = [], []
         for _ in range(self.depth):
             size = p + self.bias
@@ -355,7 +355,9 @@ class _ByAngle:
             shares.append(p.sqrt() / root if self.bias else torch.ones_like(p))
             constants.append(math.sqrt(self.bias) / root)
             p = self.gain * size
-        return _Directions(unit, torch.stack(shares), torch.stack(constants), size.sqrt())
+        return _Directions(
+            unit, norm == 0, torch.stack(shares), torch.stack(constants), size.sqrt()
+        )
 
     def start(self, rows: slice, columns: slice) -> Tensor:
         return self.one.centred[rows] @ self.other.centred[columns].T
@@ -370,6 +372,8 @@ class _ByAngle:
         one, other = self.one, self.other
         size = one.half_square[rows, None] + other.half_square[columns]
         distance = torch.sub(size, product, out=product)
+        if one is other:  # a point with itself is near, and the diagonal is known without this
+            distance.diagonal(rows.start - columns.start).fill_(1.0)
         near = distance < size.mul_(1e-2)
         if bool(near.any()):
             i, j = near.nonzero(as_tuple=True)
@@ -430,11 +434,12 @@ class _ByAngle:
 class _Directions:
     """Points as unit vectors, with what each layer's bias makes of them and their final size."""
 
-    def __init__(self, unit: Tensor, shares: Tensor, constants: Tensor, size: Tensor) -> None:
+    def __init__(
+        self, unit: Tensor, zero: Tensor, shares: Tensor, constants: Tensor, size: Tensor
+    ) -> None:
         self.unit, self.shares, self.constants, self.size = unit, shares, constants, size
-        zero = ~unit.any(1)
         self.zero = zero if bool(zero.any()) else None
 
     def centre(self, point: Tensor) -> None:
         self.centred = self.unit - point
-        self.half_square = self.centred.square().sum(1).mul_(0.5)
+        self.half_square = self.centred.norm(dim=1).square_().mul_(0.5)
