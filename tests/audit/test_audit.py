@@ -221,10 +221,9 @@ def test_standard_models_get_their_claims() -> None:
     for name in ("lipschitz", "curvature", "permutation-symmetry"):
         assert found[name].count(Verdict.HOLDS) == len(found[name].claims) > 0
     assert found["certified-radius"].claims[0].verdict is Verdict.HOLDS
-    for name in ("lipschitz", "certified-radius"):
-        control = found[name].claims[0].control
-        assert control is not None
-        assert control.verdict is Verdict.VIOLATED
+    control = found["lipschitz"].claims[0].control
+    assert control is not None
+    assert control.verdict is Verdict.VIOLATED
     assert found["margins"].claims == []
     assert found["margins"].tables
     assert found["curvature"].claims[0].control is not None
@@ -273,16 +272,18 @@ def test_the_test_of_independence_has_a_control_where_the_data_allow_one() -> No
     net = nn.Linear(2, 2, bias=False)
     net.weight.data = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     right = (x[:, 0] < 0).long()
-    for share, words in ((0.0, "another law"), (0.4, "sorted by whether"), (1.0, "another law")):
-        flipped = torch.rand(800, generator=generator) < share
-        found = tt.audit(net, (x, right), (x, right ^ flipped), only=["risk"])
-        control = found.claims[-1].control
-        assert control is not None
-        assert control.verdict is Verdict.VIOLATED
-        assert words in control.reason
-        assert found.violated == []
-    few = tt.audit(net, (x, right), (x[:4], right[:4]), only=["risk"])
-    assert few.claims[-1].control is None
+    flipped = torch.rand(800, generator=generator) < 0.4
+    found = tt.audit(net, (x, right), (x, right ^ flipped), only=["risk"])
+    control = found.claims[-1].control
+    assert control is not None
+    assert control.verdict is Verdict.VIOLATED
+    assert "sorted by whether" in control.reason
+    assert found.violated == []
+    # without errors, or with four samples, no order could be told from chance
+    for test in ((x, right), (x[:4], right[:4])):
+        few = tt.audit(net, (x, right), test, only=["risk"])
+        assert few.claims[-1].control is None
+        assert few.violated == []
 
 
 def test_the_radius_of_a_linear_classifier_is_its_distance() -> None:
@@ -295,11 +296,8 @@ def test_the_radius_of_a_linear_classifier_is_its_distance() -> None:
         y = (scores > 0).long().reshape(-1) if outputs == 1 else scores.argmax(1)
         found = tt.audit(net, (x, y), only=["certified-radius"])
         assert found.violated == []
-        first, second = found.claims
-        assert first.measured == pytest.approx(1.0, rel=1e-3)
-        assert second.measured == 0.5
-        assert second.promised == pytest.approx(0.5, abs=0.03)
-        assert second.verdict is Verdict.HOLDS
+        (claim,) = found.claims
+        assert claim.measured == pytest.approx(1.0, rel=1e-3)
 
 
 def test_a_vacuous_bound_is_said_to_be_vacuous() -> None:

@@ -20,6 +20,7 @@ Mathematical Aspects of Deep Learning, section 1.2.1.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -56,7 +57,7 @@ class Moments:
     error: float = 0.0
 
 
-class DualActivation:
+class DualActivation(ABC):
     """An activation with its two expectations.
 
     ``prepare`` does what depends on one point only; ``pair`` combines two prepared points, whose
@@ -65,15 +66,17 @@ class DualActivation:
 
     name = "activation"
 
+    @abstractmethod
     def layer(self) -> nn.Module:
         """The activation as a module."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self, variance: Tensor) -> Prepared:
-        raise NotImplementedError
+        """What depends on one point only."""
 
+    @abstractmethod
     def pair(self, k12: Tensor, one: Prepared, other: Prepared, *, slopes: bool) -> Moments:
-        raise NotImplementedError
+        """The expectations of two prepared points."""
 
     def on_diagonal(self, variance: Tensor, *, slopes: bool = True) -> Moments:
         r"""The case :math:`z'=z`: :math:`\mathbb E\varphi(z)^2`, :math:`\mathbb E\varphi'(z)^2`."""

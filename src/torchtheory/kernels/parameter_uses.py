@@ -15,6 +15,7 @@ that goes anywhere else is listed as unknown, for the caller to differentiate as
 from __future__ import annotations
 
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -38,7 +39,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Use:
+class Use(ABC):
     """One operation on parameters; ``a`` is what went in, ``g [n, C, *y]`` what came back.
 
     Attributes:
@@ -49,38 +50,41 @@ class Use:
     weight: Role | None
     bias: Role | None
 
-    #: whether the Jacobian is a sum of outer products of `left` and `right`
-    outer = False
-
     def roles(self) -> Iterator[tuple[str, Role]]:
         if self.weight is not None:
             yield "weight", self.weight
         if self.bias is not None:
             yield "bias", self.bias
 
+    @abstractmethod
     def jacobian(self, part: str, a: Tensor, g: Tensor) -> Tensor:
         """Jacobian ``[n, C, P]`` with respect to the weight or the bias."""
-        raise NotImplementedError
 
 
 class OuterUse(Use):
     r"""A use with :math:`\partial f_c / \partial W = \sum_t g_{ct}\, a_t^\top`, positions t."""
 
-    outer = True
+    @abstractmethod
+    def left(self, parts: tuple[str, ...], a: Tensor, positions: int) -> Tensor:
+        """What the parameters are multiplied by: ``[n, T, d]``, or ``[n, T]`` row numbers."""
 
+    @abstractmethod
+    def right(self, g: Tensor) -> Tensor:
+        """What came back at each position, ``[n, C, T, o]``."""
+
+
+class Multiplication(OuterUse):
+    """A weight that multiplies inputs, and a bias that multiplies ones."""
+
+    @abstractmethod
     def inputs(self, a: Tensor, extra: int = 0) -> Tensor:
         """What the weight is multiplied by at each position, ``[n, T, d]``.
 
         ``extra`` columns of ones may follow: the input of a bias.
         """
-        raise NotImplementedError
-
-    def right(self, g: Tensor) -> Tensor:
-        """What came back at each position, ``[n, C, T, o]``."""
-        raise NotImplementedError
 
     def left(self, parts: tuple[str, ...], a: Tensor, positions: int) -> Tensor:
-        """The other factor ``[n, T, d]`` for the weight, ``d + 1`` for both, 1 for the bias."""
+        """``[n, T, d]`` for the weight, ``d + 1`` columns for both, one for the bias."""
         if "weight" not in parts:
             assert self.bias is not None
             return a.new_full((len(a), positions, 1), self.bias.scale)
@@ -104,7 +108,7 @@ class OuterUse(Use):
 
 
 @dataclass(frozen=True)
-class Affine(OuterUse):
+class Affine(Multiplication):
     """``linear(a, W, b)`` with ``W [o, d]``."""
 
     def inputs(self, a: Tensor, extra: int = 0) -> Tensor:
@@ -116,7 +120,7 @@ class Affine(OuterUse):
 
 
 @dataclass(frozen=True)
-class Convolution(OuterUse):
+class Convolution(Multiplication):
     """``conv(a, W, b)`` in any dimension with one group."""
 
     size: tuple[int, ...]
