@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from torchtheory.core.errors import FileProblem, UnknownName
-from torchtheory.data.files import load_npz, read_idx
+from torchtheory.data.files import load_npy_folder, load_npz, read_idx
 from torchtheory.data.image_sets import FILES, load_image_set, locate_image_set
 
 
@@ -52,7 +53,7 @@ def test_object_arrays_are_refused_and_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"x": np.zeros(3)}, "has no array x_train; it has x"),
+        ({"z": np.zeros(3)}, "has no array x_train; it has z"),
         ({}, "has no array x_train; it has none"),
         ({"x_train": np.zeros(3)}, "has no array y_train"),
         ({"x_train": [1], "y_train": [1], "x_test": [1]}, "only one of x_test and y_test"),
@@ -80,6 +81,96 @@ def test_npz_files_that_are_none(tmp_path: Path) -> None:
         (tmp_path / "a.npz").write_bytes(damaged)
         with pytest.raises(FileProblem, match="not a readable"):
             load_npz(tmp_path / "a.npz")
+
+
+def test_npz_under_other_names(tmp_path: Path) -> None:
+    x, y = np.arange(6.0).reshape(3, 2), np.array([0, 1, 0])
+    for names in (
+        ("X_train", "y_train", "X_test", "Y_test"),
+        ("train_images", "train_labels", "test_images", "test_labels"),
+        ("train_x", "train_y", "test_x", "test_y"),
+    ):
+        arrays = dict(zip(names, (x, y, x[:1], y[:1]), strict=True))
+        np.savez(tmp_path / "a.npz", val_images=np.array(["not read"]), **arrays)
+        train, test = load_npz(tmp_path / "a.npz")
+        assert torch.equal(train[0], torch.as_tensor(x))
+        assert test is not None
+        assert torch.equal(test[1], torch.as_tensor(y[:1]))
+    np.savez(tmp_path / "a.npz", X=x, y=y)
+    train, test = load_npz(tmp_path / "a.npz")
+    assert torch.equal(train[1], torch.as_tensor(y))
+    assert test is None
+    np.savez(tmp_path / "a.npz", X_train=x, x_train=x, y_train=y)
+    with pytest.raises(FileProblem, match="has both X_train and x_train: which is x_train"):
+        load_npz(tmp_path / "a.npz")
+
+
+def test_npz_with_inputs_by_name(tmp_path: Path) -> None:
+    ids, mask, y = np.arange(6).reshape(3, 2), np.ones((3, 2)), np.zeros(3)
+    arrays = {"x_train.ids": ids, "x_train.mask": mask, "y_train": y}
+    np.savez(tmp_path / "a.npz", **arrays)
+    (x, _), test = load_npz(tmp_path / "a.npz")
+    assert isinstance(x, dict)
+    assert (list(x), test) == (["ids", "mask"], None)
+    assert torch.equal(x["ids"], torch.as_tensor(ids))
+    for more, sentence in (
+        ({"x_train": ids}, "x_train both as one array and by name"),
+        ({"y_train.other": y}, "y_train both as one array and by name"),
+    ):
+        np.savez(tmp_path / "a.npz", **arrays, **more)
+        with pytest.raises(FileProblem, match=sentence):
+            load_npz(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", **{"x": ids, "y.other": y})
+    with pytest.raises(FileProblem, match="targets by name, and one array y_train is needed"):
+        load_npz(tmp_path / "a.npz")
+
+
+def test_a_folder_of_arrays(tmp_path: Path) -> None:
+    x, y = np.arange(6.0, dtype=">f4").reshape(3, 2), np.array([0, 1, 0])
+    np.save(tmp_path / "x_train.npy", x)
+    np.save(tmp_path / "y_train.npy", y)
+    train, test = load_npy_folder(tmp_path)
+    assert isinstance(train[0], torch.Tensor)
+    assert (train[0].tolist(), train[1].tolist(), test) == (x.tolist(), y.tolist(), None)
+    train[1].fill_(7)  # memory of its own: the file stays as it is
+    assert np.load(tmp_path / "y_train.npy").tolist() == y.tolist()
+    np.save(tmp_path / "x_test.npy", x[:1])
+    with pytest.raises(FileProblem, match="only one of x_test and y_test"):
+        load_npy_folder(tmp_path)
+    np.save(tmp_path / "y_test.npy", y[:1])
+    _, test = load_npy_folder(tmp_path)
+    assert test is not None
+    assert test[0].tolist() == x[:1].tolist()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("layout", ["x_train.{}.npy", "x_train/{}.npy"])
+def test_a_folder_with_inputs_by_name(tmp_path: Path, layout: str) -> None:
+    (tmp_path / "x_train").mkdir()
+    for name, count in (("ids", 2), ("mask", 3)):
+        np.save(tmp_path / layout.format(name), np.ones((4, count)))
+    np.save(tmp_path / "y_train.npy", np.zeros(4))
+    (x, _), _ = load_npy_folder(tmp_path)
+    assert isinstance(x, dict)
+    assert {k: tuple(v.shape) for k, v in x.items()} == {"ids": (4, 2), "mask": (4, 3)}
+
+
+def test_folders_of_objects_are_refused_and_not_run(tmp_path: Path) -> None:
+    trace = tmp_path / "was-run"
+    np.save(tmp_path / "y_train.npy", np.zeros(1))
+    np.save(tmp_path / "x_train.npy", np.array([Malicious(trace)], dtype=object))
+    with pytest.raises(FileProblem, match="not a readable directory of arrays of numbers: x_train"):
+        load_npy_folder(tmp_path)
+    (tmp_path / "x_train.npy").write_bytes(pickle.dumps(Malicious(trace)))
+    with pytest.raises(FileProblem, match="not a readable directory"):
+        load_npy_folder(tmp_path)
+    assert not trace.exists()
+    np.save(tmp_path / "x_train.npy", np.array(["a"]))
+    with pytest.raises(FileProblem, match="holds <U1, not numbers"):
+        load_npy_folder(tmp_path)
+    with pytest.raises(FileProblem, match="there is no directory"):
+        load_npy_folder(tmp_path / "none")
+    with pytest.raises(FileProblem, match="is not a directory"):
+        load_npy_folder(tmp_path / "x_train.npy")
 
 
 def idx(array: np.ndarray[Any, Any], kind: int) -> bytes:

@@ -6,9 +6,12 @@ import copy
 import json
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchtheory.core.errors import (
@@ -22,6 +25,7 @@ from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.pac_bayes import (
+    BoundEpoch,
     GaussianPrior,
     ScaleGrid,
     StochasticNetwork,
@@ -35,7 +39,9 @@ from torchtheory.generalization.pac_bayes import (
     mistakes,
     spread_like,
     upper_kl_inverse,
+    upper_kl_slopes,
 )
+from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer
 from torchtheory.training.trainer import fit
 
 
@@ -192,6 +198,131 @@ def test_gradients_of_the_bound(fixed: bool) -> None:
         assert torch.allclose(p.grad, own, atol=1e-12)
     assert prior.settle(network).kl == pytest.approx(kl, abs=4.1)
     assert (prior.settle(network).cost == 0) == fixed
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=2),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_noisy_dense_layer_against_its_definition(
+    batch: list[int], inputs: int, outputs: int, bias: bool, held: bool, seed: int
+) -> None:
+    """Values and gradients of mean, variance and draw, beside autograd on the plain formulas."""
+    g = torch.Generator().manual_seed(seed)
+    count = 2 if bias else 1
+    shapes = [(outputs, inputs), (outputs,)][:count]
+
+    def leaf(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=g, dtype=torch.float64).requires_grad_()
+
+    x = leaf(*batch, inputs)
+    means, logarithms = [leaf(*s) for s in shapes], [leaf(*s) for s in shapes]
+    factors = [torch.randn(*batch, outputs, generator=g).double() for _ in range(3)]
+    layer = GaussianLayer(nn.Linear(inputs, outputs, bias=bias), means, logarithms, g)
+    state = g.get_state()
+    if held:
+        layer.variances = [v.detach().exp() for v in logarithms]
+    layer(x)
+    assert layer.last is not None
+    ours = layer.last
+    g.set_state(state)
+    mean = nn.functional.linear(x, *means)
+    variance = nn.functional.linear(x.square(), *[v.exp() for v in logarithms])
+    noise = torch.randn(mean.shape, generator=g, dtype=torch.float64)
+    plain = (mean, variance, mean + variance.sqrt() * noise)
+    leaves = [x, *means, *logarithms]
+    for own, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(own, other)
+    values = [
+        sum((f * t).sum() for f, t in zip(factors, law, strict=True)) for law in (ours, plain)
+    ]
+    found, wanted = (torch.autograd.grad(v, leaves) for v in values)  # type: ignore[arg-type]
+    for own, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-11)
+
+
+def test_frozen_variances_and_natural_steps() -> None:
+    net = dense(4, 6, 1).double()
+    x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)).double()
+    y = (x[:, :1] > 0).double()
+
+    def gradients(*, frozen: bool, natural: bool) -> tuple[StochasticNetwork, float]:
+        network = StochasticNetwork(net, spread=0.2, random=3)
+        with torch.no_grad():
+            for tensor in network.log_variances.values():
+                tensor.add_(torch.linspace(0, 1, tensor.numel()).reshape(tensor.shape))
+        prior = GaussianPrior({k: p.detach() / 2 for k, p in net.named_parameters()})
+        with network.variances_frozen(frozen):
+            risk, kl = bound_step(
+                network, prior, x, y, n=100, constant=5.0, noise="local", natural=natural
+            )
+        assert all(v.requires_grad for v in network.log_variances.values())
+        return network, upper_kl_slopes(risk, (kl + 5.0) / 100)[2] / 100
+
+    plain, slope = gradients(frozen=False, natural=False)
+    light, _ = gradients(frozen=True, natural=False)
+    steps, _ = gradients(frozen=False, natural=True)
+    for name, mean in plain.means.items():
+        assert mean.grad is not None
+        torch.testing.assert_close(light.means[name].grad, mean.grad)
+        assert light.log_variances[name].grad is None
+        natural = plain.variances()[name] * mean.grad / slope
+        torch.testing.assert_close(steps.means[name].grad, natural)
+        torch.testing.assert_close(steps.log_variances[name].grad, plain.log_variances[name].grad)
+
+
+def test_the_same_variances_need_not_be_computed_again() -> None:
+    network = StochasticNetwork(dense(4, 6, 1).double(), spread=0.2)
+    prior = GaussianPrior({k: v.detach() / 2 for k, v in network.means.items()})
+    first = prior.divergence_parts(network, same_variances=True).kl  # there were none before
+    assert first == pytest.approx(float(prior.divergence(network).detach()))
+    with torch.no_grad():
+        for mean in network.means.values():
+            mean.mul_(1.5)
+    moved = prior.divergence_parts(network, same_variances=True).kl
+    assert moved == pytest.approx(float(prior.divergence(network).detach()))
+    assert moved > first
+    with torch.no_grad():
+        for tensor in network.log_variances.values():
+            tensor.add_(0.5 * torch.randn(tensor.shape, generator=network.generator))
+    assert prior.divergence_parts(network).kl == pytest.approx(
+        float(prior.divergence(network).detach())
+    )
+
+
+def test_variances_every_so_many_steps() -> None:
+    x, y = digits()
+    net = fresh_initialization(dense(64, 30, 1), 1)
+    samples = Problem(net, (x, (y >= 5).long())).train
+    prior = GaussianPrior({k: p.detach() for k, p in net.named_parameters()})
+
+    def run(**options: Any) -> tuple[StochasticNetwork, list[BoundEpoch]]:
+        network = StochasticNetwork(net, spread=spread_like(net, 0.3), random=0)
+        history = minimize_bound(
+            network, prior, samples, constant=20.0, noise="local", variance_rate=0.1, **options
+        )
+        return network, history
+
+    start = StochasticNetwork(net, spread=spread_like(net, 0.3)).variances()["0.weight"]
+    once, _ = run(epochs=2, variance_every=1000)
+    moved = (once.variances()["0.weight"].log() - start.log()).abs()
+    assert 0 < float(moved.max()) < 0.101  # one step of Adam
+    natural, history = run(epochs=10, natural=True, learning_rate=0.02, variance_every=2)
+    assert history[-1].bound < history[0].bound - 0.05
+    assert natural.means["0.weight"].requires_grad
+    # two steps, rates that rise over 1.98 of them: the first is 1/1.98 of what it was
+    short, _ = run(epochs=2, variance_every=1000, batch_size=len(x), warm_up=0.99)
+    ratio = (short.variances()["0.weight"].log() - start.log()).abs().max() / 0.1
+    assert float(ratio) == pytest.approx(1 / 1.98, rel=0.01)
+    with pytest.raises(InvalidInput, match="variance_every"):
+        run(epochs=1, variance_every=0)
+    with pytest.raises(InvalidInput, match="warm_up"):
+        run(epochs=1, warm_up=1.0)
 
 
 def test_integrated_risk_is_the_error() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,12 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
+from torchtheory.core.problem import Problem
 from torchtheory.training.augmentation import OneOf, augmented, invariance_gap, shifts
 from torchtheory.training.early_stopping import EarlyStopping
 from torchtheory.training.history import Epoch, History
 from torchtheory.training.loop import Diverged
+from torchtheory.training.many_networks import fit_many
 from torchtheory.training.named_optimizers import make_optimizer
 from torchtheory.training.risks import (
     empirical_risk,
@@ -69,6 +72,26 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 
 
 # --------------------------------------------------------------------------------- what it computes
+
+
+def test_a_loss_of_the_whole_batch() -> None:
+    """Class weights divide by the sum of weights: no mean of samples, and a loss to train with."""
+    x, y = sample(60)
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 9.0]))
+    with pytest.raises(InvalidInput, match="plain mean"):
+        Problem(network(), (x, y), loss=loss)
+    by_fit, by_hand = network(), network()
+    fit(by_fit, (x, y), epochs=3, batch_size=60, optimizer="sgd", learning_rate=0.1, loss=loss)
+    many = fit_many(
+        [network()], (x, y), epochs=3, batch_size=60, optimizer="sgd", learning_rate=0.1, loss=loss
+    )
+    optimizer = torch.optim.SGD(by_hand.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(by_hand(x), y).backward()
+        optimizer.step()
+    torch.testing.assert_close(weights(by_fit), weights(by_hand))
+    torch.testing.assert_close(many.outputs(x)[0], by_hand(x).detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
@@ -187,27 +210,27 @@ def test_smoothing_matches_torch_and_a_confusion_matrix() -> None:
 
 
 class Spy(nn.Module):
-    """Remembers in which mode it was called."""
+    """Tells somebody else in which mode it was called; lists of its own are put back."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[bool], object]) -> None:
         super().__init__()
-        self.modes: list[bool] = []
+        self.tell = tell
 
     def forward(self, x: Tensor) -> Tensor:
-        self.modes.append(self.training)
+        self.tell(self.training)
         return x
 
 
 def test_modes_during_and_after() -> None:
-    spy = Spy()
-    net = network(0, spy, nn.BatchNorm1d(8), nn.Dropout(0.5))
+    modes: list[bool] = []
+    net = network(0, Spy(modes.append), nn.BatchNorm1d(8), nn.Dropout(0.5))
     net.eval()
     net[2].train()
     before = [m.training for m in net.modules()]
     statistics = net[2].running_mean.clone()
-    spy.modes.clear()
+    modes.clear()
     fit(net, sample(60), validation=sample(30), epochs=2, batch_size=30)
-    assert spy.modes[-7:] == [False, True, True, False, True, True, False][-7:]
+    assert modes[-7:] == [False, True, True, False, True, True, False][-7:]
     assert [m.training for m in net.modules()] == before
     assert not torch.equal(statistics, net[2].running_mean)
 

@@ -197,7 +197,8 @@ class Scaling(Use):
         made = _sum_to(g, self.shape)
         if role.transposed:
             made = made.transpose(-1, -2)
-        return (made if factor == 1.0 else made * factor).flatten(2)
+        made = made if factor == 1.0 else made * factor
+        return made.reshape(*made.shape[:2], -1)  # of a scalar parameter as well
 
 
 def outer_sum(right: Tensor, left: Tensor, rows: int = 0) -> Tensor:

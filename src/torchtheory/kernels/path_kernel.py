@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import (
     EmptyData,
+    InvalidInput,
     InvalidType,
     NonFinite,
     ShapeMismatch,
@@ -108,11 +109,16 @@ def deep_path_kernel(model: nn.Module, x1: Tensor, x2: Tensor | None = None) -> 
     return kernel
 
 
-def path_norms(model: nn.Module, input_shape: Sequence[int]) -> Tensor:
-    r"""Euclidean norms :math:`\|\bar w_k\|_2` of the path weights into every output, ``[outputs]``.
+def path_norms(model: nn.Module, input_shape: Sequence[int], *, order: float = 2) -> Tensor:
+    r"""Norms :math:`\|\bar w_k\|_p` of the path weights into every output, ``[outputs]``.
 
-    One forward pass: squared weights on the input of ones, no nonlinearity, windows of a max pool
-    summed.
+    One forward pass: weights to the power :math:`p` on the input of ones, no nonlinearity, windows
+    of a max pool summed.
+
+    Args:
+        model: a network that :func:`deep_path_kernel` takes.
+        input_shape: shape of one input, without the batch dimension.
+        order: :math:`p\ge1`; 2 for the Euclidean norm, 1 for the sum of absolute values.
 
     >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     >>> _ = net[0].weight.data.copy_(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))
@@ -120,7 +126,9 @@ def path_norms(model: nn.Module, input_shape: Sequence[int]) -> Tensor:
     >>> path_norms(net, (2,)).square()     # 3² (1² + 2²) + 2² (0² + 1²)
     tensor([49.], dtype=torch.float64)
     """
-    return _forward_on_ones(model, input_shape, squared=True).sqrt()
+    if not (order >= 1 and math.isfinite(order)):
+        raise InvalidInput(f"the order of a norm is a finite number >= 1, not {order!r}")
+    return _forward_on_ones(model, input_shape, power=order) ** (1 / order)
 
 
 def number_of_paths(model: nn.Module, input_shape: Sequence[int]) -> float:
@@ -129,7 +137,7 @@ def number_of_paths(model: nn.Module, input_shape: Sequence[int]) -> float:
     >>> number_of_paths(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), (3,))
     17.0
     """
-    return float(_forward_on_ones(model, input_shape, squared=False)[0])
+    return float(_forward_on_ones(model, input_shape, power=0)[0])
 
 
 def path_links(model: nn.Module) -> list[Link]:
@@ -371,7 +379,7 @@ def _forward(links: Sequence[Link], x: Tensor) -> Iterator[tuple[Link, Tensor]]:
 # ------------------------------------------------------------------------------ one forward pass
 
 
-def _forward_on_ones(model: nn.Module, input_shape: Sequence[int], *, squared: bool) -> Tensor:
+def _forward_on_ones(model: nn.Module, input_shape: Sequence[int], *, power: float) -> Tensor:
     links = path_links(model)
     like = PureFunction(model).reference()
     x = torch.ones(1, *input_shape, dtype=like.dtype, device=like.device)
@@ -379,15 +387,15 @@ def _forward_on_ones(model: nn.Module, input_shape: Sequence[int], *, squared: b
         shapes = unit_shapes(links, x)
         value = x.double()
         for link, shape in zip(links, shapes[1:], strict=True):
-            value = _count(link.module, value, shape, squared)
+            value = _count(link.module, value, shape, power)
     return value.reshape(-1)
 
 
-def _count(module: nn.Module, v: Tensor, shape: tuple[int, ...], squared: bool) -> Tensor:
-    """Squared path weights, or paths, summed into the units of the next layer."""
+def _count(module: nn.Module, v: Tensor, shape: tuple[int, ...], power: float) -> Tensor:
+    """Powers of path weights (paths, for the power 0), summed into the units of the next layer."""
 
     def weigh(weight: Tensor) -> Tensor:
-        return weight.double().square() if squared else torch.ones_like(weight).double()
+        return weight.double().abs() ** power
 
     if isinstance(module, SLOPED + PASSING):
         return v
@@ -406,11 +414,11 @@ def _count(module: nn.Module, v: Tensor, shape: tuple[int, ...], squared: bool) 
         around = (1, -1, *[1] * (v.ndim - 2))
         return v * weigh(scale).reshape(around) + weigh(shift).reshape(around)
     sums = window_sums(module, v)
-    if not squared or isinstance(module, MAX_POOLS):
+    if isinstance(module, MAX_POOLS):
         return sums
     ones = torch.ones_like(v)
     weight: Tensor = module(ones) / window_sums(module, ones)  # 1 / (what the window is divided by)
-    return sums * weight.square()
+    return sums * weight**power
 
 
 def has_bias(module: nn.Module) -> bool:

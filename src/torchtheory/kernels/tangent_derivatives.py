@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.cost import saved_sizes
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -187,25 +188,14 @@ class Differentiable:
         cotangent = torch.randn(self.classes, generator=as_generator(0), dtype=torch.float64).to(
             x.device, self.dtype
         )
-        sizes: list[int] = []
-
-        def count(saved: Tensor) -> Tensor:
-            sizes.append(saved.numel() * saved.element_size())
-            return saved
-
         free = {k: self.point[k].detach().requires_grad_() for k in self.names}
-        with (
-            torch.enable_grad(),
-            torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved),
-        ):
+        with torch.enable_grad(), saved_sizes(self.point) as sizes:
             out = self.function({**self.point, **free}, x).reshape(-1)
             found: tuple[Tensor | None, ...] = (None,) * len(free)
             if out.requires_grad:
                 found = torch.autograd.grad(out @ cotangent, list(free.values()), allow_unused=True)
-        weights = {p.numel() * p.element_size() for p in self.point.values()}
-        activations = [s for s in sizes if s not in weights]
-        self.saved_bytes = sum(activations)
-        self.largest_saved = max(activations, default=0)
+        self.saved_bytes = sum(sizes)
+        self.largest_saved = max(sizes, default=0)
         return dict(zip(free, found, strict=True)), cotangent
 
 

@@ -25,6 +25,7 @@ from torchtheory.optimization.descent import (
     last_iterate,
     trajectory,
 )
+from torchtheory.optimization.edge_of_stability import stability_limit
 from torchtheory.optimization.flow import ParameterPath, gradient_flow
 from torchtheory.optimization.minibatch import draw_batches, minibatch_direction, minibatch_gradient
 from torchtheory.optimization.noise import (
@@ -32,6 +33,7 @@ from torchtheory.optimization.noise import (
     with_gaussian_noise,
     with_unit_noise,
 )
+from torchtheory.optimization.noise_scale import NoiseScale, gradient_noise_scale
 from torchtheory.optimization.stability import (
     MeasuredStability,
     distance_bound,
@@ -45,6 +47,7 @@ __all__ = [
     "CriticalPoint",
     "Descent",
     "MeasuredStability",
+    "NoiseScale",
     "ParameterPath",
     "accelerated_bound",
     "accumulated_variance",
@@ -61,6 +64,7 @@ __all__ = [
     "gradient",
     "gradient_descent",
     "gradient_flow",
+    "gradient_noise_scale",
     "gradient_of",
     "hessian_operator",
     "iterations_to_critical_point",
@@ -72,6 +76,7 @@ __all__ = [
     "polyak_lojasiewicz_constant",
     "replace_example",
     "stability_bound",
+    "stability_limit",
     "sufficient_decrease",
     "trajectory",
     "with_gaussian_noise",

@@ -220,6 +220,7 @@ class OpenData:
             task=task,
             limit=PROBE if streamed else sys.maxsize,
             seed=seed,
+            plain_mean=False,
         )
         self.train: Source = (
             self._open(train, seed, "train") if streamed else InMemory(self.problem.train, seed)

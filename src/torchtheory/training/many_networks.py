@@ -164,7 +164,7 @@ def fit_many(
             ``train``.
         label_noise: share of the labels replaced by another class at random; one for all, or one
             for each network. The noise follows from the network's seed.
-        loss: mean over the batch of ``loss(outputs, targets)``, mapped over the networks.
+        loss: as for `fit`, mapped over the networks.
         seed: one for all, or one for each network. Networks with the same seed get the same
             batches in the same order, those `fit` would give them; when all seeds are equal a
             batch is read once for all, and the first layers become one matrix product.
@@ -481,7 +481,7 @@ def _refuse_other_shapes(
         if (found.kind, ends) in met:
             continue
         met.add((found.kind, ends))
-        other = Problem(model, problem.train.first(1), loss=problem.loss, task=problem.task)
+        other = Problem(model, problem.train.first(1), task=problem.task)
         outputs = other.outputs(other.train)
         if outputs.shape != wanted.shape:
             raise ShapeMismatch(

@@ -85,6 +85,8 @@ def fit(
             ``adamw`` shrinks by :math:`1 - \eta\mu` instead.
         schedule: ``optimizer -> LRScheduler``, stepped each epoch or each step.
         loss: mean over the batch of ``loss(outputs, targets)``; the task's usual one unless given.
+            It may have terms of the batch as a whole, such as class weights or DARC1; the
+            history's losses are then means over batches.
         task: ``regression``, ``binary`` or ``multiclass``; inferred unless given.
         label_smoothing: :math:`\epsilon`, or a confusion matrix with distributions as columns.
         augment: ``(x, generator) -> x``, applied to each training batch.

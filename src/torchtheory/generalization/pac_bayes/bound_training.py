@@ -94,16 +94,25 @@ def bound_step(
     n: int,
     constant: float,
     noise: Noise = "mixed",
+    same_variances: bool = False,
+    natural: bool = False,
 ) -> tuple[float, float]:
-    """Gradients of the bound at one batch, into the parameters' ``.grad``; risk and divergence.
+    r"""Gradients of the bound at one batch, into the parameters' ``.grad``; risk and divergence.
 
     Args:
         n: number of samples of the bound.
         constant: what is added to the divergence, such as ln(J/δ) and the cost of scales.
+        noise: see :meth:`StochasticNetwork.forward`.
+        same_variances: the variances are those of the last step with this prior.
+        natural: for the means, :math:`s\odot\nabla_\theta\,\mathrm{bound}` in the place of the
+            gradient, in units of the divergence: Fisher's metric of :math:`N(\theta,s)` is
+            :math:`1/s`.
     """
-    risk = differentiable_risk(network, x, y, noise)
+    divergence = prior.divergence_parts(network, same_variances=same_variances)
+    held = {name: m.variance for name, m in divergence.parts.items()}
+    with network.variances_held(held):
+        risk = differentiable_risk(network, x, y, noise)
     value = float(risk.detach())
-    divergence = prior.divergence_parts(network)
     if not (math.isfinite(value) and math.isfinite(divergence.kl)):
         raise NonFinite("the bound stopped being finite; lower learning_rate")
     # the slope in the risk is infinite at 0
@@ -111,6 +120,8 @@ def bound_step(
     _, by_risk, by_divergence = upper_kl_slopes(min(max(value, 1e-6), 1 - 1e-6), allowed)
     risk.backward(torch.full_like(risk, by_risk))  # type: ignore[no-untyped-call]
     divergence.add_gradient(by_divergence / n)
+    if natural:
+        divergence.make_natural(n / by_divergence)
     return value, divergence.kl
 
 
@@ -125,13 +136,23 @@ def minimize_bound(
     learning_rate: float = 1e-3,
     variance_rate: float = 3e-2,
     noise: Noise = "mixed",
+    natural: bool = False,
+    variance_every: int = 1,
+    warm_up: float = 0.0,
     seed: int = 0,
     after_epoch: Callable[[BoundEpoch], object] | None = None,
 ) -> list[BoundEpoch]:
-    """Change the network's means and variances so that the bound falls, by Adam.
+    r"""Change the network's means and variances so that the bound falls, by Adam.
 
-    Both rates fall to zero along half a cosine. With mixed noise a step costs less than two of
-    ordinary training; with local noise a little more, and its gradients are less noisy.
+    All rates fall to zero along half a cosine. Adam moves every mean by the same length, also one
+    that nothing but noise pulls at, and pays for it in the divergence. Natural steps
+    :math:`-\eta\,s\odot\nabla` with momentum 0.9 move it in proportion to its variance (binary
+    MNIST, 784-600-1, five epochs: a bound of 0.165 at a ``learning_rate`` of 0.01, against 0.170).
+
+    With mixed noise a step costs less than two of ordinary training. With local noise gradients
+    are less noisy, and a step costs a little more than two: twice the products, twice the
+    parameters. With ``variance_every=2`` it costs less again: a step that leaves the variances
+    alone needs three products of four, or five of six.
 
     Args:
         network: changed in place.
@@ -139,44 +160,60 @@ def minimize_bound(
         samples: those of the bound.
         constant: what is added to the divergence.
         learning_rate: for the means.
-        variance_rate: for the logarithms of the variances.
+        variance_rate: for the logarithms of the variances, always by Adam.
         noise: see :meth:`StochasticNetwork.forward`.
+        natural: natural steps for the means.
+        variance_every: of so many steps, one changes the variances as well, the others the means.
+        warm_up: fraction of the steps in which the rates rise to the cosine. Deep networks under
+            natural steps may need it, while variances that are too large give too long steps.
         seed: of the order of the samples.
         after_epoch: called with each finished epoch.
     """
     if noise not in NOISES or noise == "none":
         raise InvalidInput(f"training noise must be local, mixed or weights, not {noise!r}")
-    if epochs < 0 or batch_size < 1:
-        raise InvalidInput("epochs must be at least 0 and batch_size at least 1")
+    if epochs < 0 or batch_size < 1 or variance_every < 1:
+        raise InvalidInput("epochs must be at least 0, batch_size and variance_every at least 1")
+    if not 0 <= warm_up < 1:
+        raise InvalidInput(f"warm_up is a fraction of the steps, from 0 to below 1, not {warm_up}")
     if epochs == 0:
         return []
     n = len(samples)
-    groups = [
-        {"params": list(network.means.values()), "lr": learning_rate},
-        {"params": list(network.log_variances.values()), "lr": variance_rate},
+    means, logarithms = list(network.means.values()), list(network.log_variances.values())
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.SGD(means, lr=learning_rate, momentum=0.9, dampening=0.9, fused=True)
+        if natural
+        else torch.optim.Adam(means, lr=learning_rate, fused=True),
+        torch.optim.Adam(logarithms, lr=variance_rate, fused=True),
     ]
-    optimizer = torch.optim.Adam(groups, fused=True)
     steps = epochs * math.ceil(n / batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda i: 0.5 * (1 + math.cos(math.pi * min(i, steps) / steps))
-    )
-    history = []
+
+    def rate(i: int) -> float:
+        risen = min(1.0, (i + 1) / (warm_up * steps)) if warm_up else 1.0
+        return risen * 0.5 * (1 + math.cos(math.pi * min(i, steps) / steps))
+
+    schedules = [torch.optim.lr_scheduler.LambdaLR(o, rate) for o in optimizers]
+    history, count = [], 0
     with torch.enable_grad(), global_randomness_kept():
         for epoch in track(range(1, epochs + 1), "PAC-Bayes bound", total=epochs):
             total, kl = 0.0, 0.0
             for index in torch.split(epoch_order(n, seed, epoch).to(samples.x.device), batch_size):
-                optimizer.zero_grad()
-                risk, kl = bound_step(
-                    network,
-                    prior,
-                    samples.x.index_select(0, index),
-                    samples.y.index_select(0, index),
-                    n=n,
-                    constant=constant,
-                    noise=noise,
-                )
-                optimizer.step()
-                schedule.step()
+                network.zero_grad()
+                with network.variances_frozen(count % variance_every != 0):
+                    risk, kl = bound_step(
+                        network,
+                        prior,
+                        samples.x.index_select(0, index),
+                        samples.y.index_select(0, index),
+                        n=n,
+                        constant=constant,
+                        noise=noise,
+                        same_variances=count > 0 and (count - 1) % variance_every != 0,
+                        natural=natural,
+                    )
+                for optimizer, schedule in zip(optimizers, schedules, strict=True):
+                    optimizer.step()
+                    schedule.step()
+                count += 1
                 total += risk * len(index)
             mean = total / n
             bound = upper_kl_inverse(min(mean, 1.0), max(0.0, kl + constant) / n)

@@ -157,11 +157,15 @@ def certify(
     delta: float = 0.025,
     delta_draws: float = 0.01,
     start_epochs: int = 1,
+    start_spread: float = 0.5,
     epochs: int = 10,
     batch_size: int = 256,
     learning_rate: float = 1e-3,
     variance_rate: float = 3e-2,
     noise: Noise = "mixed",
+    natural: bool = False,
+    variance_every: int = 1,
+    warm_up: float = 0.0,
     passes: int = 10,
     seed: int = 0,
     after_epoch: Callable[[BoundEpoch], object] | None = None,
@@ -188,8 +192,10 @@ def certify(
         delta: failure probability of the bound.
         delta_draws: failure probability of the empirical risk's estimate by draws.
         start_epochs: of ordinary training before the bound is minimised, for ``init``.
-        epochs, batch_size, learning_rate, variance_rate, noise: of the minimisation, see
-            :func:`~.bound_training.minimize_bound`.
+        start_spread: standard deviation of the posterior's weights when that begins, as a fraction
+            of each tensor's root mean square; unless the prior's is fixed, which is taken then.
+        epochs, batch_size, learning_rate, variance_rate, noise, natural, variance_every,
+            warm_up: of the minimisation, see :func:`~.bound_training.minimize_bound`.
         passes: through the samples for the final estimate.
         seed: everything random follows from it.
         after_epoch: called with each epoch of the minimisation.
@@ -247,7 +253,7 @@ def certify(
     spread = _prior_spread(prior_spread, prior, centre_net, part(seen), seed)
     network = StochasticNetwork(
         centre_net,
-        spread=spread_like(centre_net, 0.5) if spread is None else spread,
+        spread=spread_like(centre_net, start_spread) if spread is None else spread,
         random=derived_generator(seed, "training noise"),
     )
     centre = {k: v.detach().clone() for k, v in network.means.items()}
@@ -271,6 +277,9 @@ def certify(
         learning_rate=learning_rate,
         variance_rate=variance_rate,
         noise=noise,
+        natural=natural,
+        variance_every=variance_every,
+        warm_up=warm_up,
         seed=derived_seed(seed, "bound"),
         after_epoch=after_epoch,
     )

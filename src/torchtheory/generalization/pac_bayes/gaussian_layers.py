@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 #: Layers with a local form. In a convolution one filter serves all positions of an input, so that
 #: independent noise at the positions has the right variances but not the right correlations.
@@ -33,6 +34,7 @@ class GaussianLayer(nn.Module):
         layer: the ``nn.Linear`` or ``nn.Conv*d`` it stands for.
         means, log_variances: of the weight and, if there is one, the bias.
         generator: where the noise comes from.
+        names: what the network calls its weight and bias.
 
     >>> layer = nn.Linear(2, 1, bias=False)
     >>> mean, spread = [torch.tensor([[3.0, 4.0]])], [torch.zeros(1, 2)]
@@ -47,11 +49,13 @@ class GaussianLayer(nn.Module):
         means: list[Tensor],
         log_variances: list[Tensor],
         generator: torch.Generator,
+        names: list[str] | None = None,
     ) -> None:
         super().__init__()
         self.dense = isinstance(layer, nn.Linear)
         self.means, self.log_variances = means, log_variances  # lists: owned by the network
-        self.generator = generator
+        self.generator, self.names = generator, names or ["weight", "bias"][: len(means)]
+        self.variances: list[Tensor] | None = None  # e^{log_variances}, while someone holds them
         self.calls: list[torch.Size] | None = None  # shapes of inputs, while someone watches
         self.last: tuple[Tensor, Tensor, Tensor] | None = None
         if not self.dense:
@@ -62,8 +66,10 @@ class GaussianLayer(nn.Module):
 
     def law(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the layer's output at each input."""
-        mean = self._apply_to(x, self.means)
-        return mean, self._apply_to(x * x, [v.exp() for v in self.log_variances])
+        if self.dense:
+            return self._dense_law(x)
+        mean = self._convolve(x, self.means)
+        return mean, self._convolve(x * x, [v.exp() for v in self.log_variances])
 
     def forward(self, x: Tensor) -> Tensor:
         """One draw of the output, independent over the rows."""
@@ -73,17 +79,85 @@ class GaussianLayer(nn.Module):
         noise = torch.randn(
             mean.shape, generator=self.generator, dtype=mean.dtype, device=self.generator.device
         )
-        # the root has no slope at 0, where an input is zero and there is no bias
-        drawn = mean + (variance + 1e-20).sqrt() * noise.to(mean.device)
+        drawn: Tensor = _Normal.apply(  # type: ignore[no-untyped-call]
+            mean, variance, noise.to(mean.device)
+        )
         self.last = (mean, variance, drawn)
         return drawn
 
-    def _apply_to(self, x: Tensor, tensors: list[Tensor]) -> Tensor:
+    def _dense_law(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        held = self.variances
+        if held is None:
+            held = [v.detach().exp() for v in self.log_variances]
+        tensors = [*self.means, *self.log_variances, *held]
+        law: tuple[Tensor, Tensor] = _DenseLaw.apply(x, *tensors)  # type: ignore[no-untyped-call]
+        return law
+
+    def _convolve(self, x: Tensor, tensors: list[Tensor]) -> Tensor:
         bias = tensors[1] if len(tensors) == 2 else None
-        if self.dense:
-            return F.linear(x, tensors[0], bias)
         result: Tensor = self.convolution(x, tensors[0], bias, **self.settings)
         return result
+
+
+class _DenseLaw(torch.autograd.Function):
+    r"""The two products :math:`x\mu^\top` and :math:`x^2s^\top`, each with its bias.
+
+    Arguments: the input, the means, the logarithms :math:`\rho` of the variances and
+    :math:`s=e^\rho` itself, for the weight and, if there is one, the bias. With :math:`g` and
+    :math:`h` the gradients of mean and variance, those of :math:`\mu,\rho,x` are
+    :math:`g^\top x`, :math:`s\odot h^\top x^2` and :math:`g\mu+2x\odot hs`; what nobody asked
+    for is not computed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        count = len(tensors) // 3
+        means, variances = tensors[:count], tensors[2 * count :]
+        squares = x * x
+        ctx.save_for_backward(x, squares, means[0], *variances)
+        ctx.count = count
+        return F.linear(x, *means), F.linear(squares, *variances)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, squares, weight, *variances = ctx.saved_tensors
+        count = ctx.count
+        wanted = ctx.needs_input_grad
+        g, h = (t.reshape(-1, t.shape[-1]) for t in gradients)
+        by_input = None
+        if wanted[0]:
+            by_input = (h @ variances[0]).mul_(x.reshape(-1, x.shape[-1])).mul_(2).addmm_(g, weight)
+            by_input = by_input.reshape(x.shape)
+        by: list[Tensor | None] = [None] * (2 * count)
+        for k, (gradient, inputs) in enumerate(((g, x), (h, squares))):
+            if wanted[1 + k * count]:
+                by[k * count] = gradient.T @ inputs.reshape(-1, x.shape[-1])
+            if count == 2 and wanted[2 + k * count]:
+                by[k * count + 1] = gradient.sum(0)
+        for tensor, variance in zip(by[count:], variances, strict=True):
+            if tensor is not None:
+                tensor.mul_(variance)
+        return by_input, *by, *[None] * count
+
+
+class _Normal(torch.autograd.Function):
+    r""":math:`m+\sqrt v\,\xi`; the derivative in :math:`v` is :math:`\xi/(2\sqrt v)`."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        # the root has no slope at 0, where an input is zero and there is no bias
+        spread = (variance + 1e-20).sqrt_()
+        drawn = torch.addcmul(mean, spread, noise)
+        ctx.save_for_backward(noise.div_(spread).div_(2))
+        return drawn
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        (g,) = gradients
+        return g, g * slope, None
 
 
 def has_local_form(layer: nn.Module) -> bool:

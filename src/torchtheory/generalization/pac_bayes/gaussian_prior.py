@@ -80,30 +80,66 @@ class PriorChoice:
     indices: dict[str, int]
 
 
+@dataclass(slots=True)
+class Moments:
+    """What a divergence needs of one parameter tensor, and its gradient is made of.
+
+    Attributes:
+        mean, log_variance: of the posterior.
+        shift: the mean's distance from the prior's.
+        variance: the posterior's.
+        total: sum of the variances.
+        logarithms: sum of their logarithms.
+        scale: the prior's variance.
+    """
+
+    mean: Tensor
+    log_variance: Tensor
+    shift: Tensor
+    variance: Tensor
+    total: float = 0.0
+    logarithms: float = 0.0
+    scale: float = math.nan
+
+
 @dataclass(frozen=True, slots=True)
 class DivergenceParts:
-    """A divergence, and what its gradient is made of until the weights change."""
+    """A divergence, and what its gradient is made of until the weights change.
+
+    Attributes:
+        kl: KL(Q‖P).
+        parts: by the parameter's name.
+    """
 
     kl: float
-    parts: list[tuple[Tensor, Tensor, Tensor, Tensor, float]]
+    parts: dict[str, Moments]
 
     @torch.no_grad()
     def add_gradient(self, factor: float) -> None:
         r"""Add ``factor`` times the gradient to ``.grad`` of means and log-variances.
 
         :math:`(\theta-\theta_0)/\lambda` and :math:`\frac12(s/\lambda-1)`; a scale at its best
-        value contributes nothing.
+        value contributes nothing. Frozen tensors are passed over.
         """
-        for mean, log_variance, shift, variance, scale in self.parts:
-            for tensor, part, weight in (
-                (mean, shift, factor / scale),
-                (log_variance, variance, factor / (2 * scale)),
-            ):
-                if tensor.grad is None:
-                    tensor.grad = torch.zeros_like(tensor)
-                tensor.grad.add_(part, alpha=weight)
-            assert log_variance.grad is not None
-            log_variance.grad.sub_(factor / 2)
+        for m in self.parts.values():
+            if m.mean.requires_grad:
+                _gradient(m.mean).add_(m.shift, alpha=factor / m.scale)
+            if m.log_variance.requires_grad:
+                half = factor / 2
+                _gradient(m.log_variance).add_(m.variance, alpha=half / m.scale).sub_(half)
+
+    @torch.no_grad()
+    def make_natural(self, factor: float) -> None:
+        """Multiply the means' gradients by the variances, and by ``factor``."""
+        for m in self.parts.values():
+            if m.mean.requires_grad:
+                _gradient(m.mean).mul_(m.variance).mul_(factor)
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    if tensor.grad is None:
+        tensor.grad = torch.zeros_like(tensor)
+    return tensor.grad
 
 
 class GaussianPrior:
@@ -124,7 +160,7 @@ class GaussianPrior:
     def __init__(self, centre: Parameters, variances: dict[str, float] | None = None) -> None:
         self.centre = {k: v.detach().clone() for k, v in centre.items()}
         self.variances = variances
-        self._buffers: dict[str, tuple[Tensor, Tensor]] = {}
+        self._moments: dict[str, Moments] = {}
         self.grids = {k: ScaleGrid.for_size(v.numel()) for k, v in self.centre.items()}
         if variances is not None:
             if variances.keys() != self.centre.keys():
@@ -149,31 +185,41 @@ class GaussianPrior:
         return total
 
     @torch.no_grad()
-    def divergence_parts(self, network: StochasticNetwork) -> DivergenceParts:
-        """The same number with its gradient in closed form, in a few passes over the weights."""
-        kl, parts = 0.0, []
-        for name, mean in network.means.items():
-            log_variance, count = network.log_variances[name], mean.numel()
-            shift, variance = self._scratch(name, mean)
-            torch.sub(mean, self.centre[name], out=shift)
-            torch.exp(log_variance, out=variance)
-            flat = shift.view(-1)
-            sums = torch.stack([torch.dot(flat, flat), variance.sum(), log_variance.sum()])
-            distance, total, logarithms = sums.tolist()
-            moment = distance + total
-            scale = moment / count if self.variances is None else self.variances[name]
-            kl += 0.5 * (moment / scale - count + count * math.log(scale) - logarithms)
-            parts.append((mean, log_variance, shift, variance, scale))
+    def divergence_parts(
+        self, network: StochasticNetwork, *, same_variances: bool = False
+    ) -> DivergenceParts:
+        """The same number with its gradient in closed form, in a few passes over the weights.
+
+        It is computed in tensors that the next call uses again.
+
+        Args:
+            same_variances: the network's are those of the last call, and not computed anew.
+        """
+        kl = 0.0
+        means, logarithms = network.means, network.log_variances
+        parts = {name: self._scratch(name, means[name], logarithms[name]) for name in means}
+        for name, m in parts.items():
+            count = m.mean.numel()
+            torch.sub(m.mean, self.centre[name], out=m.shift)
+            flat = m.shift.view(-1)
+            if not (same_variances and m.total):
+                torch.exp(m.log_variance, out=m.variance)
+                sums = torch.stack([m.variance.sum(), m.log_variance.sum()])
+                m.total, m.logarithms = sums.tolist()
+            moment = float(torch.dot(flat, flat)) + m.total
+            m.scale = moment / count if self.variances is None else self.variances[name]
+            kl += 0.5 * (moment / m.scale - count + count * math.log(m.scale) - m.logarithms)
         return DivergenceParts(kl, parts)
 
-    def _scratch(self, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Two tensors to compute in: fresh memory every step would cost more than the step."""
-        if name not in self._buffers:
-            self._buffers[name] = (
-                torch.empty_like(like, memory_format=torch.contiguous_format),
-                torch.empty_like(like, memory_format=torch.contiguous_format),
+    def _scratch(self, name: str, mean: Tensor, log_variance: Tensor) -> Moments:
+        """Tensors to compute in: fresh memory every step would cost more than the step."""
+        found = self._moments.get(name)
+        if found is None or found.log_variance is not log_variance or found.mean is not mean:
+            shift, variance = (
+                torch.empty_like(mean, memory_format=torch.contiguous_format) for _ in range(2)
             )
-        return self._buffers[name]
+            found = self._moments[name] = Moments(mean, log_variance, shift, variance)
+        return found
 
     @torch.no_grad()
     def settle(self, network: StochasticNetwork) -> PriorChoice:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -154,6 +155,30 @@ class StochasticNetwork(nn.Module):
         skeleton = self._skeletons["local"]
         return self._usable(skeleton, x) and skeleton.exact
 
+    @contextmanager
+    def variances_held(self, variances: Parameters) -> Iterator[None]:
+        """Let the layers use these for e^{log_variances}, which they then do not compute."""
+        layers = [layer for s in self._skeletons.values() for layer in s.layers]
+        for layer in layers:
+            layer.variances = [variances[name] for name in layer.names]
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.variances = None
+
+    @contextmanager
+    def variances_frozen(self, frozen: bool = True) -> Iterator[None]:
+        """No gradients for the variances: half of a step's work at the weights."""
+        trained = [v for v in self._log_variances if v.requires_grad] if frozen else []
+        for tensor in trained:
+            tensor.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for tensor in trained:
+                tensor.requires_grad_(True)
+
     def _run(self, skeleton: _Skeleton, x: Tensor) -> Tensor:
         drawn = {name: self._draw(name) for name in skeleton.rest}
         return _one_tensor(torch.func.functional_call(skeleton.model, drawn, (x,)))
@@ -215,6 +240,7 @@ class StochasticNetwork(nn.Module):
                 [self.means[k] for k in keys],
                 [self.log_variances[k] for k in keys],
                 self.generator,
+                keys,
             )
             layers.append(layer)
             covered.update(keys)
@@ -237,10 +263,10 @@ class _Drawn(torch.autograd.Function):
         return mean + scaled
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (scaled,) = ctx.saved_tensors
         (g,) = gradients
-        return g, (g * scaled).div_(2), None
+        return g, (g * scaled).div_(2) if ctx.needs_input_grad[1] else None, None
 
 
 def refuse_learned_buffers(model: nn.Module) -> None:

@@ -197,4 +197,4 @@ def plot(
         axes.plot(bound, risk, "o", ms=3, alpha=0.6, color=colour, label=name)
     axes.plot([0, 1], [0, 1], color="0.5", lw=0.8)
     axes.set(xlabel="bound", ylabel="true risk", xlim=(0, 1), ylim=(0, 0.6))
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")

@@ -1,0 +1,245 @@
+r"""Uniform stability: a training algorithm that one sample hardly moves generalizes.
+
+An algorithm :math:`A` has uniform stability :math:`\beta` if for *all* samples :math:`S` of size
+:math:`m`, all :math:`i` and all :math:`z=(x,y)`, with :math:`S\setminus i` the sample without its
+:math:`i`-th member,
+
+.. math:: |\ell(A(S);z)-\ell(A(S\setminus i);z)|\le\beta .
+
+For a loss in :math:`[0,M]`, with probability at least :math:`1-\delta` (Bousquet and Elisseeff,
+2002),
+
+.. math:: R-R_S\le2\beta+(4m\beta+M)\sqrt{\ln(1/\delta)/(2m)} .
+
+Source: Mathematical Aspects of Deep Learning, section 2.2 and Proposition 2.3. Stability on
+average, under exchange of a sample and for stochastic gradient descent, is in
+:mod:`torchtheory.optimization.stability`, whose kind of training function is used here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+)
+from torchtheory.optimization.stability import Trained, Training
+
+
+def uniform_stability_bound(
+    stability: float, samples: int, delta: float, *, largest_loss: float = 1.0
+) -> float:
+    r"""Bousquet and Elisseeff's :math:`2\beta+(4m\beta+M)\sqrt{\ln(1/\delta)/(2m)}`.
+
+    It bounds :math:`R-R_S` and vanishes only if :math:`\beta` falls faster than
+    :math:`1/\sqrt m`. At :math:`M` or above it says nothing.
+
+    Args:
+        stability: :math:`\beta`, *proved* for the algorithm; what :func:`leave_one_out` measures is
+            a lower estimate and makes this number no guarantee.
+        samples: :math:`m`.
+        delta: the probability that it fails.
+        largest_loss: :math:`M`.
+
+    >>> round(uniform_stability_bound(1e-4, 10_000, 0.05), 5)
+    0.06139
+    """
+    if not (math.isfinite(stability) and stability >= 0):
+        raise InvalidInput(f"the stability must be a number >= 0, not {stability!r}")
+    if samples < 1:
+        raise EmptyData("a sample has at least one member")
+    if not 0 < delta < 1:
+        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    _positive(largest_loss, "the largest loss")
+    root = math.sqrt(math.log(1 / delta) / (2 * samples))
+    return 2 * stability + (4 * samples * stability + largest_loss) * root
+
+
+def ridge_stability(
+    penalty: float, samples: int, *, feature_norm: float = 1.0, largest_target: float = 1.0
+) -> float:
+    r"""A uniform stability of ridge regression, in the space of any kernel.
+
+    The algorithm minimises :math:`\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2`; its predictions are
+    clipped to :math:`[0,B]`, where the targets lie, and the loss is squared. With
+    :math:`K(x,x)\le\kappa^2`, :math:`g` fitted without sample :math:`i` and :math:`f` with it,
+
+    .. math:: f-g=-\bigl(\textstyle\sum_jk_jk_j^\top+m\lambda\bigr)^{-1}
+              \bigl((g(x_i)-y_i)k_i+\lambda g\bigr),\qquad
+              \|g\|\le\frac{B}{2\sqrt\lambda},
+
+    and the loss moves by at most :math:`2B|f(x)-g(x)|`, so
+
+    .. math:: \beta=\frac{2\kappa B^2}{\lambda m}\Bigl(\kappa+\frac{\kappa^2}{2\sqrt\lambda}
+              +\frac{\sqrt\lambda}2\Bigr).
+
+    The well-known :math:`2\kappa^2B^2/(\lambda m)` is the first of the three terms: it needs a
+    fit without :math:`i` that keeps dividing by :math:`m`, and predictions that lie in
+    :math:`[0,B]` *before* they are clipped (:func:`textbook_ridge_stability`).
+
+    Args:
+        penalty: :math:`\lambda>0`.
+        samples: :math:`m`.
+        feature_norm: :math:`\kappa`, the largest :math:`\sqrt{K(x,x)}`.
+        largest_target: :math:`B`.
+
+    >>> ridge_stability(1.0, 100)
+    0.04
+    """
+    first = textbook_ridge_stability(
+        penalty, samples, feature_norm=feature_norm, largest_target=largest_target
+    )
+    root = math.sqrt(penalty)
+    return first * (1 + feature_norm / (2 * root) + root / (2 * feature_norm))
+
+
+def textbook_ridge_stability(
+    penalty: float, samples: int, *, feature_norm: float = 1.0, largest_target: float = 1.0
+) -> float:
+    r""":math:`2\kappa^2B^2/(\lambda m)`, if no residual exceeds :math:`B` without clipping.
+
+    Then the stability of the minimiser of :math:`\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2`
+    against that of the same sum without one term, still divided by :math:`m` (Bousquet and
+    Elisseeff, 2002). Clipping the predictions afterwards is not enough.
+
+    >>> textbook_ridge_stability(1.0, 100)
+    0.02
+    """
+    _positive(penalty, "the penalty")
+    _positive(feature_norm, "the norm of the features")
+    _positive(largest_target, "the largest target")
+    if samples < 1:
+        raise EmptyData("a sample has at least one member")
+    return 2 * (feature_norm * largest_target) ** 2 / (penalty * samples)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOneOut:
+    r"""What training without one sample changes.
+
+    Attributes:
+        changes: :math:`\ell(A(S\setminus i);z)-\ell(A(S);z)`, ``[left out, probes]``.
+        stability: the largest :math:`|\cdot|` of them: a *lower* estimate of :math:`\beta`, which
+            is about all samples and all :math:`z`.
+        own: :math:`\ell(A(S\setminus i);z_i)-\ell(A(S);z_i)` of each left-out sample, ``[left
+            out]``; the mean compares the leave-one-out estimate of the risk with :math:`R_S`.
+        left_out: which samples, ``[left out]``.
+    """
+
+    changes: Tensor
+    stability: float
+    own: Tensor
+    left_out: Tensor
+
+
+def leave_one_out(
+    train: Training,
+    x: Tensor,
+    y: Tensor,
+    probe_x: Tensor | None = None,
+    probe_y: Tensor | None = None,
+    *,
+    left_out: Sequence[int] | Tensor | None = None,
+    seed: int = 0,
+) -> LeaveOneOut:
+    r"""Train on a sample and on what is left without one of its members, with the same randomness.
+
+    Args:
+        train: ``train(x, y, seed)`` returns ``losses(x, y)``, one number an example; everything
+            random in it must follow from the seed.
+        x: inputs ``[m, ...]``.
+        y: targets ``[m, ...]``.
+        probe_x, probe_y: further :math:`z` to look at; the sample itself is always looked at.
+        left_out: numbers of the samples to leave out; every one unless given.
+        seed: of every training.
+
+    Costs one training more than there are samples left out.
+
+    >>> def mean(x, y, seed):                           # the mean; losses are squared distances
+    ...     centre = y.mean()
+    ...     return lambda x, y: (y - centre).square()
+    >>> found = leave_one_out(mean, torch.zeros(3), torch.tensor([0.0, 0.0, 3.0]))
+    >>> found.own.tolist(), found.stability             # the mean is 1; without the last, 0
+    ([1.25, 1.25, 5.0], 5.0)
+    """
+    m = len(x)
+    if len(y) != m:
+        raise ShapeMismatch(f"there are {m} inputs but {len(y)} targets")
+    if m < 2:
+        raise EmptyData("leaving one sample out needs at least two")
+    if (probe_x is None) != (probe_y is None):
+        raise InvalidInput("probes need inputs and targets")
+    chosen = torch.arange(m) if left_out is None else torch.as_tensor(left_out)
+    if chosen.ndim != 1 or chosen.is_floating_point() or chosen.numel() == 0:
+        raise InvalidInput("left_out must list numbers of samples")
+    if int(chosen.min()) < 0 or int(chosen.max()) >= m:
+        raise InvalidInput(f"the samples are numbered 0..{m - 1}")
+    probes = (x, y)
+    if probe_x is not None and probe_y is not None:
+        if len(probe_x) != len(probe_y):
+            raise ShapeMismatch(f"there are {len(probe_x)} probes but {len(probe_y)} targets")
+        probes = torch.cat([x, probe_x]), torch.cat([y, probe_y])
+    before = _losses(train(x, y, seed), *probes)
+    rows = []
+    for i in chosen.tolist():
+        kept = torch.arange(m) != i
+        rows.append(_losses(train(x[kept], y[kept], seed), *probes) - before)
+    changes = torch.stack(rows)
+    own = changes[torch.arange(len(chosen)), chosen]
+    return LeaveOneOut(changes, float(changes.abs().max()), own, chosen)
+
+
+def choose_by_sample(
+    chosen: Trained, sample: tuple[Tensor, Tensor], otherwise: Trained
+) -> Training:
+    r"""The algorithm :math:`A'(S')=f` if :math:`S'=S`, and :math:`f'` otherwise.
+
+    Its gap on :math:`S` is that of :math:`f`, while its stability is as bad as
+    :math:`|\ell(f;z)-\ell(f';z)|` for the worst :math:`z`, and its robustness is that of
+    :math:`f'` (Mathematical Aspects of Deep Learning, Proposition 2.3 (ii)).
+
+    Args:
+        chosen: :math:`f` as its losses, ``losses(x, y)``.
+        sample: :math:`S`.
+        otherwise: :math:`f'`.
+
+    >>> zero, far = (lambda x, y: y.square()), (lambda x, y: (y - 100).square())
+    >>> s = torch.zeros(2), torch.zeros(2)
+    >>> leave_one_out(choose_by_sample(zero, s, far), *s).stability
+    10000.0
+    """
+    if not callable(chosen) or not callable(otherwise):
+        raise InvalidType("the two functions are given as losses(x, y)")
+    own_x, own_y = sample
+
+    def train(x: Tensor, y: Tensor, seed: int) -> Trained:
+        return chosen if torch.equal(x, own_x) and torch.equal(y, own_y) else otherwise
+
+    return train
+
+
+def _losses(trained: Trained, x: Tensor, y: Tensor) -> Tensor:
+    values = trained(x, y)
+    if not isinstance(values, Tensor) or values.shape != (len(x),):
+        shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ShapeMismatch(
+            f"losses(x, y) must give one number an example, [{len(x)}], not {shape}"
+        )
+    values = values.detach()
+    if not bool(torch.isfinite(values).all()):
+        raise NonFinite("a loss after training is NaN or infinite")
+    return values
+
+
+def _positive(value: float, name: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} must be a positive number, not {value!r}")

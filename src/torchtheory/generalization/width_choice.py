@@ -1,0 +1,112 @@
+r"""How wide a network should be: approximation error against estimation error.
+
+For a target with Barron constant :math:`C_f` on the ball of radius :math:`r`, a network with
+:math:`n` hidden units can come as near as :math:`A/n` in mean square, :math:`A=(2rC_f)^2`, and
+finding it from :math:`M` samples in :math:`d` dimensions costs :math:`B\,nd\ln M/M`. The total
+
+.. math:: E(n) = \frac An + B\,\frac{nd}M\ln M
+
+is least at :math:`n^\star=\sqrt{AM/(Bd\ln M)}`, where both terms are equal and
+:math:`E(n^\star)=2\sqrt{ABd\ln M/M}`. The rate in :math:`n` does not contain :math:`d`; the
+constant :math:`A` may, and may grow exponentially with it.
+
+Source: Mathematical Foundations of Deep Learning (slides), "Barron's Theorem".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torchtheory.core.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class WidthChoice:
+    r"""The balance of the two errors.
+
+    Attributes:
+        width: the whole number of units with the least total.
+        balance: :math:`n^\star`, where both terms are equal.
+        approximation, estimation: the two terms at ``width``.
+    """
+
+    width: int
+    balance: float
+    approximation: float
+    estimation: float
+
+    @property
+    def total(self) -> float:
+        """The least total error of a whole number of units."""
+        return self.approximation + self.estimation
+
+
+def approximation_bound(width: float, barron_constant: float, radius: float = 1.0) -> float:
+    r""":math:`(2rC_f)^2/n`.
+
+    >>> approximation_bound(100, 2.0)
+    0.16
+    """
+    _positive(width, "width")
+    return approximation_constant(barron_constant, radius) / width
+
+
+def approximation_constant(barron_constant: float, radius: float = 1.0) -> float:
+    r""":math:`A=(2rC_f)^2`.
+
+    >>> approximation_constant(2.0, 0.5)
+    4.0
+    """
+    _positive(barron_constant, "barron_constant")
+    _positive(radius, "radius")
+    return (2 * radius * barron_constant) ** 2
+
+
+def estimation_order(width: float, dimension: int, samples: int, constant: float = 1.0) -> float:
+    r""":math:`B\,nd\ln M/M`; the theory leaves the constant :math:`B` open.
+
+    >>> round(estimation_order(10, 2, 1000), 6)
+    0.138155
+    """
+    _positive(width, "width")
+    _positive(constant, "constant")
+    _sizes(dimension, samples)
+    return constant * width * dimension * math.log(samples) / samples
+
+
+def choose_width(
+    dimension: int, samples: int, approximation: float, estimation: float = 1.0
+) -> WidthChoice:
+    r"""The width with the least :math:`A/n+B\,nd\ln M/M`.
+
+    Args:
+        dimension: :math:`d`.
+        samples: :math:`M`, 2 or more.
+        approximation: :math:`A`, e.g. :func:`approximation_constant` of the target.
+        estimation: :math:`B`, e.g. the variance of the noise.
+
+    >>> found = choose_width(3, 10_000, 16.0, 0.25)
+    >>> found.width, round(found.balance, 2), round(found.total, 4)
+    (152, 152.19, 0.2103)
+    """
+    _positive(approximation, "approximation")
+    _positive(estimation, "estimation")
+    _sizes(dimension, samples)
+    slope = estimation_order(1, dimension, samples, estimation)
+    balance = math.sqrt(approximation / slope)
+    low = max(1, math.floor(balance))
+    width = min((low, low + 1), key=lambda n: approximation / n + slope * n)
+    return WidthChoice(width, balance, approximation / width, slope * width)
+
+
+def _positive(value: float, name: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} must be a finite number > 0, not {value!r}")
+
+
+def _sizes(dimension: int, samples: int) -> None:
+    if dimension < 1 or samples < 2:
+        raise InvalidInput(
+            f"take dimension 1 and 2 samples or more, not {dimension!r} and {samples!r}"
+        )

@@ -1,0 +1,286 @@
+"""Regularising the size of outputs: what the term is, and where it leads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.darc import (
+    STRENGTH,
+    darc1,
+    darc_with_signs,
+    free_optimum,
+)
+from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.generalization.rademacher import exact_rademacher, finite_class
+from torchtheory.nets.feedforward import mlp
+
+
+@lab(
+    "darc-regulariser",
+    room="generalization",
+    covers=["B-23"],
+    title="A penalty on the largest output, above a Rademacher complexity whatever the signs",
+    errata=["darc-risk-of-right-answers"],
+    full={"batches": 500, "samples": 14},
+)
+def darc_regulariser(run: Run, batches: int = 50, samples: int = 8) -> None:
+    """DARC estimates the complexity of the outputs with random signs; DARC1 bounds it without.
+
+    For every sign vector of small batches DARC1 is at least DARC; over all signs DARC has the
+    empirical Rademacher complexity of the outputs as its mean once the absolute value is dropped.
+    DARC1 is homogeneous in the last layer, its gradient lives on one class, and it changes when a
+    number is added to all logits, which cross-entropy does not notice. Where logits may be chosen
+    freely, cross-entropy with DARC1 has a minimum in closed form; look at the figure for the size
+    of outputs it leads to, whatever the data.
+    """
+    if batches < 2 or not 2 <= samples <= 16:
+        raise InvalidInput("take 2 batches or more, of 2 to 16 samples")
+    below_darc1(run, batches, samples)
+    complexity(run, batches, samples)
+    homogeneous(run, batches)
+    gradient(run, batches)
+    shifted(run, batches)
+    best_logits(run)
+    wrong_risk(run)
+
+
+def below_darc1(run: Run, batches: int, samples: int) -> None:
+    signs = all_labellings(samples)
+    fixed = signs[(signs[:, : samples // 2] > 0).all(1)]
+    bound, printed, inside, gaussian, halved = [], [], [], [], []
+    for _ in range(max(2, batches // 5)):
+        z = run.randn(samples, 4)
+        bound.append(darc1(z))
+        printed.append(torch.stack([darc_with_signs(z, s) for s in signs]).max())
+        inside.append(torch.stack([darc_with_signs(z, s, absolute="inside") for s in signs]).max())
+        halved.append(torch.stack([darc_with_signs(z, s, absolute="inside") for s in fixed]).max())
+        wild = signs * run.randn(*signs.shape)
+        gaussian.append(torch.stack([darc_with_signs(z, s, absolute="inside") for s in wild]).max())
+    run.claim(
+        "B-23",
+        r"\max_{\xi\in\{\pm1\}^m}\tfrac\lambda m\bigl|\max_k\sum_i\xi_iz_k(x_i)\bigr|\le"
+        r"\tfrac\lambda m\max_k\sum_i|z_k(x_i)|, \text{ and with } \max_k|\cdot|",
+        promised=torch.stack(bound + bound),
+        relation="<=",
+        measured=torch.stack(printed + inside),
+        tolerance=1e-12,
+        reason=f"all {len(signs)} sign vectors of {len(bound)} batches",
+        control=Control(
+            "Gaussian numbers in place of signs", torch.stack(gaussian), promised=torch.stack(bound)
+        ),
+    )
+    run.claim(
+        "B-23",
+        r"\max_\xi\max_k\bigl|\sum_i\xi_iz_k(x_i)\bigr|=\max_k\sum_i|z_k(x_i)|",
+        promised=torch.stack(bound),
+        relation="==",
+        measured=torch.stack(inside),
+        tolerance=1e-12,
+        reason="DARC1 is the largest value DARC can take, not only above it",
+        control=Control("signs of which the first half is 1", torch.stack(halved)),
+    )
+
+
+def complexity(run: Run, batches: int, samples: int) -> None:
+    signs = all_labellings(samples)
+    means: dict[str, list[float]] = {"none": [], "outside": [], "inside": []}
+    one, both = [], []
+    for _ in range(max(2, batches // 5)):
+        z = run.randn(samples, 4)
+        one.append(exact_rademacher(finite_class(z.mT), samples))
+        both.append(exact_rademacher(finite_class(z.mT, absolute=True), samples))
+        for absolute, found in means.items():
+            values = [darc_with_signs(z, s, 1.0, absolute=absolute) for s in signs]
+            found.append(float(torch.stack(values).mean()))
+    run.claim(
+        "B-23",
+        r"\mathbb E_\xi\tfrac1m\max_k\sum_i\xi_iz_k(x_i)=\hat R_S(\{z_k\}),\quad "
+        r"\mathbb E_\xi\tfrac1m\max_k|\cdot|=\hat R_S(\{\pm z_k\})",
+        promised=one + both,
+        relation="==",
+        measured=means["none"] + means["inside"],
+        tolerance=1e-12,
+        control=Control("the absolute value outside the maximum, as printed", means["outside"] * 2),
+    )
+    run.claim(
+        "B-23",
+        r"\hat R_S(\{z_k\})\le\mathbb E_\xi\tfrac1m\bigl|\max_k\sum_i\xi_iz_k(x_i)\bigr|\le"
+        r"\hat R_S(\{\pm z_k\})",
+        promised=means["outside"] + both,
+        relation="<=",
+        measured=one + means["outside"],
+        tolerance=1e-12,
+        reason="what the printed form estimates lies between the two complexities",
+    )
+
+
+def homogeneous(run: Run, batches: int) -> None:
+    net = mlp([3, 5, 4], bias=False, random=run.generator)
+    x = run.randn(20, 3)
+    factors = 10 ** run.randn(batches)
+    last = net[2]
+    assert isinstance(last, nn.Linear)
+    start = last.weight.detach().clone()
+    base = float(darc1(net(x)).detach())
+    sizes, probabilities = [], []
+    with torch.no_grad():
+        for factor in factors:
+            last.weight.copy_(factor * start)
+            sizes.append(float(darc1(net(x))) / base)
+            probabilities.append(float(darc1(net(x).softmax(1))) / base)
+        last.weight.zero_()
+        nothing = float(darc1(net(x)))
+    run.claim(
+        "B-23",
+        r"\mathrm{DARC1}(aW^{[L]})=a\,\mathrm{DARC1}(W^{[L]}),\ a>0",
+        promised=factors,
+        relation="==",
+        measured=sizes,
+        tolerance=1e-12,
+        control=Control("probabilities in place of logits", probabilities),
+    )
+    one = torch.zeros(20, 4).double()
+    one[7, 2] = -1e-300
+    run.claim(
+        "B-23",
+        r"\mathrm{DARC1}=0 \text{ for a last layer of zeros, and only for logits that are all 0}",
+        promised=0.0,
+        relation="==",
+        measured=nothing,
+        control=Control("one logit that is not 0", float(darc1(one))),
+    )
+
+
+def gradient(run: Run, batches: int) -> None:
+    exact, autograd, averaged = [], [], []
+    for _ in range(batches):
+        z = run.randn(6, 4).requires_grad_()
+        (found,) = torch.autograd.grad(darc1(z), z)
+        (mean,) = torch.autograd.grad(STRENGTH * z.abs().mean(0).mean(), z)
+        values = z.detach()
+        by_hand = torch.zeros_like(values)
+        k = int(values.abs().sum(0).argmax())
+        by_hand[:, k] = STRENGTH / 6 * values[:, k].sign()
+        exact.append(by_hand)
+        autograd.append(found)
+        averaged.append(mean)
+    run.claim(
+        "B-23",
+        r"\partial\,\mathrm{DARC1}/\partial z_k(x_i)=\tfrac\lambda m\,\mathrm{sign}(z_k(x_i))"
+        r"\,1\{k=k^*\}",
+        promised=torch.stack(exact),
+        relation="==",
+        measured=torch.stack(autograd),
+        tolerance=1e-15,
+        control=Control("the mean over classes in place of the maximum", torch.stack(averaged)),
+    )
+
+
+def shifted(run: Run, batches: int) -> None:
+    size, entropy = [], []
+    for _ in range(batches):
+        z, c = run.randn(10, 5), run.randn(10, 1)
+        y = torch.randint(0, 5, (10,), generator=run.generator)
+        assert bool((z.argmax(1) == (z + c).argmax(1)).all())
+        size.append(float((darc1(z + c) - darc1(z)).abs()))
+        entropy.append(float((F.cross_entropy(z + c, y) - F.cross_entropy(z, y)).abs()))
+    run.claim(
+        "B-23",
+        r"\mathrm{DARC1} \text{ changes when a number is added to all logits of a sample, and no "
+        r"decision does}",
+        promised=1e-9,
+        relation=">=",
+        measured=size,
+        control=Control("cross-entropy, which does not notice", entropy),
+    )
+
+
+def least_objective(labels: Tensor, classes: int, strength: float) -> float:
+    """Cross-entropy plus DARC1 minimised over all logits, by a solver for smooth programs.
+
+    Logits are differences of non-negative numbers, and the largest column sum is a variable.
+    """
+    n, size = len(labels), len(labels) * classes
+    one_hot = F.one_hot(labels, classes).double().numpy()
+
+    def value(v: Any) -> tuple[float, Any]:
+        z = (v[:size] - v[size : 2 * size]).reshape(n, classes)
+        top = z.max(1, keepdims=True)
+        weights = np.exp(z - top)
+        total = weights.sum(1, keepdims=True)
+        loss = float((np.log(total[:, 0]) + top[:, 0] - (z * one_hot).sum(1)).mean())
+        slope = ((weights / total - one_hot) / n).ravel()
+        return loss + strength * v[-1], np.concatenate([slope, -slope, [strength]])
+
+    columns = np.kron(np.ones((1, n)), np.eye(classes)) / n
+    jacobian = np.hstack([-columns, -columns, np.ones((classes, 1))])
+    constraint = {"type": "ineq", "fun": lambda v: jacobian @ v, "jac": lambda v: jacobian}
+    found = minimize(
+        value, np.full(2 * size + 1, 0.1), jac=True, bounds=[(0, None)] * (2 * size + 1),
+        constraints=[constraint], method="SLSQP", options={"maxiter": 500, "ftol": 1e-13},
+    )  # fmt: skip
+    return float(found.fun)
+
+
+def best_logits(run: Run) -> None:
+    cases = [(k, s) for k in (2, 3, 5) for s in (0.064, 0.5, 1.5 * (k - 1))]
+    balanced = [least_objective(torch.arange(k), k, s) for k, s in cases]
+    lopsided = [least_objective(torch.arange(k).clamp(max=k - 2), k, s) for k, s in cases]
+    run.claim(
+        "B-23",
+        r"\min_z\ \mathrm{CE}+\mathrm{DARC1}=-\ln(1-q)+q\ln\tfrac{(K-1)(1-q)}q,\ q=\lambda/K, "
+        r"\text{ classes of equal size; } \ln K \text{ for } \lambda\ge K-1",
+        promised=[free_optimum(k, s).objective for k, s in cases],
+        relation="==",
+        measured=balanced,
+        tolerance=1e-6,
+        reason="the convex program over all logits, solved numerically",
+        control=Control("a class without samples", lopsided),
+    )
+    strengths = torch.logspace(-3, 1.2, 60).double()
+    run.figure(
+        "free-optimum",
+        lambda axes: plot_optimum(axes, strengths),
+        caption="The mean absolute output that cross-entropy with DARC1 of a given strength leads "
+        "to when nothing but the penalty limits the outputs. Stars: what the source measured for "
+        "networks trained with λ = 0.064 on three data sets of ten classes.",
+    )
+
+
+def plot_optimum(axes: Any, strengths: Tensor) -> None:
+    for i, classes in enumerate((2, 10, 100)):
+        sizes = [free_optimum(classes, float(s)).size for s in strengths]
+        axes.plot(strengths, sizes, color=COLOURS[i], label=f"{classes} classes")
+    axes.plot([STRENGTH] * 3, [1.30, 1.35, 0.96], "*", color=COLOURS[6], ms=8, label="Table A.4")
+    axes.set(xlabel="strength λ", ylabel="size of outputs", xscale="log")
+    axes.legend()
+
+
+def wrong_risk(run: Run) -> None:
+    y = torch.randint(0, 10, (200,), generator=run.generator)
+    perfect = F.one_hot(y, 10).double().argmax(1)
+    run.erratum(
+        "darc-risk-of-right-answers",
+        r"R[f]=\mathbb E\,1\{f(X)=Y\}=0 \text{ for a classifier without error}",
+        promised=0.0,
+        relation="==",
+        measured=float((perfect == y).double().mean()),
+    )
+    run.claim(
+        "B-23",
+        r"R[f]=\mathbb E\,1\{f(X)\ne Y\}=0 \text{ for a classifier without error}",
+        promised=0.0,
+        relation="==",
+        measured=float((perfect != y).double().mean()),
+    )

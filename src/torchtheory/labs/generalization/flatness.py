@@ -1,0 +1,494 @@
+"""Flatness of a minimum: how it is measured, and that it is no property of the function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.eigenvalues import top_eigenpairs
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.model import flatten, unflatten
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.flatness import (
+    HessianSharpness,
+    ball_sharpness,
+    hessian_sharpness,
+    loss_at,
+    noise_sharpness,
+    relative_hessian,
+)
+from torchtheory.generalization.norm_bounds import frobenius_norms
+from torchtheory.generalization.parameter_robustness import robust_parameter_ball
+from torchtheory.generalization.rescaling import (
+    balanced,
+    block_hessian,
+    rescalable_pairs,
+    rescale_pair,
+    rescaled,
+    sharpening_factor,
+)
+from torchtheory.kernels.path_kernel import path_norms
+from torchtheory.nets.regression import least_squares
+from torchtheory.nets.symmetries import with_parameters
+from torchtheory.training.trainer import fit
+
+FACTORS = (0.1, 1.0, 10.0, 100.0)
+RADIUS, SIGMA = 0.05, 0.02
+
+
+@lab(
+    "flatness-and-rescaling",
+    room="generalization",
+    covers=["A-68", "A-69", "B-05", "B-06"],
+    title="A flat minimum becomes as sharp as one likes while the function stays the same",
+    errata=["robust-parameters-strict-margin", "no-error-is-not-separable"],
+    full={"hidden": 64, "epochs": 2000},
+)
+def flatness_and_rescaling(
+    run: Run, samples: int = 40, hidden: int = 6, epochs: int = 150, target: float = 1e6
+) -> None:
+    """The worst rise of the loss in a ball, its mean rise under noise, and the Hessian.
+
+    First the measures against what they must be: on a quadratic loss and against a dense Hessian.
+    Then a trained ReLU network whose first layer is multiplied by a and whose second is divided by
+    it: outputs, risks and path norm stay, the Hessian's blocks scale by a² and 1/a², and the
+    largest eigenvalue passes any target. Measures relative to each parameter's size stay as well.
+    Last the linear classifier, where robustness of the parameters does bound the margin. Look at
+    the valley that narrows in the figure while the generalization gap does not move.
+    """
+    if samples < 10 or hidden < 2 or epochs < 1 or target <= 0:
+        raise InvalidInput("take at least 10 samples, 2 hidden units, 1 epoch and a target above 0")
+    quadratic_loss(run)
+    dense_hessian(run)
+    case = trained(run, samples, hidden, epochs)
+    same_function(run, case)
+    blocks(run, case)
+    as_sharp_as_wanted(run, case, target)
+    measured_table(run, case, invariant_measures(run, case))
+    linear_margin(run)
+
+
+def quadratic_loss(run: Run) -> None:
+    """Least squares at its minimum: delta² lambda_max / 2, lambda_max, and sigma² tr / 2."""
+    x, truth = run.randn(30, 6), run.randn(6)
+    y = x @ truth + 0.1 * run.randn(30)
+    model = nn.Linear(6, 1, bias=False).double()
+    problem = Problem(model, (x, y), task="regression")
+    hessian = 2 * x.T @ x / len(x)
+    exact = torch.linalg.eigvalsh(hessian)
+    best = {"weight": least_squares(x, y).weight[None]}
+    away = {"weight": best["weight"] + 1.0}
+    found, elsewhere = (
+        ball_sharpness(problem, 0.3, parameters=p, steps=200, starts=1, generator=run.generator)
+        for p in (best, away)
+    )
+    run.claim(
+        ["A-68", "B-05"],
+        r"\max_{\|v\|\le\delta}L(\theta+v)-L(\theta)=\tfrac12\delta^2\lambda_{\max}",
+        promised=0.3**2 * float(exact[-1]) / 2,
+        relation="==",
+        measured=found.value,
+        tolerance=1e-4,
+        reason="a quadratic loss at its minimum, where the ascent is the power method",
+        control=Control("not at a minimum: the gradient is not zero", elsewhere.value),
+    )
+    curvature = hessian_sharpness(problem, count=3, generator=run.generator)
+    run.claim(
+        ["A-68", "B-05"],
+        r"\lambda_{\max}(\nabla^2L)=\lambda_{\max}(\tfrac2nX^\top X)",
+        promised=exact.flip(0)[:3],
+        relation="==",
+        measured=curvature.eigenvalues.values,
+        tolerance=1e-8,
+        reason="the three largest, by Lanczos from Hessian products alone",
+    )
+    noisy = noise_sharpness(
+        problem, 0.3, parameters=best, draws=80, confidence=0.999, generator=run.generator
+    )
+    promised = 0.3**2 * float(exact.sum()) / 2
+    run.claim(
+        "A-68",
+        r"\mathbb E\,L(\theta+\sigma z)-L(\theta)=\tfrac12\sigma^2\operatorname{tr}\nabla^2L",
+        promised=promised,
+        relation="~",
+        measured=noisy.estimate,
+        interval=noisy,
+    )
+
+
+def dense_hessian(run: Run) -> None:
+    """Lanczos and Hutch++ on a small network against the Hessian written out."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    theta = draw(run, net)
+    problem = Problem(net, (run.randn(50, 3), torch.arange(50) % 3))
+    like = problem.parameters
+
+    def loss(vector: Tensor) -> Tensor:
+        return problem.objective(problem.train)(unflatten(vector, like))
+
+    exact = torch.func.hessian(loss)(flatten(theta))
+    found = hessian_sharpness(problem, count=4, generator=run.generator)
+    run.claim(
+        "A-68",
+        r"\lambda_1\ge\dots\ge\lambda_4,\ \operatorname{tr}"
+        r"\text{ from products}=\text{those of the dense }\nabla^2L",
+        promised=torch.cat([torch.linalg.eigvalsh(exact).flip(0)[:4], exact.trace()[None]]),
+        relation="==",
+        measured=[*found.eigenvalues.values.tolist(), found.trace.value],
+        tolerance=1e-8,
+        reason="tanh network with cross-entropy, 31 parameters, where the trace is exact",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A trained network with its training problem and its test data."""
+
+    net: nn.Sequential
+    problem: Problem
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+    def at(self, factor: float) -> nn.Module:
+        return rescaled(self.net, factor)
+
+    def gap(self, net: nn.Module) -> float:
+        """Test minus training risk."""
+        problem = Problem(net, self.train, self.test, task="regression")
+        assert problem.test is not None
+        return problem.risk(problem.test) - problem.risk(problem.train)
+
+
+def trained(run: Run, samples: int, hidden: int, epochs: int) -> Case:
+    """A ReLU network without biases in the path norm's way, fitted to a noisy target."""
+    net = nn.Sequential(
+        nn.Linear(2, hidden, bias=False),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden, bias=False),
+        nn.ReLU(),
+        nn.Linear(hidden, 1, bias=False),
+    ).double()
+    draw(run, net)
+    x, other = run.randn(samples, 2), run.randn(500, 2)
+
+    def target(z: Tensor) -> Tensor:
+        return (z[:, :1] - z[:, 1:]).abs()
+
+    train = (x, target(x) + 0.1 * run.randn(samples, 1))
+    fit(net, train, epochs=epochs, batch_size=samples, learning_rate=0.02)
+    problem = Problem(net, train, task="regression")
+    return Case(net, problem, train, (other, target(other)))
+
+
+def same_function(run: Run, case: Case) -> None:
+    """Outputs, risks, path norm and product of Frobenius norms for every factor."""
+    x = case.test[0]
+    nets = [case.at(a) for a in FACTORS]
+    tanh = nn.Sequential(
+        *(nn.Tanh() if isinstance(m, nn.ReLU) else m for m in case.net)
+    )  # the same weights
+    pair = rescalable_pairs(case.net)[0]
+    theta = theta_of(tanh)
+    squashed = [with_parameters(tanh, rescale_pair(theta, pair, a)) for a in FACTORS]
+    run.claim(
+        "B-06",
+        r"f_{(aW_1,W_2/a,\dots)}(x)=f_{(W_1,W_2,\dots)}(x)",
+        promised=0.0,
+        relation="<=",
+        measured=[relative_change(case.net, n, x) for n in nets],
+        tolerance=1e-10,
+        reason="largest relative change of the outputs on 500 points, a from 0.1 to 100",
+        control=Control(
+            "tanh, which is not positively homogeneous",
+            [relative_change(tanh, n, x) for n in squashed],
+        ),
+    )
+    gaps = [case.gap(n) for n in nets]
+    run.claim(
+        "B-06",
+        r"R-R_S\text{ does not depend on }a",
+        promised=case.gap(case.net),
+        relation="==",
+        measured=gaps,
+        tolerance=1e-10,
+    )
+    names = [n for n, _ in case.net.named_parameters()]
+    both = with_parameters(
+        case.net, {n: p * (10.0 if n in names[:2] else 1.0) for n, p in theta_of(case.net).items()}
+    )
+    run.claim(
+        "B-06",
+        r"\|\bar w(aW_1,W_2/a)\|=\|\bar w(W_1,W_2)\|,\ "
+        r"\textstyle\prod_\ell\|W_\ell\|_F\text{ likewise}",
+        promised=[*([path_norm(case.net)] * len(nets)), *([product(case.net)] * len(nets))],
+        relation="==",
+        measured=[*map(path_norm, nets), *map(product, nets)],
+        tolerance=1e-10,
+        reason="path norm and product of Frobenius norms",
+        control=Control(
+            "both layers multiplied by 10",
+            [path_norm(both), product(both)],
+            promised=[path_norm(case.net), product(case.net)],
+        ),
+    )
+    run.claim(
+        "B-06",
+        r"\textstyle\sum_\ell\|W_\ell\|_F^2\text{ is not invariant: larger after }a=100",
+        promised=squares(case.net),
+        relation=">",
+        measured=squares(case.at(100.0)),
+        control=Control("a = 1: nothing was rescaled", squares(case.at(1.0))),
+    )
+
+
+def blocks(run: Run, case: Case) -> None:
+    """The Hessian's blocks of the two layers scale by 1/a² and a²."""
+    pair = rescalable_pairs(case.net)[0]
+
+    def traces(net: nn.Module) -> list[float]:
+        problem = Problem(net, case.train, task="regression")
+        return [
+            float(block_hessian(problem, f"{name}.weight").to_dense().trace())
+            for name in (pair.incoming, pair.outgoing)
+        ]
+
+    before = traces(case.net)
+    after = [traces(case.at(a)) for a in FACTORS]
+    ratios = [[now / then for now, then in zip(row, before, strict=True)] for row in after]
+    tanh = nn.Sequential(*(nn.Tanh() if isinstance(m, nn.ReLU) else m for m in case.net))
+    moved = with_parameters(tanh, rescale_pair(theta_of(tanh), pair, 10.0))
+    broken = [now / then for now, then in zip(traces(moved), traces(tanh), strict=True)]
+    run.claim(
+        "B-06",
+        r"\operatorname{tr}\nabla^2_{W_1}L,\ \operatorname{tr}\nabla^2_{W_2}L"
+        r"\ \mapsto\ a^{-2},\ a^2\text{ times themselves}",
+        promised=torch.ones(2 * len(FACTORS)),
+        relation="==",
+        measured=[r for a, (one, two) in zip(FACTORS, ratios, strict=True)
+                  for r in (one * a**2, two / a**2)],
+        tolerance=1e-8,
+        reason="ratios of exact traces, divided by what they should be",
+        control=Control(
+            "tanh instead of ReLU, a = 10", [broken[0] * 100, broken[1] / 100], promised=[1.0, 1.0]
+        ),
+    )  # fmt: skip
+
+
+def as_sharp_as_wanted(run: Run, case: Case, target: float) -> None:
+    """A factor for any largest eigenvalue."""
+    factor = sharpening_factor(case.problem, target, generator=run.generator)
+    sharp = case.at(factor)
+    top = top_eigenvalue(Problem(sharp, case.train, task="regression"))
+    own = top_eigenvalue(case.problem)
+    run.claim(
+        ["B-06", "B-05"],
+        r"\lambda_{\max}(\nabla^2L)\ge\text{target at }a=\sqrt{n\,\text{target}/"
+        r"\operatorname{tr}\nabla^2_{W_2}L}",
+        promised=target,
+        relation=">=",
+        measured=top,
+        reason=f"a = {factor:.4g}",
+        control=Control("the network as it was trained, a = 1", own),
+    )
+    run.claim(
+        ["B-06", "B-05"],
+        r"\text{and still }R-R_S\text{ is the same}",
+        promised=case.gap(case.net),
+        relation="==",
+        measured=case.gap(sharp),
+        tolerance=1e-10,
+    )
+
+
+def invariant_measures(run: Run, case: Case) -> list[tuple[HessianSharpness, float]]:
+    """Relative to each parameter's size, or at the balanced point, flatness is invariant.
+
+    Returns the curvature and the relative eigenvalue for every factor.
+    """
+    curvatures, relative, middle = [], [], []
+    for a in FACTORS:
+        problem = Problem(case.at(a), case.train, task="regression")
+        curvatures.append(hessian_sharpness(problem, trace_samples=30, generator=0))
+        relative.append(top_eigenvalue(problem, True))
+        even = Problem(balanced(case.at(a)), case.train, task="regression")
+        middle.append(top_eigenvalue(even))
+    plain = [c.largest for c in curvatures]
+    run.claim(
+        "A-68",
+        r"\lambda_{\max}(D\nabla^2L\,D),\ D=\operatorname{diag}|\theta|,\text{ and }"
+        r"\lambda_{\max}\text{ at the balanced point do not depend on }a",
+        promised=[*([relative[1]] * len(FACTORS)), *([middle[1]] * len(FACTORS))],
+        relation="==",
+        measured=[*relative, *middle],
+        tolerance=1e-6,
+        control=Control(
+            "the Hessian itself, in the parameters as they are", plain, promised=plain[1]
+        ),
+    )
+    return list(zip(curvatures, relative, strict=True))
+
+
+def measured_table(
+    run: Run, case: Case, curvatures: Sequence[tuple[HessianSharpness, float]]
+) -> None:
+    """Every measure for every factor, and the valley seen along its steepest direction."""
+    rows, curves = [], []
+    grid = torch.linspace(-1, 1, 25, dtype=torch.float64)
+    for a, (curvature, relative) in zip(FACTORS, curvatures, strict=True):
+        net = case.at(a)
+        problem = Problem(net, case.train, task="regression")
+        ball = ball_sharpness(problem, RADIUS, starts=1, steps=8, generator=0)
+        noise = noise_sharpness(problem, SIGMA, draws=10, generator=0)
+        rows.append(
+            (a, case.gap(net), ball.value, noise.estimate, curvature.largest,
+             curvature.trace.value, relative, path_norm(net), squares(net))
+        )  # fmt: skip
+        direction = curvature.eigenvalues.vectors[:, 0] * RADIUS
+        theta = flatten(problem.parameters)
+        curves.append(
+            [loss_at(problem, unflatten(theta + t * direction, problem.parameters)) for t in grid]
+        )
+    run.table(
+        "rescaled-networks",
+        ("a", "gap", f"worst rise, |v| ≤ {RADIUS}", f"mean rise, σ = {SIGMA}", "largest eigenvalue",
+         "trace", "relative eigenvalue", "path norm", "Σ|W|²"),
+        rows,
+        caption="One function, four parametrisations. The worst rise is what ascent found, a lower "
+        "bound of the maximum.",
+    )  # fmt: skip
+    run.figure(
+        "one-function-many-valleys",
+        lambda axes: plot(axes, grid, curves, rows),
+        caption="Left, the training loss along the Hessian's top eigenvector for the same function "
+        "with its first layer times a. Right, what depends on a and what does not.",
+        grid=(1, 2),
+        size=(10.0, 3.8),
+    )
+
+
+def linear_margin(run: Run) -> None:
+    """Robustness of a linear classifier's parameters against its margin."""
+    theta = run.randn(5)
+    x = run.randn(60, 5)
+    x = x[(x @ theta).abs() > 0.2]
+    y = (x @ theta).sign()
+    found = robust_parameter_ball(theta, x, y)
+
+    def errors(scale: float) -> float:
+        """Risk after the worst move of length ``scale`` times the radius for every sample."""
+        moves = -scale * found.radius * y[:, None] * x / x.norm(dim=1, keepdim=True)
+        return float((((theta + moves) * x).sum(1) * y < -1e-12).double().mean())
+
+    run.claim(
+        "A-69",
+        r"\max\{\delta:r(\theta+v)=0\ \forall\|v\|\le\delta\}"
+        r"=\min_iy_i\langle\theta,x_i\rangle/\|x_i\|",
+        promised=0.0,
+        relation="==",
+        measured=errors(1.0),
+        reason="share of samples whose own worst move v = -δ yx/|x| makes an error",
+        control=Control("a radius larger by a thousandth", errors(1.001)),
+    )
+    unit = x / x.norm(dim=1, keepdim=True)
+    radii = (y * (unit @ theta)).sort().values
+    run.claim(
+        "A-69",
+        r"r(\theta+v)=0\ \forall\|v\|\le\delta\ \Rightarrow\ \gamma(\theta)\ge\delta\min_i\|x_i\|",
+        promised=found.promised_margin,
+        relation=">=",
+        measured=found.margin,
+        reason="at the largest robust δ",
+        control=Control(
+            "unit vectors, and δ at which the second-closest sample is only just robust: the "
+            "closest one is not",
+            float(radii[0]),
+            promised=float(radii[1]),
+        ),
+    )
+    one = torch.ones(1, 1, dtype=torch.float64)
+    single = robust_parameter_ball(torch.tensor([0.5]), one, one[0])
+    run.erratum(
+        "robust-parameters-strict-margin",
+        r"0<\gamma(\hat\theta)-\delta\min_i\|x_i\|",
+        promised=0.0,
+        relation=">",
+        measured=single.margin - single.radius * 1.0,
+        reason="d = 1, x = y = 1, θ = δ = 1/2: no error in the closed ball",
+    )
+    twice = torch.ones(2, 1, dtype=torch.float64)
+    wrong = (torch.tensor([1.0, -1.0]) * (twice @ torch.zeros(1).double()) < 0).double().mean()
+    run.erratum(
+        "no-error-is-not-separable",
+        r"\text{data that no }\theta\text{ separates has }r(\theta)>0\text{ for every }\theta",
+        promised=0.0,
+        relation=">",
+        measured=wrong,
+        reason="one point with both labels, θ = 0",
+    )
+
+
+def top_eigenvalue(problem: Problem, relative: bool = False) -> float:
+    return float(top_eigenpairs(relative_hessian(problem, relative=relative)).values[0])
+
+
+def draw(run: Run, net: nn.Module) -> dict[str, Tensor]:
+    """Gaussian weights with variance 2 over the number of inputs, from the run's generator."""
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(run.randn(*p.shape) * (2 / p.shape[-1]) ** 0.5)
+    return theta_of(net)
+
+
+def theta_of(net: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in net.named_parameters()}
+
+
+def relative_change(net: nn.Module, other: nn.Module, x: Tensor) -> float:
+    with torch.no_grad():
+        before = net(x)
+        return float((other(x) - before).abs().max() / before.abs().max())
+
+
+def path_norm(net: nn.Module) -> float:
+    return float(path_norms(net, (2,))[0])
+
+
+def product(net: nn.Module) -> float:
+    return float(torch.tensor(frobenius_norms(net), dtype=torch.float64).prod())
+
+
+def squares(net: nn.Module) -> float:
+    return float(sum(p.detach().square().sum() for p in net.parameters()))
+
+
+def plot(
+    axes: Any, grid: Tensor, curves: list[list[float]], rows: Sequence[tuple[float, ...]]
+) -> None:
+    left, right = axes[0]
+    for colour, a, curve in zip(COLOURS, FACTORS, curves, strict=False):
+        left.semilogy(grid * RADIUS, curve, color=colour, label=f"a = {a:g}")
+    left.set(xlabel="distance along the top eigenvector", ylabel="training loss")
+    left.legend(loc="upper right")
+    names = {
+        4: "largest eigenvalue",
+        2: "worst rise in the ball",
+        6: "relative eigenvalue",
+        7: "path norm",
+        1: "generalization gap",
+    }
+    for colour, (column, name) in zip(COLOURS, names.items(), strict=False):
+        dashed = "-" if column in (2, 4) else "--"
+        right.loglog(FACTORS, [r[column] for r in rows], dashed, marker="o", color=colour,
+                     label=name)  # fmt: skip
+    right.set(xlabel="factor a of the first layer", ylabel="value")
+    right.legend(loc="upper left", fontsize=8)
+    for axis in (left, right):
+        axis.minorticks_off()

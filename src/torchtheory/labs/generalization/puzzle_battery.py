@@ -1,0 +1,279 @@
+"""Four puzzles of networks that fit their training data: each observed, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.memorisation import fit_and_test, seeded_network
+from torchtheory.generalization.puzzle_battery import ErrorCurve, puzzle_curve
+from torchtheory.labs.generalization.random_labels import Pair, draw
+
+#: Set before the first run: how much regularisation may change the test error and still be mild.
+MILD = 0.05
+#: ... and what a low test error is with noisy labels: half of that of guessing.
+LOW = 0.45
+#: ... and a squared loss of about zero: predicting 0 for every class costs 1.
+ZERO = 0.02
+#: Factors of the initial weights.
+SCALES = (1.0, 3.0, 9.0)
+
+
+@lab(
+    "generalization-puzzle",
+    room="generalization",
+    covers=["A-49"],
+    title="Beyond interpolation: regularisation, initial weights, noise, width",
+    full={
+        "images": "mnist",
+        "samples": 1000,
+        "tests": 5000,
+        "width": 128,
+        "seeds": 8,
+        "epochs": 100,
+        "widths": (4, 8, 16, 32, 64, 128, 256, 512),
+        "noises": (0.0, 0.1, 0.2, 0.4, 1.0),
+        "batch_sizes": (25, 50, 200),
+    },
+)
+def generalization_puzzle(
+    run: Run,
+    images: str = "digits",
+    samples: int = 120,
+    tests: int = 500,
+    width: int = 48,
+    seeds: int = 8,
+    epochs: int = 60,
+    widths: tuple[int, ...] = (6, 12, 18, 80),
+    noises: tuple[float, ...] = (0.0, 0.2, 1.0),
+    batch_sizes: tuple[int, ...] = (),
+) -> None:
+    """What is said of networks that fit all their training data, met by measurements.
+
+    (ii) Weight decay and dropout change the test error little. (iii) Other initial weights give
+    another test error, though all training errors are 0: drawn larger, they give a larger one.
+    (iv) Fitted to zero squared loss with a part of the labels wrong, the network still classifies
+    well. (v) Networks wider than needed to fit have a lower test error than those that just do.
+    All with intervals over seeds; what was not observed fails its claim and says so in the table.
+    Look at the panels: dashed is the training error, solid the test error.
+    """
+    if samples < 50 or tests < 150 or seeds < 3 or epochs < 10 or len(widths) < 3:
+        raise InvalidInput("take 50 samples, 150 tests, 3 seeds, 10 epochs, 3 widths, or more")
+    if 0.2 not in noises or max(noises) != 1:
+        raise InvalidInput("the shares of wrong labels must contain 0.2, and end with 1")
+    train, test = draw(run, images, samples, tests)
+    inputs = train[0].shape[1]
+
+    def make_network(units: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(inputs, units), nn.ReLU(), nn.Linear(units, 10))
+
+    settings: dict[str, Any] = {
+        "width": width,
+        "seeds": range(seeds),
+        "epochs": epochs,
+        "batch_size": min(60, samples // 2),
+        "learning_rate": 0.02 if images == "digits" else 0.002,
+    }
+
+    def curve(item: str, levels: tuple[float, ...], **other: Any) -> ErrorCurve:
+        return puzzle_curve(item, levels, make_network, train, test, **{**settings, **other})
+
+    penalty = curve("weight decay", (0.0, 1e-3, 1.0))
+    dropout = with_dropout(run, inputs, width, train, test, penalty, settings)
+    scale = curve("initial scale", SCALES)
+    # the squared loss needs more units, and more and smaller steps, to become zero
+    some = range(min(seeds, 4))
+    slower = {"width": 4 * width, "epochs": 2 * epochs, "seeds": some,
+              "learning_rate": settings["learning_rate"] / 2}  # fmt: skip
+    noise = curve("label noise", noises, **slower)
+    few = curve("label noise", (0.2,), width=min(widths), seeds=some)
+    # small differences, so twice the seeds; the two halves of them differ in nothing
+    size = curve("width", tuple(float(w) for w in sorted(widths)), seeds=range(2 * seeds))
+    halves = size.test_error[-1].reshape(2, -1)
+    curves = [size, noise, penalty, scale]
+    if batch_sizes:  # nothing is claimed of it
+        curves.append(curve("batch size", tuple(float(b) for b in batch_sizes), seeds=some))
+    regularisation(run, penalty, dropout)
+    initialisation(run, scale, halves)
+    noisy(run, noise, few)
+    wider(run, size, halves)
+    run.table(
+        "errors",
+        ["varied", "level", "training error", "test error", "least", "largest"],
+        [
+            (c.item, level, c.train_error[i].mean(), c.test_error[i].mean(),
+             c.test_error[i].min(), c.test_error[i].max())
+            for c in curves
+            for i, level in enumerate(c.levels)
+        ],
+        caption=f"{samples} images, {seeds} seeds (widths: {2 * seeds}, noise and batch size: "
+        f"{len(some)}), {epochs} epochs (noise: {2 * epochs}); with noise the training error "
+        "counts the noisy labels, the test error the true ones.",
+    )  # fmt: skip
+    said = ["(ii) regularisation", "(iii) fitted", "(iii) initial weights", "(iv) fitted",
+            "(iv) noise", "(v) width"]  # fmt: skip
+    rows = [(name, str(c.verdict) == "holds") for name, c in zip(said, run.claims, strict=True)]
+    run.table("puzzles", ["statement", "observed"], rows, caption="What was observed here.")
+    run.figure(
+        "puzzle",
+        lambda axes: plot(axes, curves),
+        caption="Test error (solid) and training error (dashed), means and 95% Student intervals "
+        "over the seeds. With noise the training labels are the noisy ones.",
+        grid=(1, len(curves)),
+        size=(3.4 * len(curves), 3.3),
+    )
+
+
+def with_dropout(
+    run: Run,
+    inputs: int,
+    width: int,
+    train: Pair,
+    test: Pair,
+    plain: ErrorCurve,
+    settings: dict[str, Any],
+) -> Interval:
+    """What dropout changes, paired by seed."""
+
+    def make_network() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(inputs, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 10)
+        )
+
+    kept = ("epochs", "batch_size", "learning_rate")
+    nets = [seeded_network(make_network, s) for s in settings["seeds"][:4]]  # one by one
+    found = fit_and_test(nets, train, test, **{k: settings[k] for k in kept})
+    run.note(
+        f"Dropout of 0.2: mean test error {float(found.test_error.mean()):.3f}, without "
+        f"{float(plain.test_error[0].mean()):.3f}."
+    )
+    return mean_interval(found.test_error - plain.test_error[0, : len(nets)])
+
+
+def regularisation(run: Run, penalty: ErrorCurve, dropout: Interval) -> None:
+    changes = [penalty.change(1, 0), dropout]
+    strong = penalty.change(2, 0)
+    run.claim(
+        "A-49",
+        rf"\text{{(ii) regularisation changes the test error by at most }}{MILD}",
+        promised=MILD,
+        relation="<=",
+        measured=[max(abs(i.low), abs(i.high)) for i in changes],
+        reason="outer ends of 99% intervals over the seeds: weight decay 0.001 and dropout",
+        control=Control(
+            "a penalty with which the training data are not fitted any more, weight decay 1",
+            max(abs(strong.low), abs(strong.high)),
+        ),
+    )
+
+
+def initialisation(run: Run, scale: ErrorCurve, halves: Tensor) -> None:
+    run.claim(
+        "A-49",
+        r"\text{(iii) from all initial weights the training error becomes }0",
+        promised=0.0,
+        relation="<=",
+        measured=scale.train_error,
+    )
+    slopes = slope(SCALES, scale.test_error)
+    same = slope(SCALES[::2], halves)
+    run.claim(
+        "A-49",
+        r"\text{(iii) }\ldots\text{ and the test error depends on them: it grows with their scale,}"
+        r"\text{ a factor of ten by}",
+        promised=0.0,
+        relation=">",
+        measured=slopes.low,
+        reason=f"least-squares slope over the scales {', '.join(f'{s:g}' for s in SCALES)}; lower "
+        f"end of the 99% interval over the seeds, {slopes.low:.3f} to {slopes.high:.3f}",
+        control=Control(
+            "nothing is scaled: other weights from the same distribution at two scales",
+            same.low,
+        ),
+    )
+
+
+def slope(levels: Sequence[float], errors: Tensor) -> Interval:
+    """How much errors ``[levels, seeds]`` grow with a tenfold level, by least squares."""
+    steps = torch.tensor(levels, dtype=torch.float64).log10()
+    steps = steps - steps.mean()
+    return mean_interval(steps @ errors / steps.square().sum())
+
+
+def noisy(run: Run, noise: ErrorCurve, few: ErrorCurve) -> None:
+    at = noise.levels.index(0.2)
+    run.claim(
+        "A-49",
+        rf"\text{{(iv) a fifth of the labels wrong: the squared loss becomes at most }}{ZERO}",
+        promised=ZERO,
+        relation="<=",
+        measured=noise.train_loss[at],
+        control=Control("too few hidden units to fit them", few.train_loss[0]),
+    )
+    found, hopeless = mean_interval(noise.test_error[at]), mean_interval(noise.test_error[-1])
+    run.claim(
+        "A-49",
+        rf"\text{{(iv) }}\ldots\text{{ and the test error is at most }}{LOW}",
+        promised=LOW,
+        relation="<=",
+        measured=found.high,
+        reason="upper end of the 99% interval over the seeds; half the error of guessing",
+        control=Control("all labels wrong", hopeless.high),
+    )
+
+
+def wider(run: Run, size: ErrorCurve, halves: Tensor) -> None:
+    fitting = size.interpolating()
+    if len(fitting) < 2:
+        run.note("(v) cannot be judged: fewer than two widths fit the training data.")
+        fitting = [0, len(size.levels) - 1]
+    widths = [size.levels[k] for k in fitting]
+    gain = slope(widths, -size.test_error[fitting])
+    same = slope(widths[:: len(widths) - 1], -halves)
+    run.claim(
+        "A-49",
+        r"\text{(v) beyond the width that fits, the test error falls, a factor of ten by}",
+        promised=0.0,
+        relation=">",
+        measured=gain.low,
+        reason=f"least-squares slope over the widths {', '.join(f'{w:g}' for w in widths)}; lower "
+        f"end of the 99% interval over the seeds, {gain.low:.3f} to {gain.high:.3f}",
+        control=Control("the largest width twice, other initial weights", same.low),
+    )
+
+
+def plot(axes: Any, curves: Sequence[ErrorCurve]) -> None:
+    names = {
+        "width": "width",
+        "label noise": "share of wrong labels (squared loss)",
+        "weight decay": "weight decay",
+        "initial scale": "scale of the initial weights",
+        "batch size": "batch size",
+    }
+    for axis, curve in zip(axes[0], curves, strict=True):
+        spaced = curve.item == "weight decay"
+        places = list(range(len(curve.levels))) if spaced else list(curve.levels)
+        for values, style, colour, label in (
+            (curve.test_error, "o-", COLOURS[0], "test"),
+            (curve.train_error, "s--", COLOURS[1], "training"),
+        ):
+            radius = [mean_interval(v, 0.95).high - float(v.mean()) for v in values]
+            axis.errorbar(places, values.mean(1), yerr=radius, fmt=style, color=colour,
+                          capsize=3, markersize=4, label=label)  # fmt: skip
+        if curve.item in ("width", "batch size", "initial scale"):
+            axis.set_xscale("log")
+            axis.minorticks_off()
+        axis.set_xticks(places, [f"{v:g}" for v in curve.levels])
+        axis.set(xlabel=names[curve.item])
+        axis.set_ylim(bottom=-0.02)
+    axes[0, 0].set(ylabel="error")
+    axes[0, 0].legend()

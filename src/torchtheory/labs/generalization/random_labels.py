@@ -1,0 +1,447 @@
+"""Networks fit labels that mean nothing, so what ignores labels cannot explain generalization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import clopper_pearson, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.random import rademacher
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.image_sets import load_image_set
+from torchtheory.data.real import digits
+from torchtheory.generalization.fitting_capacity import (
+    rademacher_from_fits,
+    trained_class,
+    vc_dimension_from_fits,
+)
+from torchtheory.generalization.gap_decomposition import decompose_gap
+from torchtheory.generalization.growth import growth_halfspaces
+from torchtheory.generalization.memorisation import (
+    MakeNetwork,
+    Memorisation,
+    fit_and_test,
+    memorisation_test,
+    seeded_network,
+)
+from torchtheory.generalization.network_vc import log2_network_growth_bound
+from torchtheory.generalization.norm_bounds import frobenius_bound, frobenius_norms
+from torchtheory.generalization.rademacher import empirical_uniform_deviation, linear_bounds
+from torchtheory.generalization.vc_bounds import growth_radius
+from torchtheory.training.many_networks import fit_many
+from torchtheory.training.seeds import derived_generator
+
+Pair = tuple[Tensor, Tensor]
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+IDS = ["M-49", "A-48", "B-07"]
+DELTA = 0.01
+
+
+@lab(
+    "random-labels",
+    room="generalization",
+    covers=["M-49", "A-48", "B-07"],
+    title="Networks fit random labels, and bounds that do not look at labels are vacuous",
+    full={
+        "images": "mnist",
+        "samples": 1000,
+        "tests": 5000,
+        "width": 256,
+        "seeds": 5,
+        "epochs": 100,
+        "draws": 20,
+    },
+)
+def random_labels(
+    run: Run,
+    images: str = "digits",
+    samples: int = 100,
+    tests: int = 600,
+    width: int = 80,
+    seeds: int = 5,
+    epochs: int = 80,
+    draws: int = 16,
+) -> None:
+    """One architecture, one way of training, data with ever less to learn.
+
+    A dense network is trained on images whose labels are true, partly or wholly random, and on
+    images that are shuffled or noise. It fits all of them without an error; random labels take it
+    a few times longer, and then its test error is that of guessing. Random signs that are fitted
+    give lower bounds of Rademacher complexity and VC dimension, so every bound built on the class
+    alone is vacuous: for true labels too it is at least the gap on random ones. The exact
+    decomposition of the gap of the squared loss tells them apart. Look at the curves of the loss,
+    and at the test error by the share of random labels.
+    """
+    if samples < 50 or tests < 150 or width < 8 or seeds < 3 or epochs < 10 or draws < 5:
+        raise InvalidInput(
+            "take 50 samples, 150 tests, width 8, 3 seeds, 10 epochs and 5 draws, or more"
+        )
+    train, test = draw(run, images, samples, tests)
+    inputs, batch = train[0].shape[1], min(60, samples // 2)
+
+    def make_network() -> nn.Module:
+        return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 10))
+
+    settings: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": batch,
+        "learning_rate": 0.015 if images == "digits" else 0.002,
+    }
+    found = memorisation_test(
+        make_network, train, test, shares=SHARES, seeds=range(seeds), **settings
+    )
+    # four hidden units: too few for the random labels
+    narrow = memorisation_test(
+        lambda: nn.Sequential(nn.Linear(inputs, 4), nn.ReLU(), nn.Linear(4, 10)),
+        train, test, shares=[1.0], images=[], seeds=range(seeds), **settings,
+    )  # fmt: skip
+    fits(run, found, narrow)
+    times(run, found, narrow)
+    chance(run, found)
+    capacity(run, train, test, width, draws, settings)
+    blind_bounds(run, train, test, width, seeds, epochs)
+    columns, rows = found.table()
+    run.table(
+        "memorisation",
+        columns,
+        rows,
+        caption=f"{samples} images, width {width}, means over {seeds} seeds. Test labels are true. "
+        "An infinite number of epochs: some network did not fit.",
+    )
+    run.figure(
+        "random-labels",
+        lambda axes: plot(axes, found),
+        caption="Left, training loss on each kind of data (mean over the seeds). Middle, epochs "
+        "until no training image is misclassified. Right, test error, with 95% Student intervals; "
+        "the dotted line is guessing.",
+        grid=(1, 3),
+        size=(13.5, 3.6),
+    )
+
+
+def draw(run: Run, images: str, samples: int, tests: int) -> tuple[Pair, Pair]:
+    """A training and a test set, flat, in [0, 1], from the set of this name."""
+    if images == "digits":
+        x, y = digits()
+        if samples + tests > len(x):
+            raise InvalidInput(f"there are {len(x)} digits, not {samples + tests}")
+        order = torch.randperm(len(x), generator=run.generator)
+        first, second = order[:samples], order[samples : samples + tests]
+        return (x[first], y[first]), (x[second], y[second])
+    (x, y), (x_test, y_test) = load_image_set(images)
+    if samples > len(x) or tests > len(x_test):
+        raise InvalidInput(f"{images} has {len(x)} training and {len(x_test)} test images")
+    first = torch.randperm(len(x), generator=run.generator)[:samples]
+    second = torch.randperm(len(x_test), generator=run.generator)[:tests]
+    flat = [(a[i].flatten(1).float() / 255) for a, i in ((x, first), (x_test, second))]
+    return (flat[0], y[first]), (flat[1], y_test[second])
+
+
+# ---------------------------------------------------------------------------- the ten classes
+
+
+def fits(run: Run, found: Memorisation, narrow: Memorisation) -> None:
+    """Training error 0 on every kind of data."""
+    run.claim(
+        IDS,
+        r"\hat R_S(f)=0\text{ on true, on random labels, and on noise for images}",
+        promised=0.0,
+        relation="<=",
+        measured=found.column("train_error"),
+        reason="every share of random labels, every corruption of the images, every seed",
+        control=Control(
+            "few parameters: four hidden units, random labels", narrow.column("train_error")
+        ),
+    )
+
+
+def times(run: Run, found: Memorisation, narrow: Memorisation) -> None:
+    """Random labels take longer, and not much longer."""
+    base = found.select(share=0.0).column("epochs_to_fit")
+    ratio = found.select(share=1.0).column("epochs_to_fit") / base
+    shuffled = found.select("shuffled pixels").column("epochs_to_fit") / base
+    run.claim(
+        IDS,
+        r"\text{epochs on random labels} > \text{epochs on true labels}",
+        promised=1.0,
+        relation=">",
+        measured=_low(ratio),
+        reason="lower end of the 99% interval of the ratio over the seeds",
+        control=Control(
+            "labels that still mean something: pixels in one fixed order, which a dense network "
+            "does not notice",
+            _low(shuffled),
+        ),
+    )
+    run.claim(
+        ["A-48", "M-49"],
+        r"\text{epochs on random labels} \le 10\cdot\text{epochs on true labels}",
+        promised=10.0,
+        relation="<=",
+        measured=ratio,
+        reason="a small factor; ten was set beforehand",
+        control=Control(
+            "four hidden units, which never fit them",
+            narrow.column("epochs_to_fit") / base,
+        ),
+    )
+
+
+def chance(run: Run, found: Memorisation) -> None:
+    """Test errors: guessing at share 1, small at share 0, and in between."""
+    random = mean_interval(found.select(share=1.0).column("test_error"))
+    true = mean_interval(found.select(share=0.0).column("test_error"))
+    run.claim(
+        IDS,
+        r"\mathbb E\,R(f)=1-\tfrac1{10}\text{ on random labels}",
+        promised=0.9,
+        relation="~",
+        measured=random.estimate,
+        interval=random,
+        reason="exact in the mean: the classes are exchangeable",
+        control=Control("labels that mean something", true.estimate, interval=true),
+    )
+    errors = [found.select(share=p).column("test_error") for p in SHARES]
+    noise = found.select("Gaussian images").column("test_error")
+    run.claim(
+        ["B-07", "A-48"],
+        r"\text{the test error grows from each share of random labels to the next}",
+        promised=0.0,
+        relation=">",
+        measured=[_low(after - before) for before, after in pairwise(errors)],
+        reason="lower ends of 99% intervals of the differences over the seeds; the training error "
+        "is 0 at every share",
+        control=Control(
+            "nothing left to lose: from random labels to noise for images", _low(noise - errors[-1])
+        ),
+    )
+
+
+# --------------------------------------------------------------- capacity, from random signs
+
+
+def capacity(
+    run: Run,
+    train: Pair,
+    test: Pair,
+    width: int,
+    draws: int,
+    settings: dict[str, Any],
+) -> None:
+    """Complexity and VC dimension from fitted signs, and what they do to uniform bounds."""
+    x, m = train[0], len(train[0])
+    signs = rademacher(draws, m, generator=run.generator, dtype=torch.float64)
+    reached = trained_class(_two_classes(x.shape[1], width), x, **settings)(signs)
+    lower = rademacher_from_fits(reached, m, DELTA)
+    dichotomies = growth_halfspaces(m, 2)
+    plane = math.sqrt(2 * math.log(dichotomies) / m)
+    run.claim(
+        ["M-49", "A-48"],
+        r"\tfrac1s\sum_j\sup_f\tfrac1m\sum_i\sigma^{(j)}_i\operatorname{sgn}f(x_i)\ge0.95",
+        promised=0.95,
+        relation=">=",
+        measured=reached.mean(),
+        reason=f"{draws} draws of {m} signs; with confidence {1 - DELTA} the complexity is at "
+        f"least {lower:.3f}",
+        control=Control("half-planes: at most this, by Massart's lemma", plane),
+    )
+    uniform = empirical_uniform_deviation(max(lower, 0) / 2, m, DELTA)
+    run.claim(
+        ["M-49", "A-48"],
+        r"2\hat R_S(\ell\circ\mathcal F)+3\sqrt{\ln(2/\delta)/(2m)}\ge1:"
+        r"\text{ the Rademacher bound is vacuous}",
+        promised=1.0,
+        relation=">=",
+        measured=uniform,
+        reason="errors of signs have half the complexity of the signs; from its lower bound",
+        control=Control(
+            "half-planes, from the upper bound of their complexity",
+            empirical_uniform_deviation(plane / 2, m, DELTA),
+        ),
+    )
+    fitted = int((reached == 1).sum())
+    dimension = vc_dimension_from_fits(fitted, draws, m)
+    run.claim(
+        "A-48",
+        r"\mathrm{VCdim}\ge m/2\text{, from the labellings that were fitted}",
+        promised=m / 2,
+        relation=">=",
+        measured=dimension,
+        reason=f"{fitted} of {draws} fitted, confidence 0.99; not m, which would need all "
+        "labellings",
+        control=Control("half-planes, whose VC dimension is 3", 3),
+    )
+    true = seeded_network(_two_classes(x.shape[1], width), run.seed)
+    made = fit_and_test([true], _halves(train), _halves(test), **settings)
+    errors = round(float(made.test_error[0]) * len(test[0]))
+    seen = clopper_pearson(errors, len(test[0]), 1 - 2 * DELTA).high
+    radius = _growth_bound((x.shape[1], width, 1), m)
+    run.claim(
+        ["A-48", "B-07"],
+        r"\text{a bound that does not look at labels is at least the gap }"
+        r"\tfrac12-\hat R_S(f)\text{ on random ones}",
+        promised=float(reached.max()) / 2,
+        relation=">=",
+        measured=[uniform, radius],
+        reason="Rademacher and VC bound; the risk for labels that are fair coins is 1/2 exactly, "
+        "and the training error is that of the best fit of random signs",
+        control=Control("a bound that sees labels: held-out data, true labels", seen),
+    )
+    run.note(
+        f"0-4 against 5-9: training error {float(made.train_error[0]):.3f}, test error "
+        f"{float(made.test_error[0]):.3f}; VC bound {radius:.1f}, Rademacher bound at least "
+        f"{uniform:.2f}."
+    )
+
+
+def _two_classes(inputs: int, width: int) -> MakeNetwork:
+    return lambda: nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, 1))
+
+
+def _halves(data: Pair) -> Pair:
+    return data[0], (data[1] >= 5).long()
+
+
+# ----------------------------------------------------------- what tells true from random labels
+
+
+def blind_bounds(run: Run, train: Pair, test: Pair, width: int, seeds: int, epochs: int) -> None:
+    """Bounds of the class against the decomposition of the gap, on true and random labels."""
+    most, width = min(400, len(train[0])), min(width, 32)
+    x, x_test = train[0][:most].double(), test[0][:150].double()
+    y, y_test = (2.0 * (d[1] >= 5).double() - 1 for d in (train, test))
+    y, y_test = y[:most], y_test[:150]
+    generators = [derived_generator(run.seed, "coins", k) for k in range(seeds)]
+    coins = [
+        (rademacher(most, generator=g, dtype=torch.float64),
+         rademacher(150, generator=g, dtype=torch.float64))
+        for g in generators
+    ]  # fmt: skip
+    nets = [
+        seeded_network(
+            lambda: nn.Sequential(
+                nn.Linear(x.shape[1], width, bias=False, dtype=torch.float64),
+                nn.ReLU(),
+                nn.Linear(width, 1, bias=False, dtype=torch.float64),
+            ),
+            run.seed + k,
+        )
+        for k in range(2 * seeds)
+    ]
+    # true labels, again true labels from other weights, random labels from the first weights
+    labels = torch.stack([*[y] * (2 * seeds), *[c[0] for c in coins]])
+    many = fit_many(
+        [*nets, *nets[:seeds]],
+        (x, y),
+        labels=labels,
+        epochs=epochs,
+        batch_size=min(50, most // 3),
+        learning_rate=0.003,
+        task="regression",
+    )
+    trained = list(many.networks())
+    linear = linear_bounds(x)[0]
+    norm_based = [frobenius_bound(frobenius_norms(net), linear) for net in trained]
+    class_bound = [_growth_bound(_widths(net), most) for net in trained]
+    parts = [decompose_gap(net, (x, y), (x_test, y_test)) for net in trained[: 2 * seeds]] + [
+        decompose_gap(net, (x, a), (x_test, b))
+        for net, (a, b) in zip(trained[2 * seeds :], coins, strict=True)
+    ]
+    gaps = torch.tensor([p.label_term + float((p.linear + p.quadratic).sum()) for p in parts])
+    first, second, random = gaps[:seeds], gaps[seeds : 2 * seeds], gaps[2 * seeds :]
+    run.claim(
+        "B-07",
+        r"\text{the decomposition }c_y+\sum_k(2v_k^\top\bar w_k+\bar w_k^\top G\bar w_k)"
+        r"\text{ is larger for random labels}",
+        promised=0.0,
+        relation=">",
+        measured=_low(random - first),
+        reason="lower end of the 99% interval of the difference over the seeds; squared loss, "
+        "0-4 against 5-9",
+        control=Control("true labels both times, other initial weights", _low(second - first)),
+    )
+    run.table(
+        "what-tells-them-apart",
+        ["labels", "gap of the squared loss", "path norm", "Frobenius bound", "VC bound"],
+        [
+            (
+                name,
+                gaps[part].mean(),
+                sum(float(p.path_norms.norm()) for p in parts[part]) / seeds,
+                sum(norm_based[part]) / seeds,
+                sum(class_bound[part]) / seeds,
+            )
+            for name, part in (("true", slice(0, seeds)), ("random", slice(2 * seeds, None)))
+        ],
+        caption=f"Means over {seeds} seeds. The last column sees the class alone; the one before "
+        "is no bound, for the norms were not fixed beforehand.",
+    )
+
+
+def _growth_bound(widths: tuple[int, ...], samples: int) -> float:
+    """The radius of Vapnik and Chervonenkis, from the growth function of the architecture."""
+    growth = log2_network_growth_bound(widths, 2 * samples)
+    return growth_radius(math.log(2) * growth, samples, DELTA)
+
+
+def _widths(net: nn.Module) -> tuple[int, ...]:
+    layers = [m for m in net.modules() if isinstance(m, nn.Linear)]
+    return (layers[0].in_features, *(m.out_features for m in layers))
+
+
+def _low(values: Tensor) -> float:
+    """Lower end of Student's 99% interval; minus infinity where a value is not finite."""
+    if not bool(torch.isfinite(values).all()):
+        return -math.inf
+    return mean_interval(values).low
+
+
+# ------------------------------------------------------------------------------------ the figure
+
+
+def plot(axes: Any, found: Memorisation) -> None:
+    left, middle, right = axes[0]
+    kinds: list[tuple[str, str, float]] = [
+        ("true labels", "labels", 0.0),
+        ("random labels", "labels", 1.0),
+        ("shuffled pixels", "shuffled pixels", 0.0),
+        ("random pixels", "random pixels", 0.0),
+        ("Gaussian images", "Gaussian images", 0.0),
+    ]
+    for (name, data, share), colour in zip(kinds, COLOURS, strict=False):
+        loss = found.select(data, share).train_loss.mean(0)
+        style = "--" if data in ("shuffled pixels", "Gaussian images") else "-"
+        left.semilogy(range(1, len(loss) + 1), loss, style, color=colour, label=name)
+    left.set(xlabel="epoch", ylabel="training loss", title="everything is fitted")
+    left.minorticks_off()
+    left.legend()
+    columns = [found.select(share=p) for p in SHARES]
+    for axis, name in ((middle, "epochs_to_fit"), (right, "test_error")):
+        values = [c.column(name) for c in columns]
+        _with_intervals(axis, SHARES, values, COLOURS[0])
+        axis.set(xlabel="share of random labels", xticks=SHARES)
+    middle.set(ylabel="epochs", title="time to fit")
+    middle.set_ylim(bottom=0)
+    right.axhline(0.9, color="0.4", linestyle=":")
+    right.set(ylabel="test error", title="and then the test error", ylim=(0, 1))
+
+
+def _with_intervals(axis: Any, x: Sequence[float], values: list[Tensor], colour: str) -> None:
+    """Means with Student's 95% intervals, and every seed as a dot."""
+    for level, seen in zip(x, values, strict=True):
+        axis.plot([level] * len(seen), seen, ".", color="0.7", zorder=1)
+    means = [float(v.mean()) for v in values]
+    radii = [
+        mean_interval(v, 0.95).high - float(v.mean()) if bool(torch.isfinite(v).all()) else 0.0
+        for v in values
+    ]
+    axis.errorbar(x, means, yerr=radii, fmt="o-", capsize=4, color=colour, zorder=2)

@@ -1,0 +1,59 @@
+r"""What curvature a step of gradient descent can bear.
+
+Along an eigenvector of the Hessian with eigenvalue :math:`\lambda` one step of gradient descent
+multiplies a small displacement by :math:`1-\eta\lambda`: above :math:`2/\eta` it grows. Source:
+lectures, L-125; Cohen et al., "Gradient descent on neural networks typically occurs at the edge of
+stability" (2021), for momentum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch.optim import SGD, Optimizer
+
+
+def stability_limit(
+    optimizer: Optimizer | None, learning_rate: float | None
+) -> tuple[float | None, str]:
+    r"""The curvature above which a small displacement grows, and what the reader should know.
+
+    On a quadratic of curvature :math:`\lambda` gradient descent is stable for
+    :math:`\lambda\le2/\eta`, with heavy-ball momentum :math:`\beta` for
+    :math:`\lambda\le(2+2\beta)/\eta`, with Nesterov's for
+    :math:`\lambda\le(2+2\beta)/((1+2\beta)\eta)`. A dampening :math:`\tau` scales the step
+    by :math:`1-\tau`, a weight decay :math:`\mu` adds to the curvature. It is the limit of descent
+    with the gradient of the whole loss.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(1))
+    >>> limit, _ = stability_limit(SGD([weight], lr=0.1, momentum=0.9), None)
+    >>> round(limit, 9)
+    38.0
+    """
+    if optimizer is None:
+        if learning_rate is None:
+            return None, "No learning rate was given, so sharpness has no limit to compare with."
+        return 2 / learning_rate, ""
+    if type(optimizer) is not SGD:
+        return None, (
+            f"The limit 2/η is that of gradient descent; {type(optimizer).__name__} preconditions "
+            "the step, and no limit on the plain Hessian applies to it."
+        )
+    limits = {_limit_of_group(group) for group in optimizer.param_groups}
+    if len(limits) != 1:
+        return None, "The groups of the optimizer step differently: there is no one limit."
+    return limits.pop(), ""
+
+
+def _limit_of_group(group: Mapping[str, Any]) -> float:
+    beta, step = float(group["momentum"]), float(group["lr"])
+    if step == 0:
+        return math.inf
+    if group["nesterov"]:
+        limit = (2 + 2 * beta) / ((1 + 2 * beta) * step)
+    else:
+        damped = (1 - float(group["dampening"])) if beta else 1.0
+        limit = (2 + 2 * beta) / (damped * step) if damped else math.inf
+    return limit - float(group["weight_decay"])
