@@ -20,6 +20,7 @@ _ROOMS = (
     "audit",
     "core",
     "data",
+    "expressivity",
     "generalization",
     "kernels",
     "nets",
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from torchtheory import audit as audit
     from torchtheory import core as core
     from torchtheory import data as data
+    from torchtheory import expressivity as expressivity
     from torchtheory import generalization as generalization
     from torchtheory import kernels as kernels
     from torchtheory import nets as nets

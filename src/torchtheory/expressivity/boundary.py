@@ -1,0 +1,114 @@
+r"""The decision boundary of a classifier on a plane, as exact segments.
+
+On a cell of the arrangement every output is affine, so the points where two classes tie and no
+other is above them form a segment, found by clipping. With one output the classes are its signs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from torchtheory.expressivity.arrangement import Arrangement
+from torchtheory.expressivity.polygons import merge_points
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Segments of a decision boundary.
+
+    Attributes:
+        segments: ``[n, 2, 2]``, both ends in the coordinates of the plane.
+        classes: ``[n, 2]``, the classes that meet; with one output 0 is the positive sign.
+        cells: ``[n]``, the cell each segment lies in.
+    """
+
+    segments: Tensor
+    classes: Tensor
+    cells: Tensor
+
+    @property
+    def length(self) -> float:
+        """Total length in the coordinates of the plane."""
+        return float((self.segments[:, 1] - self.segments[:, 0]).norm(dim=1).sum())
+
+
+def decision_boundary(arrangement: Arrangement) -> Boundary:
+    r"""Where the class changes: :math:`\{x:f_i(x)=f_j(x)\ge f_k(x)\ \forall k\}` for all pairs.
+
+    Time O(corners x classes^2).
+
+    >>> from torch import nn
+    >>> from torchtheory.expressivity.arrangement import plane_arrangement
+    >>> line = nn.Linear(2, 1)
+    >>> line.weight.data, line.bias.data = torch.tensor([[1.0, 0.0]]), torch.tensor([-0.5])
+    >>> decision_boundary(plane_arrangement(line)).segments.tolist()
+    [[[0.5, -1.0], [0.5, 1.0]]]
+    """
+    cell, values = arrangement.corner_values()
+    if values.shape[1] == 1:
+        values = torch.cat([values, torch.zeros_like(values)], 1)
+    c = arrangement.complex
+    corners = torch.as_tensor(c.vertices[c.corners])
+    after = torch.arange(len(corners)) + 1
+    after[torch.as_tensor(c.offsets[1:] - 1)] = torch.as_tensor(c.offsets[:-1])
+    segments, classes, cells = [], [], []
+    for i, j in itertools.combinations(range(values.shape[1]), 2):
+        form = values[:, i] - values[:, j]
+        crossed = ((form >= 0) != (form[after] >= 0)).nonzero()[:, 0]
+        if len(crossed) == 0:
+            continue
+        there = after[crossed]
+        share = (form[crossed] / (form[crossed] - form[there]))[:, None]
+        points = torch.lerp(corners[crossed], corners[there], share)
+        scores = torch.lerp(values[crossed], values[there], share)
+        # a line crosses the outline of a convex cell twice, and these are next to each other
+        ends, their = points.view(-1, 2, 2), scores.view(len(points) // 2, 2, -1)
+        low, high = _clip((their - their[..., i : i + 1]), {i, j})
+        kept = high > low
+        a, b = ends[kept].unbind(1)
+        low, high = low[kept, None], high[kept, None]
+        segments.append(torch.stack([torch.lerp(a, b, low), torch.lerp(a, b, high)], 1))
+        classes.append(torch.tensor([[i, j]]).expand(len(a), 2))
+        cells.append(cell[crossed].view(-1, 2)[kept, 0])
+    if not segments:
+        return Boundary(
+            torch.empty(0, 2, 2, dtype=torch.float64),
+            torch.empty(0, 2, dtype=torch.int64),
+            torch.empty(0, dtype=torch.int64),
+        )
+    return Boundary(torch.cat(segments), torch.cat(classes), torch.cat(cells))
+
+
+def _clip(above: Tensor, tied: set[int]) -> tuple[Tensor, Tensor]:
+    """The part [low, high] of each segment where no other class is above: ``above[n, 2, k]``."""
+    low, high = torch.zeros(len(above)).double(), torch.ones(len(above)).double()
+    for k in set(range(above.shape[2])) - tied:
+        start, end = above[..., k].unbind(1)
+        zero = start / (start - end).masked_fill(start == end, 1.0)
+        low = torch.where((start > 0) & (end <= 0), torch.maximum(low, zero), low)
+        high = torch.where((start <= 0) & (end > 0), torch.minimum(high, zero), high)
+        high = torch.where((start > 0) & (end > 0), -1.0, high)
+    return low, high
+
+
+def connected_parts(boundary: Boundary, snap: float = 1e-9) -> int:
+    """How many connected curves the segments make up.
+
+    >>> square = torch.tensor([[[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 1.0]]])
+    >>> both = Boundary(square, torch.zeros(2, 2), torch.zeros(2))
+    >>> connected_parts(both)
+    1
+    """
+    if len(boundary.segments) == 0:
+        return 0
+    vertex = merge_points(boundary.segments.reshape(-1, 2).numpy(), snap).reshape(-1, 2)
+    n = int(vertex.max()) + 1
+    graph = coo_matrix((np.ones(len(vertex)), (vertex[:, 0], vertex[:, 1])), shape=(n, n))
+    return int(connected_components(graph, directed=False)[0])

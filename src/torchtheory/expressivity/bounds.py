@@ -1,0 +1,156 @@
+r"""How many pieces and regions a network of given widths can have.
+
+Sources: Foundations of Deep Learning, section 4.2.1; Mathematical Aspects of Deep Learning,
+sections 1.3.2, 1.3.3 and 3.7; Deep Learning (notes), section 2.5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.expressivity.hyperplanes import zaslavsky_bound
+from torchtheory.nets.labelled import at_least
+
+
+def most_pieces(hidden: Sequence[int]) -> int:
+    r"""A ReLU network with hidden widths :math:`n_\ell` has at most :math:`\prod_\ell(n_\ell+1)`
+    affine pieces on a line.
+
+    >>> most_pieces([4]), most_pieces([4, 4])
+    (5, 25)
+    """
+    return math.prod(at_least(n, 1, "a width") + 1 for n in hidden)
+
+
+def doubling_bound(hidden: Sequence[int]) -> int:
+    r"""The bound :math:`2^L\prod_{\ell\le L}m_\ell` that comes from counting a ReLU as doubling
+    the pieces and a sum as adding them. Never below :func:`most_pieces`.
+
+    >>> doubling_bound([4]), doubling_bound([4, 4])
+    (8, 64)
+    """
+    return math.prod(2 * at_least(m, 1, "a width") for m in hidden)
+
+
+def even_bound(units: int, depth: int) -> float:
+    r""":math:`(2m/L)^L`: :func:`doubling_bound` at its largest over all widths that sum to
+    :math:`m` (the geometric mean is below the arithmetic one).
+
+    >>> even_bound(8, 2)
+    64.0
+    """
+    return math.pow(2 * at_least(units, 1, "units") / at_least(depth, 1, "depth"), depth)
+
+
+def least_units(pieces: int, depth: int) -> float:
+    r"""Hidden units that ``depth`` hidden layers need for so many pieces on a line.
+
+    From :math:`\prod(n_\ell+1)\ge p`: :math:`\sum_\ell n_\ell\ge L(p^{1/L}-1)`.
+
+    >>> least_units(9, 1), least_units(9, 2)
+    (8.0, 4.0)
+    """
+    at_least(pieces, 1, "pieces")
+    return at_least(depth, 1, "depth") * (math.pow(pieces, 1 / depth) - 1)
+
+
+def most_regions(inputs: int, hidden: Sequence[int]) -> int:
+    r"""Activation regions of a ReLU network: at most
+    :math:`\prod_\ell\sum_{j\le\min(d,n_1,\dots,n_\ell)}\binom{n_\ell}{j}`.
+
+    >>> most_regions(2, [4]), most_regions(2, [4, 4]), most_regions(1, [3, 3])
+    (11, 121, 16)
+    """
+    rank, total = at_least(inputs, 1, "inputs"), 1
+    for n in hidden:
+        rank = min(rank, at_least(n, 1, "a width"))
+        total *= zaslavsky_bound(n, rank)
+    return total
+
+
+def montufar_bound(inputs: int, width: int, depth: int) -> int:
+    r"""Some network with ``depth`` hidden layers of ``width`` units has at least
+    :math:`\lfloor m/n\rfloor^{n(L-1)}\sum_{j\le n}\binom mj` regions, :math:`m\ge n`.
+
+    >>> montufar_bound(2, 4, 2), montufar_bound(2, 4, 3), montufar_bound(1, 3, 2)
+    (44, 176, 12)
+    """
+    at_least(inputs, 1, "inputs"), at_least(depth, 1, "depth")
+    if width < inputs:
+        raise InvalidInput(f"the width {width} must be at least the number of inputs, {inputs}")
+    folds = (width // inputs) ** (inputs * (depth - 1))
+    return int(folds * zaslavsky_bound(width, inputs))
+
+
+@dataclass(frozen=True)
+class RegionBounds:
+    """What is known of the largest number of regions of an architecture.
+
+    Attributes:
+        lower: some weights reach at least this (Montúfar et al.).
+        upper: no weights have more (product of Zaslavsky's counts).
+        power: the coarse upper bound :math:`n^{Ld}` times a constant, here
+            :math:`(\\sum_{j\\le d}\\binom nj)^L`.
+        shallow: the most of one hidden layer with as many units.
+    """
+
+    lower: int
+    upper: int
+    power: int
+    shallow: int
+
+
+def region_bounds(inputs: int, width: int, depth: int) -> RegionBounds:
+    """Bounds for ``depth`` hidden layers of ``width`` units each.
+
+    >>> region_bounds(2, 4, 2)
+    RegionBounds(lower=44, upper=121, power=121, shallow=37)
+    """
+    return RegionBounds(
+        montufar_bound(inputs, width, depth),
+        most_regions(inputs, [width] * depth),
+        zaslavsky_bound(width, inputs) ** depth,
+        zaslavsky_bound(width * depth, inputs),
+    )
+
+
+def curvature_floor(curvature: float, length: float, pieces: int) -> float:
+    r"""No function with ``pieces`` affine pieces is closer than :math:`\kappa\ell^2/(16p^2)` to one
+    whose second derivative is at least :math:`\kappa` on an interval of length :math:`\ell`.
+
+    Reached by :math:`x^2`: :math:`1/(8p^2)` on the unit interval.
+
+    >>> curvature_floor(2.0, 1.0, 1)
+    0.125
+    """
+    return curvature * length**2 / (16 * at_least(pieces, 1, "pieces") ** 2)
+
+
+def sawtooth_floor(teeth: int, pieces: int) -> float:
+    r"""The :math:`L_1` distance on [0, 1] of the sawtooth with :math:`2^p` pieces from any
+    continuous function with that many affine pieces is at least
+    :math:`\tfrac12(2^p-2\cdot\text{pieces})2^{-p-2}`.
+
+    Args:
+        teeth: :math:`p`.
+        pieces: of the approximation.
+
+    >>> sawtooth_floor(6, 16)
+    0.0625
+    """
+    at_least(teeth, 1, "teeth"), at_least(pieces, 1, "pieces")
+    return max(0.0, 0.125 - pieces / math.pow(2.0, teeth + 2))
+
+
+def alternation_floor(points: int, pieces: int) -> float:
+    r"""On :math:`N` points with alternating labels, a threshold of a function with :math:`t`
+    affine pieces has an error of at least :math:`\tfrac12-\tfrac{t+1}{2N}`.
+
+    >>> alternation_floor(16, 5)
+    0.3125
+    """
+    at_least(points, 1, "points"), at_least(pieces, 1, "pieces")
+    return max(0.0, 0.5 - (pieces + 1) / (2 * points))

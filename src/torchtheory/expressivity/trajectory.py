@@ -1,0 +1,75 @@
+r"""How long a curve becomes on its way through a network.
+
+The length of :math:`\Phi\circ\gamma` for a polyline :math:`\gamma` is exact: the image is a
+polyline again, whose corners are the breakpoints of the network along :math:`\gamma`. A smooth
+curve is met by the polylines inscribed in it. A continuous curve need not have a length at all.
+Source: Mathematical Aspects of Deep Learning, section 1.3.3 (Raghu et al.).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.expressivity.pieces import pieces_along
+from torchtheory.nets.feedforward import dense
+from torchtheory.nets.labelled import at_least
+
+Bias = Literal["sigma", "power", "none"]
+
+
+def image_length(model: nn.Module, corners: Tensor) -> float:
+    r"""The length of the image of the polyline through ``corners[m + 1, ...]``.
+
+    >>> fold = nn.ReLU()
+    >>> image_length(fold, torch.tensor([[-1.0], [2.0]]))
+    2.0
+    """
+    values = pieces_along(model, corners).values
+    steps = values.reshape(len(values), -1).diff(dim=0)
+    return float(torch.linalg.vector_norm(steps, dim=1).sum())
+
+
+def circle(corners: int = 200) -> Tensor:
+    """A regular polygon inscribed in the unit circle, closed: ``[corners + 1, 2]``.
+
+    >>> circle(4).shape
+    torch.Size([5, 2])
+    """
+    angle = torch.linspace(0, 2 * math.pi, at_least(corners, 3, "corners") + 1).double()
+    angle[-1] = 0.0
+    return torch.stack([angle.cos(), angle.sin()], 1)
+
+
+def gaussian_network(
+    widths: Sequence[int],
+    sigma: float = 1.0,
+    *,
+    bias: Bias = "sigma",
+    random: RandomSource = None,
+) -> nn.Sequential:
+    r"""A ReLU network with weights :math:`N(0,\sigma^2/n)`, :math:`n` the inputs of a layer.
+
+    The same seed gives the same underlying normal numbers for every :math:`\sigma`.
+
+    Args:
+        bias: the standard deviation of the biases: ``sigma`` for :math:`\sigma` in every layer,
+            ``power`` for :math:`\sigma^\ell` in layer :math:`\ell`, ``none`` for no biases.
+
+    >>> len(gaussian_network([2, 20, 20, 2], 2.0))
+    5
+    """
+    source = as_generator(random)
+    layers: list[nn.Module] = []
+    for number, (n, m) in enumerate(pairwise(widths), start=1):
+        weight = gaussian(m, n, generator=source, dtype=torch.float64) * sigma / math.sqrt(n)
+        size = {"sigma": sigma, "power": sigma**number, "none": 0.0}[bias]
+        offset = size * gaussian(m, generator=source, dtype=torch.float64)
+        layers += [dense(weight, offset), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

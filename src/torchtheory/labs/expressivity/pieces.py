@@ -1,0 +1,352 @@
+"""How many affine pieces a network has along a line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.expressivity.bounds import (
+    curvature_floor,
+    doubling_bound,
+    even_bound,
+    most_pieces,
+)
+from torchtheory.expressivity.folding import sawtooth_network, zigzag_network
+from torchtheory.expressivity.pieces import Pieces, affine_pieces
+from torchtheory.nets.feedforward import dense, mlp
+
+
+@lab(
+    "affine-pieces",
+    room="expressivity",
+    covers=["L-104", "L-105", "L-106", "A-88", "A-94", "X-69"],
+    title="Every piece of a network along a line, counted exactly, and the bounds on their number",
+    full={"networks": 300, "width": 64},
+)
+def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
+    """A ReLU network along a line is piecewise linear; all its breakpoints are found exactly.
+
+    Random networks with one, two and three hidden layers are taken along a line. From the pieces
+    the function is put together again and compared with the network, and their number with the
+    slopes that automatic differentiation finds between the breakpoints. One hidden layer of n
+    units has n + 1 pieces whenever all kinks are on the line; more layers stay below the product of
+    the n + 1, and composed zigzags reach the product of the widths. Counting a ReLU as doubling
+    and a sum as adding gives the coarser bound 2^L times the product; spread evenly over L layers
+    it is largest at an average width of e/2, where real networks have very few pieces.
+    """
+    shallow = [_shallow(run, width) for _ in range(networks)]
+    counted = [affine_pieces(net, -_far(net), _far(net)) for net in shallow]
+    run.claim(
+        ["A-88", "X-69", "L-104"],
+        r"\text{one hidden layer of } n \text{ generic units: exactly } n+1 \text{ pieces}",
+        promised=width + 1,
+        relation="==",
+        measured=[p.count for p in counted],
+        control=Control(
+            "not generic: all units share one kink",
+            affine_pieces(_shallow(run, width, shared=True), -4.0, 4.0).count,
+        ),
+    )
+    hidden = [[width], [width, width], [width, width // 2, width]]
+    deep = [(h, mlp([1, *h, 1], random=run.generator)) for _ in range(networks) for h in hidden]
+    found = [(h, net, affine_pieces(net, -8.0, 8.0)) for h, net in deep]
+    run.claim(
+        ["A-94", "X-69", "L-105"],
+        r"\delta_A\le\prod_\ell(n_\ell+1)\le 2^L\prod_\ell n_\ell",
+        promised=[most_pieces(h) for h, _, _ in found],
+        relation="<=",
+        measured=[p.count for _, _, p in found],
+        control=Control(
+            "units with two kinks each (clamps)",
+            affine_pieces(_shallow(run, width, unit=nn.Hardtanh()), -99.0, 99.0).count,
+            promised=most_pieces([width]),
+        ),
+    )
+    t = run.rand(400)
+    run.claim(
+        ["L-104", "X-69"],
+        r"\text{the pieces put together are the network: largest difference}",
+        promised=0.0,
+        relation="<=",
+        measured=[_difference(p, net, t) for _, net, p in found],
+        tolerance=1e-12,
+        control=Control(
+            "one breakpoint left out",
+            _difference(_without_one(found[0][2]), found[0][1], t),
+        ),
+    )
+    run.claim(
+        ["L-104", "X-69"],
+        r"\#\{\text{changes of } f' \text{ between neighbouring intervals}\}+1"
+        r"\text{, by automatic differentiation}",
+        promised=[p.count for _, _, p in found],
+        relation="==",
+        measured=[_pieces_by_slopes(net, p) for _, net, p in found],
+    )
+    absolute = nn.Sequential(dense(torch.tensor([[1.0], [-1.0]]).double()), nn.ReLU())
+    absolute.append(dense(torch.ones(1, 2).double()))
+    run.claim(
+        "L-104",
+        r"\delta_A(|x|)=2",
+        promised=2,
+        relation="==",
+        measured=affine_pieces(absolute, -1.0, 1.0).count,
+    )
+
+    inner = [(net, p) for _, net, p in found]
+    run.claim(
+        "L-105",
+        r"\delta_A(\rho\circ f)\le2\,\delta_A(f)",
+        promised=[2 * p.count for _, p in inner],
+        relation="<=",
+        measured=[affine_pieces(_centred(net), -8.0, 8.0).count for net, p in inner],
+        control=Control(
+            "a clamp to a small interval instead of a ReLU",
+            affine_pieces(
+                nn.Sequential(zigzag_network([6]), nn.Hardtanh(0.4, 0.6)), 0.0, 1.0
+            ).count,
+            promised=2 * 6,
+        ),
+    )
+    pairs = [(inner[i], inner[i + 1]) for i in range(0, len(inner) - 1, 2)]
+    run.claim(
+        "L-105",
+        r"\delta_A(f+g)\le\delta_A(f)+\delta_A(g)-1",
+        promised=[p.count + q.count - 1 for (_, p), (_, q) in pairs],
+        relation="<=",
+        measured=[affine_pieces(_Sum(a, b), -8.0, 8.0).count for (a, _), (b, _) in pairs],
+    )
+    folds = [[2, 3], [3, 3], [2, 2, 2], [5], [4, 3, 2]]
+    run.claim(
+        "A-94",
+        r"\text{composed zigzags with } n_\ell \text{ units reach } \prod_\ell n_\ell",
+        promised=[math.prod(q) for q in folds],
+        relation="==",
+        measured=[affine_pieces(zigzag_network(q), 0.0, 1.0).count for q in folds],
+    )
+    units = 12
+    best = max(range(1, 2 * units + 1), key=lambda depth: even_bound(units, depth))
+    run.claim(
+        "L-106",
+        r"\arg\max_L(2m/L)^L=2m/e,\quad \max=e^{2m/e}\ \text{(logarithms)}",
+        promised=2 * units / math.e,
+        relation="==",
+        measured=math.log(even_bound(units, best)),
+        tolerance=0.01,
+        reason=f"the largest over whole L is at L = {best}; 2m/e = {2 * units / math.e:.2f}",
+        control=Control("half that depth", math.log(even_bound(units, best // 2))),
+    )
+    thin = [mlp([1, *[1] * best, 1], random=run.generator) for _ in range(4)]
+    run.claim(
+        "L-106",
+        r"\text{at that shape (layers of about one unit) a network has at most }L+1\text{ pieces}",
+        promised=best + 1,
+        relation="<=",
+        measured=[affine_pieces(net, -8.0, 8.0).count for net in thin],
+        control=Control(
+            "as many units, as zigzags of width 2",
+            affine_pieces(zigzag_network([2] * 6), 0.0, 1.0).count,
+        ),
+    )
+    run.table(
+        "bounds",
+        ["hidden layers", "most pieces met", "product of n + 1", "2^L product of n"],
+        [
+            (
+                "-".join(map(str, h)),
+                max(p.count for g, _, p in found if g == h),
+                most_pieces(h),
+                doubling_bound(h),
+            )
+            for h in hidden
+        ],
+        caption=f"{networks} random networks each, on [-8, 8].",
+    )
+    show = next((net, p) for h, net, p in found if len(h) == 3)
+    run.figure(
+        "pieces",
+        lambda axes: _plot(axes, *show),
+        caption="A random network with three hidden layers and every point where it bends.",
+    )
+
+
+@lab(
+    "depth-floor",
+    room="expressivity",
+    covers=["X-64", "A-93"],
+    title="An architecture cannot come closer to a curved function than its pieces allow",
+    full={"steps": 2000, "widths": [2, 4, 8, 16]},
+)
+def depth_floor(run: Run, steps: int = 150, widths: list[int] | None = None) -> None:
+    r"""p affine pieces cannot come closer to x² on [0, 1] than 1/(8p²), whatever the weights.
+
+    The best function with p pieces is written down (the interpolant, lowered by half its error)
+    and its error compared with the floor. Shallow networks are trained on x², their largest error
+    measured on a fine grid and compared with the floor of their architecture, and with the higher
+    floor of the pieces they really use.
+    """
+    sizes = widths or [2, 4, 8]
+    grid = torch.linspace(0, 1, 4097).double()
+    best = []
+    for p in sizes:
+        net = _square_with_pieces(p)
+        assert affine_pieces(net, 0.0, 1.0).count == p
+        best.append(_sup_error(net, grid))
+    run.claim(
+        ["X-64", "A-93"],
+        r"\min_{p\text{ pieces}}\sup_{[0,1]}|x^2-g|=\frac1{8p^2}",
+        promised=[curvature_floor(2.0, 1.0, p) for p in sizes],
+        relation="==",
+        measured=best,
+        tolerance=1e-7,
+        control=Control(
+            "the interpolant itself, not lowered",
+            [_sup_error(_square_with_pieces(p, 0.0), grid)],
+            promised=[curvature_floor(2.0, 1.0, p)],
+        ),
+    )
+    trained = [(n, _fit_square(run, n, steps)) for n in sizes]
+    errors = [_sup_error(net, grid) for _, net in trained]
+    used = [affine_pieces(net, 0.0, 1.0).count for _, net in trained]
+    run.claim(
+        ["X-64", "A-93"],
+        r"\sup|x^2-\Phi|\ge\frac1{8(n+1)^2}\ \text{for one hidden layer of } n \text{ units}",
+        promised=[curvature_floor(2.0, 1.0, n + 1) for n in sizes],
+        relation=">=",
+        measured=errors,
+        control=Control(
+            "tents composed up to four times, against the floor of one layer of eight units",
+            _sup_error(_SquareOfTents(4), grid),
+            promised=curvature_floor(2.0, 1.0, 9),
+        ),
+    )
+    run.claim(
+        "X-64",
+        r"\sup|x^2-\Phi|\ge\frac1{8p^2},\ p\text{ the pieces the trained network has}",
+        promised=[curvature_floor(2.0, 1.0, p) for p in used],
+        relation=">=",
+        measured=errors,
+    )
+    run.table(
+        "trained",
+        ["units", "pieces on [0, 1]", "largest error", "floor of its pieces", "floor of the width"],
+        [
+            (n, p, e, curvature_floor(2.0, 1.0, p), curvature_floor(2.0, 1.0, n + 1))
+            for (n, _), p, e in zip(trained, used, errors, strict=True)
+        ],
+    )
+
+
+def _shallow(
+    run: Run, width: int, *, shared: bool = False, unit: nn.Module | None = None
+) -> nn.Sequential:
+    slopes = run.signs(width, 1) * (0.5 + run.rand(width, 1))
+    kinks = run.randn(width, 1) * (0.0 if shared else 1.0)
+    return nn.Sequential(
+        dense(slopes, -(slopes * kinks)[:, 0]), unit or nn.ReLU(), dense(run.randn(1, width))
+    )
+
+
+def _far(net: nn.Sequential) -> float:
+    layer = net[0]
+    assert isinstance(layer, nn.Linear)
+    return 1.0 + float((layer.bias / layer.weight[:, 0]).detach().abs().max())
+
+
+def _pieces_by_slopes(net: nn.Module, pieces: Pieces) -> int:
+    """Count the changes of the derivative between the middles of neighbouring intervals."""
+    middles = (16 * (pieces.breakpoints[1:] + pieces.breakpoints[:-1]) / 2 - 8)[:, None]
+    _, slopes = torch.func.jvp(net, (middles,), (torch.ones_like(middles),))  # type: ignore[misc]
+    steps = slopes[:, 0].diff().abs()
+    return int((steps > 1e-9 * slopes.abs().max()).sum()) + 1
+
+
+def _difference(pieces: Pieces, net: nn.Module, t: Tensor) -> float:
+    """The largest distance between the pieces and the network on [-8, 8]."""
+    with torch.no_grad():
+        return float((pieces(t) - net(16 * t[:, None] - 8)).abs().max())
+
+
+def _sup_error(net: nn.Module, grid: Tensor) -> float:
+    """The largest distance from x² on a grid."""
+    with torch.no_grad():
+        return float((net(grid[:, None])[:, 0] - grid**2).abs().max())
+
+
+def _without_one(pieces: Pieces) -> Pieces:
+    keep = torch.ones_like(pieces.bends)
+    keep[len(keep) // 2] = False
+    return Pieces(
+        pieces.breakpoints[keep], pieces.values[keep], pieces.bends[keep], pieces.changes[keep]
+    )
+
+
+def _centred(net: nn.Module) -> nn.Module:
+    """ReLU of the network, moved so that 0 is in the middle of its values."""
+    with torch.no_grad():
+        level = net(torch.linspace(-8, 8, 201).double()[:, None]).median().reshape(1)
+    return nn.Sequential(net, dense(torch.ones(1, 1).double(), -level), nn.ReLU())
+
+
+class _Sum(nn.Module):
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.first(x) + self.second(x)
+        return out
+
+
+class _SquareOfTents(nn.Module):
+    r""":math:`x-\sum_{k\le n}4^{-k}h_k(x)`, :math:`h_k` the tent map composed :math:`k` times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.tents = nn.ModuleList(sawtooth_network(k) for k in range(1, times + 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x - sum(h(x) / 4.0**k for k, h in enumerate(self.tents, start=1))
+        return out
+
+
+def _square_with_pieces(p: int, lowered: float = 1.0) -> nn.Sequential:
+    """The interpolant of x² at p + 1 points, lowered by half its error."""
+    knots = torch.arange(p).double() / p
+    slopes = 2 * knots + 1 / p
+    steps = torch.cat([slopes[:1], slopes.diff()])
+    shift = torch.tensor([-lowered / (8 * p * p)]).double()
+    return nn.Sequential(
+        dense(torch.ones(p, 1).double(), -knots), nn.ReLU(), dense(steps[None], shift)
+    )
+
+
+def _fit_square(run: Run, width: int, steps: int) -> nn.Sequential:
+    kinks = run.rand(width)
+    net = nn.Sequential(
+        dense(torch.ones(width, 1).double(), -kinks), nn.ReLU(), dense(run.randn(1, width))
+    )
+    x = torch.linspace(0, 1, 257).double()[:, None]
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.02)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = (net(x) - x**2).pow(2).mean()
+        loss.backward()
+        optimiser.step()
+    return net
+
+
+def _plot(axes: Any, net: nn.Module, pieces: Pieces) -> None:
+    x = 16 * pieces.breakpoints - 8
+    axes.plot(x, pieces.values[:, 0], color=COLOURS[0])
+    axes.plot(16 * pieces.kinks - 8, pieces(pieces.kinks)[:, 0], "o", ms=3.5, color=COLOURS[1])
+    axes.set_xlabel("x")
+    axes.set_ylabel("network")
+    axes.set_title(f"{pieces.count} affine pieces")

@@ -1,0 +1,297 @@
+"""Cells, activation patterns and linear regions, counted in three independent ways."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
+from torchtheory.expressivity.boundary import Boundary, decision_boundary
+from torchtheory.expressivity.bounds import most_regions
+from torchtheory.expressivity.enumeration import enumerate_regions
+from torchtheory.expressivity.folding import montufar_network
+from torchtheory.expressivity.hyperplanes import hyperplane_regions, zaslavsky_bound
+from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.expressivity.regions import activation_pattern
+from torchtheory.nets.dichotomies import cover_count
+from torchtheory.nets.feedforward import dense, mlp
+
+
+@lab(
+    "linear-regions",
+    room="expressivity",
+    covers=["N-35", "N-36", "A-95", "A-96", "X-71"],
+    title="The linear regions of a network, cell by cell, with its exact decision boundary",
+    full={"width": 24, "steps": 1500},
+)
+def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
+    """A ReLU network divides its inputs into convex cells and is affine on each of them.
+
+    One layer is an arrangement of hyperplanes. Its regions are counted by deletion and restriction
+    in rational arithmetic, by linear programming and by cutting polygons: in general position all
+    three agree with Zaslavsky's sum, and special positions have fewer. A trained classifier with
+    two hidden layers is then taken apart: its affine map on every cell is compared with the
+    network, its cells along a line with the pieces along that line. The picture shows every cell
+    and the decision boundary, both exact.
+    """
+    sizes = [(3, 2), (4, 2), (5, 2), (8, 2), (4, 3), (3, 3), (6, 3)]
+    drawn = [(run.randn(m, n), run.randn(m)) for m, n in sizes]
+    run.claim(
+        ["N-36", "A-95", "X-71"],
+        r"m \text{ generic hyperplanes in } \mathbb R^n:\ \sum_{i\le n}\binom mi"
+        r"\text{ regions (deletion and restriction)}",
+        promised=[zaslavsky_bound(m, n) for m, n in sizes],
+        relation="==",
+        measured=[hyperplane_regions(w, b) for w, b in drawn],
+        control=Control(
+            "parallel lines",
+            hyperplane_regions(run.randn(8, 1) * torch.tensor([[1.0, 2.0]]), run.randn(8)),
+            promised=zaslavsky_bound(8, 2),
+        ),
+    )
+    run.claim(
+        "N-36",
+        r"\text{hyperplanes through 0: } 2\sum_{i<n}\binom{m-1}i \text{ regions, Cover's number}",
+        promised=[cover_count(m, n) for m, n in sizes],
+        relation="==",
+        measured=[hyperplane_regions(w, torch.zeros_like(b)) for w, b in drawn],
+        control=Control("not through 0", [hyperplane_regions(w, b) for w, b in drawn]),
+    )
+    small = [(3, 2), (4, 3)]
+    layers = [montufar_network(n, m, 1, random=run.generator) for m, n in small]
+    run.claim(
+        ["A-95", "X-71"],
+        r"\text{the same, listed by linear programming}",
+        promised=[zaslavsky_bound(m, n) for m, n in small],
+        relation="==",
+        measured=[
+            len(enumerate_regions(net, torch.zeros(n), torch.ones(n)))
+            for net, (_, n) in zip(layers, small, strict=True)
+        ],
+    )
+    unit = PlaneSlice.of_the_plane((0, 0), (1, 1))
+    three = plane_arrangement(layers[0], unit)
+    run.claim(
+        ["N-35", "A-95"],
+        r"\text{three generic lines: 7 cells, fewer than the } 2^3 \text{ of the trivial bound}",
+        promised=7,
+        relation="==",
+        measured=[len(three), three.patterns, three.count],
+    )
+    mirrored = nn.Sequential(dense(torch.tensor([[1.0], [-1.0]]).double()), nn.ReLU())
+    ends = activation_pattern(mirrored, torch.tensor([[-1.0], [0.0], [1.0]]))[0]
+    run.claim(
+        "N-35",
+        r"w_1=1,w_2=-1,b=0:\ 3 \text{ patterns, one of them at a single point}",
+        promised=[3, 2],
+        relation="==",
+        measured=[len(ends.unique(dim=0)), affine_pieces(mirrored, -1.0, 1.0).patterns],  # type: ignore[no-untyped-call]
+    )
+
+    x, y = _spirals(run, 150)
+    net = _train(mlp([2, width, width, 1], random=run.generator), x, y, steps)
+    plane = PlaneSlice.of_the_plane((-1.3, -1.3), (1.3, 1.3))
+    found = plane_arrangement(net, plane)
+    boundary = decision_boundary(found)
+    inside, cells = _points_inside(run, found)
+    with torch.no_grad():
+        exact = net(inside)[:, 0]
+    run.claim(
+        ["N-35", "A-96", "X-71"],
+        r"\text{on every cell } f(x)=A_\kappa x+c_\kappa",
+        promised=exact,
+        relation="==",
+        measured=_affine(found, inside, cells),
+        tolerance=1e-9,
+        control=Control(
+            "the map of a neighbouring cell",
+            _affine(found, inside, torch.tensor([found.neighbours(int(c))[0] for c in cells])),
+        ),
+    )
+    other, same_cells = _points_inside(run, found)
+    first, second, middle = (
+        torch.cat(activation_pattern(net, p), 1) for p in (inside, other, (inside + other) / 2)
+    )
+    assert bool((cells == same_cells).all())
+    run.claim(
+        "A-96",
+        r"\text{activation regions are convex: share of midpoints that leave the pattern}",
+        promised=0.0,
+        relation="==",
+        measured=float(((first != middle).any(1) | (second != middle).any(1)).double().mean()),
+        control=Control(
+            "the same class instead of the same pattern", _leaving_share(net, run.randn(2000, 2))
+        ),
+    )
+    dead = copy.deepcopy(net)
+    dead[-1].weight.data *= _first_half(width)  # type: ignore[operator]
+    half = plane_arrangement(dead, plane)
+    run.claim(
+        ["A-96", "X-71"],
+        r"\#\text{activation regions}\ge\#\text{linear regions}",
+        promised=[found.count, half.count],
+        relation=">=",
+        measured=[found.patterns, half.patterns],
+        reason="in the second network half of the last units are not read",
+    )
+    run.claim(
+        ["A-96", "X-71"],
+        r"\text{fewer linear than activation regions where half of the last units are not read}",
+        promised=half.patterns,
+        relation="<",
+        measured=half.count,
+        control=Control("all units are read", found.count, promised=found.patterns),
+    )
+    run.claim(
+        "A-96",
+        r"\#\text{activation regions}\le\prod_\ell\sum_{j\le d}\binom{N_\ell}j",
+        promised=most_regions(2, [width, width]),
+        relation="<=",
+        measured=found.patterns,
+    )
+    heights = [-0.9, -0.31, 0.17, 0.83]
+    run.claim(
+        "X-71",
+        r"\text{cells met by a line} = \text{intervals of constant pattern along it}",
+        promised=[_cells_met(found, h) for h in heights],
+        relation="==",
+        measured=[
+            affine_pieces(
+                net, torch.tensor([-1.3, h]).double(), torch.tensor([1.3, h]).double()
+            ).patterns
+            for h in heights
+        ],
+        control=Control(
+            "another line",
+            [
+                affine_pieces(net, torch.tensor([h, -1.3]), torch.tensor([h, 1.3])).patterns
+                for h in heights
+            ],
+        ),
+    )
+    c = found.complex
+    run.claim(
+        ["X-71", "A-95"],
+        r"V-E+F=1 \text{ and the areas sum to that of the rectangle}",
+        promised=[1.0, 2.6**2],
+        relation="==",
+        measured=[len(c.vertices) - len(c.edges) + len(found), _area(found)],
+        tolerance=1e-9,
+    )
+    run.table(
+        "cells",
+        ["network", "cells", "patterns", "linear regions", "at most", "boundary segments"],
+        [
+            ("three lines", len(three), three.patterns, three.count, 7, ""),
+            (
+                f"2-{width}-{width}-1, trained",
+                len(found),
+                found.patterns,
+                found.count,
+                most_regions(2, [width, width]),
+                len(boundary.segments),
+            ),
+        ],
+    )
+    # a last unit that bends at 0 cuts the cells along the boundary, so that each has one colour
+    coloured = plane_arrangement(nn.Sequential(*net, nn.LeakyReLU(0.5)), plane)
+    run.figure(
+        "cells",
+        lambda axes: _plot(axes, coloured, boundary, x, y, found.count),
+        caption="Every linear region of a trained classifier and its exact decision boundary.",
+        size=(7.2, 7.2),
+    )
+
+
+def _plot(
+    axes: Any, found: Arrangement, boundary: Boundary, x: Tensor, y: Tensor, regions: int
+) -> None:
+    """Cells coloured by the sign of the output, shaded by its size and by the cell."""
+    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.colors import to_rgb
+
+    value = found.values.reshape(-1)
+    shade = 0.2 + 0.45 * torch.tanh(value.abs() / 3) + 0.12 * ((found.hashes % 97).double() / 97)
+    warm, cool = np.array(to_rgb(COLOURS[4])), np.array(to_rgb(COLOURS[0]))
+    colours = [
+        1 - float(s) * (1 - (warm if v >= 0 else cool)) for v, s in zip(value, shade, strict=True)
+    ]
+    axes.add_collection(
+        PolyCollection(
+            list(found.polygons()), facecolors=colours, edgecolors="white", linewidths=0.6
+        )
+    )
+    axes.add_collection(
+        LineCollection(list(boundary.segments.numpy()), colors="black", linewidths=2.2)
+    )
+    for sign, colour in ((1, COLOURS[1]), (-1, COLOURS[0])):
+        here = x[y == sign]
+        axes.plot(here[:, 0], here[:, 1], "o", ms=3, color=colour, mec="white", mew=0.4)
+    axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal", xticks=[], yticks=[])
+    axes.set_title(f"{regions} linear regions, {len(boundary.segments)} boundary segments")
+    axes.grid(False)
+
+
+def _spirals(run: Run, each: int) -> tuple[Tensor, Tensor]:
+    turn = run.rand(each) * 1.35 * math.pi + 0.35 * math.pi
+    radius = turn / (1.8 * math.pi)
+    arm = torch.stack([radius * turn.cos(), radius * turn.sin()], 1)
+    x = torch.cat([arm, -arm]) + 0.02 * run.randn(2 * each, 2)
+    return x, torch.cat([torch.ones(each), -torch.ones(each)]).double()
+
+
+def _train(net: nn.Sequential, x: Tensor, y: Tensor, steps: int) -> nn.Sequential:
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.02)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        nn.functional.softplus(-y * net(x)[:, 0]).mean().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return net
+
+
+def _points_inside(run: Run, found: Arrangement) -> tuple[Tensor, Tensor]:
+    """A random point inside every cell: a random mean of its corners."""
+    points = []
+    for corners in found.polygons():
+        weight = -torch.log(1 - run.rand(len(corners)))
+        points.append((weight / weight.sum()) @ torch.as_tensor(corners))
+    return torch.stack(points), torch.arange(len(found))
+
+
+def _affine(found: Arrangement, points: Tensor, cells: Tensor) -> Tensor:
+    step = points - found.centres[cells]
+    return found.values[cells, 0] + (found.gradients[cells, :, 0] * step).sum(1)
+
+
+def _leaving_share(net: nn.Module, points: Tensor) -> float:
+    """How often the midpoint of two points of one class is of the other."""
+    with torch.no_grad():
+        first, second = points.chunk(2)
+        a, b, c = (net(p)[:, 0] >= 0 for p in (first, second, (first + second) / 2))
+    return float((c != a)[a == b].double().mean())
+
+
+def _first_half(width: int) -> Tensor:
+    return (torch.arange(width) < width // 2).double()
+
+
+def _cells_met(found: Arrangement, height: float) -> int:
+    """Cells with corners on both sides of a horizontal line."""
+    return sum(bool(p[:, 1].min() < height < p[:, 1].max()) for p in found.polygons())
+
+
+def _area(found: Arrangement) -> float:
+    total = 0.0
+    for p in found.polygons():
+        a, b = p, np.roll(p, -1, 0)
+        total += abs(float((a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum())) / 2
+    return total

@@ -1,0 +1,353 @@
+"""Telgarsky's sawtooth: 2^k pieces from k layers of two units, and what shallow networks miss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.expressivity.bounds import (
+    alternation_floor,
+    least_units,
+    most_pieces,
+    sawtooth_floor,
+)
+from torchtheory.expressivity.folding import sawtooth_network, zigzag_network
+from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.nets.feedforward import dense, mlp
+
+
+@lab(
+    "sawtooth",
+    room="expressivity",
+    covers=["A-89", "L-107", "S-42", "S-43", "X-74"],
+    title="The tent map composed k times has exactly 2ᵏ affine pieces",
+    errata=["sawtooth-number-of-spikes"],
+    full={"times": 14},
+)
+def sawtooth(run: Run, times: int = 8) -> None:
+    """Two units make a tent; composing it doubles the pieces, adding units only adds some.
+
+    The pieces of the composed tent on [0, 1] are counted exactly, its values at the dyadic points
+    compared with 0 and 1 (they are exact in floating point), its integral with 1/2. The same
+    function as one hidden layer needs a unit for every piece: the number of units that any depth
+    needs for K^L pieces is compared with the zigzags that reach it.
+    """
+    sizes = range(1, times + 1)
+    nets = {k: sawtooth_network(k) for k in sizes}
+    found = {k: affine_pieces(net, 0.0, 1.0) for k, net in nets.items()}
+    run.claim(
+        ["A-89", "L-107", "S-43"],
+        r"\text{pieces of } h^{\circ k} \text{ on } [0,1] = 2^k",
+        promised=[2**k for k in sizes],
+        relation="==",
+        measured=[found[k].count for k in sizes],
+        control=Control(
+            "a tent that only reaches 1/2 does not fold [0, 1] onto itself",
+            [affine_pieces(_low_tent(k), 0.0, 1.0).count for k in sizes],
+        ),
+    )
+    run.claim(
+        "L-107",
+        r"2^p+2 \text{ pieces on } \mathbb R \text{ with the tent that is 0 outside } [0,1]",
+        promised=[2**k + 2 for k in range(1, 7)],
+        relation="==",
+        measured=[
+            affine_pieces(sawtooth_network(k, clipped=True), -1.0, 2.0).count for k in range(1, 7)
+        ],
+    )
+    long = 50
+    grid = torch.arange(0, 2**12 + 1).double() / 2**12
+    index = (torch.randint(0, 2**long, (500,), generator=run.generator)).double()
+    run.claim(
+        ["A-89", "L-107", "S-43"],
+        r"h^{\circ k}(i/2^k) = i \bmod 2\ \text{ exactly, } k\le50",
+        promised=torch.cat([index % 2, torch.arange(2**12 + 1).double() % 2]),
+        relation="==",
+        measured=torch.cat(
+            [
+                sawtooth_network(long)((index / 2.0**long)[:, None])[:, 0],
+                sawtooth_network(12)(grid[:, None])[:, 0],
+            ]
+        ).detach(),
+    )
+    x = run.rand(300)
+    folded = (2.0 ** (times - 1) * x) % 1.0
+    run.claim(
+        ["L-107", "S-43"],
+        r"h^{\circ k}(x) = h(\mathrm{frac}(2^{k-1}x))",
+        promised=(1 - (2 * folded - 1).abs()),
+        relation="==",
+        measured=nets[times](x[:, None])[:, 0].detach(),
+        tolerance=1e-12,
+    )
+    run.claim(
+        ["L-107", "S-43"],
+        r"\int_0^1 h^{\circ k} = \tfrac12",
+        promised=0.5,
+        relation="==",
+        measured=[_integral(p.breakpoints, p.values[:, 0]) for p in found.values()],
+        tolerance=1e-14,
+    )
+    t = torch.linspace(-2, 3, 1001).double()
+    tent = torch.relu(1 - (2 * t - 1).abs())
+    inner = nets[1]
+    run.claim(
+        "S-42",
+        r"\rho(2\rho(x)-4\rho(x-\tfrac12)) = m(x) \text{ on } [0,1],\ 0 \text{ outside}",
+        promised=tent,
+        relation="==",
+        measured=torch.relu(inner(t[:, None]))[:, 0].detach(),
+        tolerance=1e-15,
+        control=Control("without the outer ReLU", inner(t[:, None])[:, 0].detach()),
+    )
+    spikes = [int((p.values[:, 0] == 1).sum()) for p in found.values()]
+    run.erratum(
+        "sawtooth-number-of-spikes",
+        r"\text{spikes of } h^{\circ n} = 2^n",
+        promised=[2**k for k in sizes],
+        relation="==",
+        measured=spikes,
+    )
+    cases = (
+        [(2, 4, d) for d in (1, 2, 4)] + [(3, 2, d) for d in (1, 2)] + [(2, 6, d) for d in (2, 3)]
+    )
+    folds = [[k ** (length // depth)] * depth for k, length, depth in cases]
+    run.claim(
+        "X-74",
+        r"t_q\circ\dots\circ t_q \text{ with } q=K^{L/\tilde L},\ \tilde L \text{ times, has }"
+        r" K^L \text{ pieces}",
+        promised=[k**length for k, length, _ in cases],
+        relation="==",
+        measured=[affine_pieces(zigzag_network(q), 0.0, 1.0).count for q in folds],
+    )
+    run.claim(
+        "X-74",
+        r"\text{units used by } t_K\circ\dots\circ t_K = KL \ge \tilde L(K^{L/\tilde L}-1)",
+        promised=[least_units(k**length, depth) for k, length, depth in cases],
+        relation=">=",
+        measured=[_units(zigzag_network(q)) for q in folds],
+        control=Control(
+            "more layers than the bound counts: K^L pieces from L layers, judged as one",
+            _units(zigzag_network([2] * 6)),
+            promised=least_units(2**6, 1),
+        ),
+    )
+    run.table(
+        "sizes",
+        ["k", "pieces", "units, composed", "least units, one hidden layer"],
+        [(k, found[k].count, _units(nets[k]), least_units(2**k, 1)) for k in sizes],
+    )
+    run.figure(
+        "sawtooth",
+        lambda axes: _plot(axes, found),
+        caption="The tent map composed one, two, three and five times.",
+        grid=(1, 4),
+        size=(11, 2.6),
+    )
+
+
+@lab(
+    "telgarsky-separation",
+    room="expressivity",
+    covers=["L-108", "X-68", "S-44", "S-45"],
+    title="Few pieces cannot follow many teeth: Telgarsky's lower bounds, certified",
+    errata=["telgarsky-hidden-layers", "telgarsky-width-condition"],
+    full={"networks": 40, "steps": 400},
+)
+def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
+    """A function with few affine pieces crosses 1/2 rarely, so it misses most teeth of a sawtooth.
+
+    The L₁ distance of trained shallow networks to the sawtooth is computed exactly (the absolute
+    difference is itself a piecewise linear network, whose pieces are integrated one by one) and
+    compared with the bound that their own number of pieces certifies; so is their error on points
+    with alternating labels. The composed tent has no error at all.
+    """
+    p = 6
+    target = sawtooth_network(p)
+    trained = [_fit(run, target, [4], steps) for _ in range(networks)]
+    trained += [_fit(run, target, [2, 2], steps) for _ in range(networks)]
+    pieces = [affine_pieces(net, 0.0, 1.0).count for net in trained]
+    distances = [_distance(target, net) for net in trained]
+    run.claim(
+        ["L-108", "X-68"],
+        r"\|\Delta^{p}-g\|_{L_1}\ge\tfrac12[2^p-2\delta_A(g)]2^{-p-2}",
+        promised=[sawtooth_floor(p, n) for n in pieces],
+        relation=">=",
+        measured=distances,
+        control=Control(
+            "g as deep as the target, judged as if it had 9 pieces",
+            _distance(target, sawtooth_network(p)),
+            promised=sawtooth_floor(p, 9),
+        ),
+    )
+    run.claim(
+        "L-108",
+        r"L=2:\ \int|\Delta^6-g|\ge\tfrac1{32} \text{ for every } g \text{ with at most 4 units in"
+        r" at most 2 layers}",
+        promised=1 / 32,
+        relation=">=",
+        measured=distances,
+    )
+    run.claim(
+        "X-68",
+        r"\|g_m-h\|_{L_1}\ge\tfrac18-\tfrac{p+1}{2^{m+2}}",
+        promised=[1 / 8 - (n + 1) / 2 ** (p + 2) for n in pieces],
+        relation=">=",
+        measured=distances,
+    )
+    half = nn.Sequential(dense(torch.zeros(1, 1).double(), torch.full((1,), 0.5).double()))
+    run.claim(
+        "L-108",
+        r"\int_0^1|\Delta^6-\tfrac12| = \tfrac14",
+        promised=0.25,
+        relation="==",
+        measured=_distance(target, half),
+        tolerance=1e-14,
+    )
+    run.claim(
+        ["S-44", "X-68"],
+        r"R(m^{(n)}) = 0 \text{ on its own } 2^n \text{ points}",
+        promised=0.0,
+        relation="==",
+        measured=[_error(sawtooth_network(n), n) for n in range(1, 15)],
+        control=Control("the constant 1/2", [_error(half, n) for n in range(1, 15)]),
+    )
+    errors = [_error(net, p) for net in trained]
+    run.claim(
+        "S-45",
+        r"R(g)\ge\tfrac12-\tfrac{t+1}{2N},\quad t \text{ the pieces of } g",
+        promised=[alternation_floor(2**p, n) for n in pieces],
+        relation=">=",
+        measured=errors,
+        control=Control(
+            "the sawtooth of 12 units, judged as one hidden layer of 12",
+            _error(target, p),
+            promised=alternation_floor(2**p, most_pieces([12])),
+        ),
+    )
+    best = [_best_error(16, t) for t in (2, 5, 9)]
+    run.claim(
+        "S-45",
+        r"\text{the best classifier with } t+1 \text{ intervals has error at least the floor}",
+        promised=[alternation_floor(16, t) for t in (2, 5, 9)],
+        relation=">=",
+        measured=best,
+        reason="found by dynamic programming over all ways to place the intervals",
+    )
+    k = 4
+    layers = nn.Sequential(*[m for _ in range(k) for m in (sawtooth_network(1), nn.ReLU())])
+    run.erratum(
+        "telgarsky-hidden-layers",
+        r"m^{(4)} \text{ as tents one after the other has } 2^k \text{ hidden layers}",
+        promised=2**k,
+        relation="==",
+        measured=sum(isinstance(m, nn.ReLU) for m in layers.modules()),
+    )
+    run.erratum(
+        "telgarsky-width-condition",
+        r"k=3,\ l=1,\ w=8<2^{(8-3)/1-1}:\ R\ge\tfrac12-\tfrac1{3\cdot2^{k-1}}",
+        promised=0.5 - 1 / (3 * 4),
+        relation=">=",
+        measured=_error(zigzag_network([8]), 3),
+    )
+    run.table(
+        "trained",
+        ["hidden layers", "pieces", "L₁ distance", "certified", "error", "certified error"],
+        [
+            (
+                "4" if i < networks else "2-2",
+                n,
+                d,
+                sawtooth_floor(p, n),
+                e,
+                alternation_floor(2**p, n),
+            )
+            for i, (n, d, e) in enumerate(zip(pieces, distances, errors, strict=True))
+        ],
+        caption="Trained on the sawtooth with 64 pieces.",
+    )
+
+
+class _Distance(nn.Module):
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.abs(self.first(x) - self.second(x))
+
+
+def _distance(first: nn.Module, second: nn.Module) -> float:
+    """The L₁ distance on [0, 1], exactly: every piece of |f - g| is integrated."""
+    pieces = affine_pieces(_Distance(first, second), 0.0, 1.0)
+    return _integral(pieces.breakpoints, pieces.values[:, 0])
+
+
+def _integral(t: Tensor, y: Tensor) -> float:
+    return float(torch.trapezoid(y, t))
+
+
+def _low_tent(times: int) -> nn.Sequential:
+    one = nn.Sequential(
+        dense(torch.ones(2, 1).double(), torch.tensor([0.0, -0.5]).double()),
+        nn.ReLU(),
+        dense(torch.tensor([[1.0, -2.0]]).double()),
+    )
+    return nn.Sequential(*[one] * times)
+
+
+def _units(net: nn.Sequential) -> int:
+    layers = [m for m in net if isinstance(m, nn.Linear)]
+    return sum(m.out_features for m in layers[:-1])
+
+
+def _fit(run: Run, target: nn.Module, hidden: list[int], steps: int) -> nn.Sequential:
+    net = mlp([1, *hidden, 1], random=run.generator)
+    x = torch.linspace(0, 1, 513).double()[:, None]
+    with torch.no_grad():
+        y = target(x)
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.03)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        (net(x) - y).pow(2).mean().backward()
+        optimiser.step()
+    return net
+
+
+def _error(net: nn.Module, n: int) -> float:
+    """The share of the points i/2^n with label i mod 2 that the threshold at 1/2 has wrong."""
+    i = torch.arange(2**n).double()
+    with torch.no_grad():
+        predicted = net((i / 2**n)[:, None])[:, 0] >= 0.5
+    return float((predicted != (i % 2 == 1)).double().mean())
+
+
+def _best_error(points: int, pieces: int) -> float:
+    """Least error on alternating labels of a classifier with at most ``pieces + 1`` intervals."""
+    # best[j][c]: fewest mistakes so far with j changes, the class now c
+    big = points + 1
+    best = [[0 if j == 0 else big] * 2 for j in range(pieces + 1)]
+    for i in range(points):
+        new = [[big, big] for _ in best]
+        for j in range(pieces + 1):
+            for c in (0, 1):
+                stay = best[j][c]
+                change = best[j - 1][1 - c] if j else big
+                new[j][c] = min(stay, change) + int(c != i % 2)
+        best = new
+    return min(map(min, best)) / points
+
+
+def _plot(axes: Any, found: dict[int, Any]) -> None:
+    for panel, k in zip(axes[0], (1, 2, 3, 5), strict=True):
+        p = found[k]
+        panel.plot(p.breakpoints, p.values[:, 0], color=COLOURS[0], lw=1.3)
+        panel.plot(p.kinks, p(p.kinks)[:, 0], "o", ms=3, color=COLOURS[1])
+        panel.set_title(f"k = {k}: {p.count} pieces")
+        panel.set_xlabel("x")
