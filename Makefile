@@ -26,7 +26,7 @@ labs: $(READY)  ## every lab in its quick preset, with a page over all of them
 
 clean:  ## remove what make and the tools made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	rm -rf torchtheory-runs torchtheory-audit
+	rm -rf torchtheory-runs torchtheory-audit torchtheory-comparison
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## this list

@@ -361,7 +361,8 @@ def test_audit_of_a_users_model(call: Call) -> None:
     data = outcome.json
     assert data["title"] == "zz_cli_models:make"
     assert {f["name"] for f in data["findings"]} >= {"risk", "curvature", "lipschitz"}
-    assert {p.name for p in Path("o").iterdir()} == {"report.html", "audit.json", "figures"}
+    written = {p.name for p in Path("o").iterdir()}
+    assert written == {"report.html", "report.md", "audit.json", "figures"}
     assert json.loads(Path("o/audit.json").read_text("utf-8")) == data
     text = call(*MODEL, "--only", "layers", "--only", "margins", "--out", "o")
     assert text.code == 0
@@ -373,7 +374,8 @@ def test_audit_of_a_users_model(call: Call) -> None:
 def test_audit_of_the_example_keeps_the_limit(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchtheory.audit.example.EPOCHS", 1)
     data = call("audit", "--only", "layers", "--limit", "50", "--json").json
-    assert data["facts"]["samples"] == "50 train, 50 test"
+    assert data["facts"]["samples"] == "1,348 train, 449 test"
+    assert data["facts"]["sub-sampled"].startswith("50 of 1348 train samples, drawn at random")
 
 
 def test_audit_exit_code_one(call: Call) -> None:
@@ -391,9 +393,13 @@ def test_audit_exit_code_one(call: Call) -> None:
     ("arguments", "arrays", "sentence"),
     [
         (["--data", "none.npz"], {}, "there is no file none.npz"),
-        (["--data", "x" * 5000], {}, "cannot read"),
+        (["--data", "x" * 5000 + ".npz"], {}, "cannot read"),
         (["--data", "corrupted.npz"], {}, "not a readable .npz file"),
-        (["--data", "weights.safetensors"], {}, "must be an .npz file"),
+        (["--data", "weights.safetensors"], {}, "and weights.safetensors is none of them"),
+        (["--budget", "soon"], {}, "a time must be positive, such as '90s'"),
+        (["--memory", "much"], {}, "memory must be a number of bytes"),
+        (["--learning-rate", "-1"], {}, "learning_rate must be a positive number"),
+        (["--output", "scores"], {}, "no output 'scores'"),
         ([], {"x_train": np.zeros((40, 7), np.float32)}, "test inputs"),
         ([], {"x_train": np.zeros((39, 3))}, "the train data has 39 inputs but 40 targets"),
         ([], {"x_test": np.full((9, 3), np.nan)}, "the test inputs contain NaN or infinity"),
@@ -503,3 +509,16 @@ def test_ctrl_c_as_a_process(tmp_path: Path) -> None:
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130
     assert (out, err) == ("", "torchtheory: interrupted; what was finished before is kept\n")
+
+
+def test_compare_two_checkpoints(call: Call) -> None:
+    write_problem()
+    for seed, out in (("0", "before"), ("1", "after")):
+        call(*MODEL, "--only", "risk", "--only", "layers", "--seed", seed, "--out", out)
+    outcome = call("compare", "before", "after/audit.json", "--out", "c", "--json")
+    assert outcome.code == 0, outcome.err
+    assert {q["name"] for q in outcome.json["quantities"]} >= {"test-error", "parameters"}
+    written = {p.name for p in Path("c").iterdir()}
+    assert written == {"comparison.html", "comparison.md", "comparison.json"}
+    assert "report: c" in call("compare", "before", "after", "--out", "c").out
+    assert "no-such" in refused(call("compare", "before", "no-such"))

@@ -175,7 +175,7 @@ def test_any_model(name: str) -> None:
     assert [f.name for f in found.findings] == list(findings())
     assert found.violated == []
     for f in found.findings:
-        assert f.claims or f.tables
+        assert f.claims or f.tables or f.quantities
         for c in f.claims:
             assert "could not be computed" not in c.reason, (f.name, c.reason)
             if c.verdict is Verdict.NOT_APPLICABLE:
@@ -354,7 +354,7 @@ def test_flat_and_inexact_losses_have_a_reason() -> None:
 def test_the_limit_is_kept_and_noted() -> None:
     net, train, test = case("mlp")
     found = tt.audit(net, train, test, limit=15, only=["risk"])
-    assert found.facts["samples"] == "15 train, 15 test"
+    assert found.facts["samples"] == "40 train, 20 test"
     assert "15 of 40 train samples" in found.facts["sub-sampled"]
 
 
@@ -371,7 +371,7 @@ def test_save_writes_its_files_and_keeps_all_others(tmp_path: Path) -> None:
         assert {name: (tmp_path / name).read_text() for name in mine} == mine
         written = {p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()}
         figures = {f["file"] for g in found.to_json()["findings"] for f in g["figures"]}
-        assert written == {*mine, "report.html", "audit.json", *figures}
+        assert written == {*mine, "report.html", "report.md", "audit.json", *figures}
         assert figures
     assert page.read_text("utf-8").lower().startswith("<!doctype html")
 
@@ -423,7 +423,8 @@ def test_a_finding_of_ones_own() -> None:
     net, train, _ = case("mlp")
     net[4].bias.data[1] = -100  # type: ignore[index,operator,union-attr]
     found = tt.audit(net, train, only=["zz-dead-units"])
-    assert found.summary == ["1 outputs never fire."]
+    violated = "Units that never fire: what theory promises is not what was measured."
+    assert found.summary == [violated, "1 outputs never fire."]
     assert len(found.violated) == 1
     assert "zz-dead-units" in findings()
 

@@ -184,8 +184,8 @@ def test_shared_parameters() -> None:
 @pytest.mark.parametrize(
     ("function", "error", "sentence"),
     [
-        (lambda x: (x, x), UnsupportedModel, "returns tuple; wrap it"),
-        (lambda x: {"logits": x}, UnsupportedModel, "returns dict"),
+        (lambda x: {"a": x, "b": x}, UnsupportedModel, "no output 'logits'; it returns 'a', 'b'"),
+        (lambda x: ("text", x), UnsupportedModel, "returns str; wrap it"),
         (lambda x: x.sum(), ShapeMismatch, r"an output of shape \[\]"),
         (lambda x: x.sum(0), ShapeMismatch, "first dimension must be the samples"),
         (lambda x: x / 0, NonFinite, "outputs contain NaN or infinity on finite inputs"),

@@ -211,7 +211,7 @@ class Words(Ragged):
         (Ragged(), InvalidInput, "reading the train data raised RuntimeError: stack expects"),
         (DataLoader(Ragged(), batch_size=1), ShapeMismatch, "do not fit together"),
         (Raising(), InvalidInput, "raised OSError: the disk is gone"),
-        (DataLoader(Words(), batch_size=2), InvalidType, "must yield pairs"),
+        (DataLoader(Words(), batch_size=2), InvalidType, "they need inputs and one of labels"),
         (TensorDataset(X), InvalidType, "must yield pairs"),
         (TensorDataset(X[:0], Y[:0]), EmptyData, "the train data is empty"),
     ],

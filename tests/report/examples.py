@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.figure import Figure
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.lab import Lab
+from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Control, CounterExample, Record, Table
 from torchtheory.core.run import Run
 
@@ -170,6 +171,9 @@ class Finding(Record):
     section: str = "Capacity"
     cost: str = "forward"
     seconds: float = 0.25
+    quantities: list[Quantity] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
 
 
 def audit(*, hostile: bool = False) -> Any:
@@ -186,13 +190,19 @@ def audit(*, hostile: bool = False) -> Any:
             tables=content.tables,
             figures=content.figures,
             notes=content.notes,
+            quantities=[
+                Quantity("share", "share" + text, 0.25, 0.2, 0.3, "two errors" + text, "1" + text)
+            ],
+            warnings=["A quarter of the units is dead." + text],
+            advice=["Lower the learning rate." + text],
         )
         for section in ("Capacity", "Signal propagation", "Capacity")
         for title in ("Units that never fire", r"The loss is $\beta$-smooth")
     ]
     return SimpleNamespace(
         title="What theory says about MLP" + text,
-        summary=["The certificate is 0.113." + text],
+        summary=["A quarter of the units is dead." + text, "The certificate is 0.113." + text],
+        warnings=["A quarter of the units is dead." + text],
         facts={"model" + text: "MLP" + text, "parameters": "26,122"},
         findings=findings,
     )

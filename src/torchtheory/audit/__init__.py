@@ -1,6 +1,8 @@
 """The audit room: what theory says about a user's own network.
 
-The module itself can be called: ``tt.audit(model, train, test)``.
+The module itself can be called: ``tt.audit(model, train, test)``. ``tt.audit.track`` follows
+quantities while a network is trained, and ``tt.audit.compare`` says what changed between two
+audits.
 """
 
 from __future__ import annotations
@@ -9,10 +11,24 @@ import sys
 import types
 from typing import Any
 
+from torchtheory.audit.tracking import Tracker, Tracking, track, tracked
 from torchtheory.core.audit import Audit, audit
+from torchtheory.core.comparison import Comparison, compare
 from torchtheory.core.finding import FindingRecord, finding, findings
 
-__all__ = ["Audit", "FindingRecord", "audit", "finding", "findings"]
+__all__ = [
+    "Audit",
+    "Comparison",
+    "FindingRecord",
+    "Tracker",
+    "Tracking",
+    "audit",
+    "compare",
+    "finding",
+    "findings",
+    "track",
+    "tracked",
+]
 
 
 class _CallableModule(types.ModuleType):

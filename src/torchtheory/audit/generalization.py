@@ -9,10 +9,17 @@ import torch
 
 from torchtheory.audit.hypotheses import classification, deterministic
 from torchtheory.core.finding import FindingRecord, finding
-from torchtheory.core.intervals import Interval, clopper_pearson, hoeffding_radius, mean_interval
+from torchtheory.core.intervals import (
+    Interval,
+    clopper_pearson,
+    hoeffding_radius,
+    mean_interval,
+    median_interval,
+)
 from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.core.samples import Samples
+from torchtheory.training.risks import sample_losses
 
 
 @finding(
@@ -65,6 +72,7 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
         caption=f"Intervals at {record.confidence:.0%}. They need data the model did not choose "
         "its weights by, so there is none for the training data.",
     )
+    _risk_quantities(problem, record, intervals)
     statement = r"|\hat R_S(f) - R(f)| \le \sqrt{\log(2/\delta) / (2n)}"
     record.not_applicable(
         "M-29",
@@ -84,7 +92,8 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
     record.headline(
         f"It misclassifies {train.estimate:.2%} of the training and {test.estimate:.2%} of the "
         f"test data; with {record.confidence:.0%} confidence the true error lies between "
-        f"{test.low:.2%} and {test.high:.2%}."
+        f"{test.low:.2%} and {test.high:.2%}.",
+        3,
     )
     record.figure(
         "risk",
@@ -92,6 +101,32 @@ def _classification_risk(problem: Problem, record: FindingRecord) -> None:
         caption="Error rates. The bars are what the test data says about new samples.",
         size=(5, 2.2),
     )
+
+
+def _risk_quantities(
+    problem: Problem, record: FindingRecord, intervals: dict[str, Interval]
+) -> None:
+    train = intervals["train"].estimate
+    record.quantity("train-error", "error rate on the training data", train)
+    record.quantity("train-loss", "mean loss on the training data", problem.risk(problem.train))
+    if problem.test is None:
+        return
+    test = intervals["test"]
+    record.quantity("test-error", "error rate on new data", test)
+    record.quantity(
+        "gap", "error rate on new data minus that on the training data", test.estimate - train,
+        low=test.low - train, high=test.high - train, basis=f"{record.confidence:.4g} {test.test}",
+    )  # fmt: skip
+    if len(problem.test) > 1:
+        losses = mean_interval(sample_losses(problem, problem.test), record.confidence)
+        record.quantity("test-loss", "mean loss on new data", losses)
+    frequent = torch.mode(problem.train.y.flatten()).values
+    trivial = float((problem.test.y.flatten() != frequent).double().mean())
+    if test.low > trivial > 0:
+        record.warning(
+            "The network is worse than always naming the most frequent class of the training data: "
+            f"it errs on {test.estimate:.1%} of the test data, that rule on {trivial:.1%}.",
+        )
 
 
 def _halves_agree(record: FindingRecord, wrong: torch.Tensor, delta: float, statement: str) -> None:
@@ -160,7 +195,18 @@ def _regression_risk(problem: Problem, record: FindingRecord) -> None:
         r"|\hat R_S(f) - R(f)| \le (b - a) \sqrt{\log(2/\delta) / (2n)}",
         "the squared loss is unbounded, and the inequality needs losses in an interval [a, b]",
     )
-    record.headline("; ".join(f"{r[0]} mean squared error {r[2]:.4g}" for r in rows) + ".")
+    for name, samples in (("train", problem.train), ("test", problem.test)):
+        if samples is None:
+            continue
+        residuals = _squared_residuals(problem, samples)
+        valid = name == "test" and len(residuals) > 1
+        words = "new data" if name == "test" else "the training data"
+        record.quantity(
+            f"{name}-error",
+            f"mean squared error on {words}",
+            mean_interval(residuals, record.confidence) if valid else float(residuals.mean()),
+        )
+    record.headline("; ".join(f"{r[0]} mean squared error {r[2]:.4g}" for r in rows) + ".", 3)
 
 
 def _squared_residuals(problem: Problem, samples: Samples) -> torch.Tensor:
@@ -207,13 +253,20 @@ def margins(problem: Problem, record: FindingRecord) -> None:
         rows,
         caption="Margin: the output of the true class minus the largest other output.",
     )
+    for name, margin in found.items():
+        record.quantity(
+            f"{name}-median-margin",
+            f"median margin on the {name} data",
+            median_interval(margin.cpu(), record.confidence),
+        )
     values = {k: v.cpu().numpy() for k, v in found.items()}
     record.figure(
         "margins", lambda ax: _plot_margins(ax, values), caption="Margins; below zero is an error."
     )
     record.headline(
         f"The smallest training margin is {rows[0][1]:.3g} and the median {rows[0][4]:.3g} "
-        "(in units of the outputs)."
+        "(in units of the outputs).",
+        0,
     )
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchtheory.audit.hypotheses import deterministic, has_parameters, initial_weights
+from torchtheory.audit.hypotheses import (
+    deterministic,
+    differentiable,
+    has_parameters,
+    initial_weights,
+    one_input,
+)
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.finding import FindingRecord, finding
@@ -33,7 +41,7 @@ ROWS = 1000
     title="Spectrum of the tangent kernel and what it predicts for training",
     cost="gradient",
     covers=["A-55", "A-56"],
-    needs=[has_parameters, deterministic],
+    needs=[has_parameters, deterministic, differentiable],
 )
 def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     """Eigenvalues of the kernel at these weights, and of the loss of the linearised network."""
@@ -53,6 +61,7 @@ def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     modes = _Modes(square, slopes, metric)
     _tables(problem, samples, record, kernel, values, modes)
     _decrease(problem, samples, record, square, slopes)
+    _quantities(record, kernel, slopes, metric, values, modes)
     record.figure(
         "spectrum",
         lambda axes: _plot(axes, values, modes),
@@ -65,11 +74,57 @@ def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     record.headline(
         f"The tangent kernel of {n} training samples has {modes.effective_rank(values):.3g} "
         f"effective directions of {len(values)}; gradient descent on the network linearised here "
-        f"is stable up to a step of {2 / modes.largest:.3g} and then needs about {slow:.3g} steps "
-        "for nine tenths of the error that is left."
+        f"is stable up to a step of {2 / modes.largest:.3g} and "
+        + (
+            f"then needs about {slow:.3g} steps for nine tenths of the error that is left."
+            if math.isfinite(slow)
+            else "never removes nine tenths of the error that is left: it has no direction for it."
+        )
         if modes.largest > 0
         else "The loss is flat in the outputs here: the linearised network has nothing to learn."
     )
+
+
+def _quantities(
+    record: FindingRecord,
+    kernel: Tensor,
+    slopes: Tensor,
+    metric: Tensor,
+    values: Tensor,
+    modes: _Modes,
+) -> None:
+    """What two audits are compared by; the ranges are those of the halves of the samples."""
+    n = len(kernel)
+    halves = []
+    for part in (slice(0, n // 2), slice(n // 2, n)):
+        rows = kernel[part, part].permute(0, 2, 1, 3)
+        size = rows.shape[0] * rows.shape[1]
+        if size:
+            square = rows.reshape(size, size)
+            spectrum = torch.linalg.eigvalsh(square).flip(0).clamp_min(0)
+            halves.append((spectrum, _Modes(square, slopes[part], metric[part]), square))
+    ranges = {"basis": "the halves of the samples, each for itself"}
+
+    def between(value: float, others: list[float]) -> dict[str, Any]:
+        every = [value, *others]
+        return {"low": min(every), "high": max(every), **ranges}
+
+    scale = float(values[0]) / n
+    record.quantity(
+        "kernel-scale", "largest eigenvalue of the tangent kernel, a sample", scale,
+        **between(scale, [float(v[0]) / (len(v) / kernel.shape[2]) for v, _, _ in halves]),
+    )  # fmt: skip
+    if modes.largest > 0:
+        limits = [2 / m.largest for _, m, _ in halves if m.largest > 0]
+        record.quantity(
+            "linearised-step-limit", "largest stable step of the linearised network",
+            2 / modes.largest, **between(2 / modes.largest, limits),
+        )  # fmt: skip
+    share = float(modes.share[min(9, len(modes.share) - 1)])
+    record.quantity(
+        "fast-share", "share of the remaining error in the ten fastest directions", share,
+        **between(share, [float(m.share[min(9, len(m.share) - 1)]) for _, m, _ in halves]),
+    )  # fmt: skip
 
 
 class _Modes:
@@ -108,7 +163,8 @@ class _Modes:
         """Steps, at half the largest stable one, until the slowest direction needed is learnt."""
         needed = int((self.share < share).sum())
         value = float(self.values[min(needed, len(self.values) - 1)])
-        return self.largest / value if value > 0 else float("inf")
+        rounding = len(self.values) * torch.finfo(self.values.dtype).eps * self.largest
+        return self.largest / value if value > rounding else math.inf
 
     @staticmethod
     def effective_rank(values: Tensor) -> float:
@@ -119,17 +175,15 @@ def _some(problem: Problem, record: FindingRecord) -> Samples:
     """As many training samples as give the allowed number of rows, drawn at random."""
     train = problem.train
     classes = problem.outputs(train.first(1))[0].numel()
-    count = min(len(train), ROWS // classes)
-    if count < 1:
+    if classes > ROWS:
         raise UnsupportedModel(
             f"a sample has {classes} outputs, and kernels of more than {ROWS} rows are not made"
         )
-    if count == len(train):
-        return train
-    chosen = torch.randperm(len(train), generator=record.generator)[:count].sort().values
-    record.note(f"Kernel of {count} of the {len(train)} training samples, drawn at random.")
-    where = chosen.to(train.x.device)
-    return Samples(train.x[where], train.y[where])
+    # a backward pass for each output of each sample, in twice the precision
+    count = min(ROWS // classes, max(2, problem.affordable(6 * (classes + 1), share=0.2)))
+    if count < len(train):
+        record.note(f"Kernel of {count} of the {len(train)} training samples, drawn at random.")
+    return train.some(count, record.generator)
 
 
 def _kernel(problem: Problem, samples: Samples, only: list[str] | None = None) -> Tensor:
@@ -233,14 +287,20 @@ def _decrease(
         record.not_applicable(["A-55", "A-56"], statement, "the gradient of the loss vanishes here")
         return
     scale = max(1.0, float(flatten(problem.parameters).norm()))
-    step = torch.finfo(dtype).eps ** (1 / 3) * scale / length
+    longest = torch.finfo(dtype).eps ** (1 / 3) * scale / length
 
-    def loss(sign: float) -> float:
-        moved = {k: p + sign * step * direction[k] for k, p in problem.parameters.items()}
-        with torch.no_grad():
-            return float(problem.objective(samples)(moved))
+    def fall(step: float) -> float:
+        """Of the loss along its gradient, from two values of it."""
+        losses = []
+        for sign in (1.0, -1.0):
+            moved = {k: p + sign * step * direction[k] for k, p in problem.parameters.items()}
+            with torch.no_grad():
+                losses.append(float(problem.objective(samples)(moved)))
+        return (losses[0] - losses[1]) / (2 * step)
 
-    measured = (loss(1.0) - loss(-1.0)) / (2 * step)
+    # a long step crosses kinks of the network, a short one drowns in rounding: where two agree
+    found = [fall(longest * shorter) for shorter in (1.0, 0.1, 0.01, 0.001)]
+    measured = min(pairwise(found), key=lambda pair: abs(pair[0] - pair[1]))[1]
     names = [k for k in problem.parameters if k in trainable]
     largest = max(names, key=lambda k: float(direction[k].norm()))
     rest = [k for k in names if k != largest]
@@ -279,7 +339,7 @@ def _plot(axes: Any, values: Tensor, modes: _Modes) -> None:
     title="How far training left the linear regime around its start",
     cost="gradient",
     covers=["A-61", "M-15"],
-    needs=[initial_weights, has_parameters, deterministic],
+    needs=[initial_weights, has_parameters, deterministic, differentiable, one_input],
 )
 def laziness(problem: Problem, record: FindingRecord) -> None:
     """Movement of the parameters, drift of the kernel, and distance to the linearised network."""
@@ -312,6 +372,14 @@ def laziness(problem: Problem, record: FindingRecord) -> None:
         caption="Parameters that moved most, relative to their initial norm"
         + (" (infinite: it began at 0)." if any(v == float("inf") for _, v in moved) else "."),
     )
+    record.quantity(
+        "parameter-movement", "relative movement of the parameters", found.relative_movement
+    )
+    record.quantity("kernel-drift", "relative drift of the tangent kernel", found.kernel_drift)
+    record.quantity(
+        "linearisation-gap", "share of the outputs' change the linearised network misses",
+        found.relative_gap,
+    )  # fmt: skip
     lazy = found.relative_gap < 0.1 and found.kernel_drift < 0.1
     record.headline(
         f"Training was {'lazy' if lazy else 'not lazy'}: the parameters moved by "

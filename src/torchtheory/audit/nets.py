@@ -32,8 +32,10 @@ def layers(problem: Problem, record: FindingRecord) -> None:
         rows,
         caption="Modules that own parameters; a shared parameter is listed at each owner.",
     )
-    n = len(problem.train)
+    n = problem.train.population
     total = problem.function.count
+    record.quantity("parameters", "parameters", total)
+    record.quantity("parameters-per-sample", "parameters for each training sample", total / n)
     record.headline(
         f"The network has {total:,} parameters, {total / n:.3g} for each of the {n:,} training "
         f"samples."
@@ -94,7 +96,8 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
     if exponent > 0:
         record.headline(
             f"At least 10^{math.floor(exponent)} other parameter vectors compute exactly this "
-            "function (permuted hidden units)."
+            "function (permuted hidden units).",
+            0,
         )
 
 

@@ -1,15 +1,22 @@
-"""Findings about the loss around the solution: its curvature."""
+"""Findings about the loss around the solution: its curvature, and the step it allows."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from torchtheory.audit.hypotheses import deterministic, has_parameters
+from torchtheory.audit.hypotheses import deterministic, differentiable, has_parameters
+from torchtheory.core.budget import time_left
+from torchtheory.core.cost import seconds_taken
 from torchtheory.core.eigenvalues import EigenResult, top_eigenpairs
-from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, NonFinite, OutOfTime, UnsupportedModel
+from torchtheory.core.estimate import Estimate
+from torchtheory.core.figure import COLOURS
 from torchtheory.core.finding import FindingRecord, finding
+from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
@@ -17,8 +24,19 @@ from torchtheory.core.samples import Samples
 from torchtheory.core.trace import trace
 from torchtheory.optimization.curvature import gradient, hessian_operator
 
-#: Curvature is that of the mean loss over at most this many training samples.
-SAMPLES = 2048
+#: Curvature is that of the mean loss over at most this many training samples, and at least
+#: ``FEWEST`` where time is short.
+SAMPLES, FEWEST = 2048, 16
+
+#: Products with the Hessian that the largest eigenvalue, the trace and their checks take, and what
+#: one costs in forward passes.
+PRODUCTS, PASSES = 80, 10
+
+#: Vectors of the parameters' size that are held at once.
+VECTORS = 48
+
+#: Steps of gradient descent that are tried with the user's learning rate.
+STEPS = 20
 
 
 @finding(
@@ -27,59 +45,144 @@ SAMPLES = 2048
     title="Top Hessian eigenvalue, trace and the largest stable step",
     cost="curvature",
     covers=["L-125"],
-    needs=[has_parameters, deterministic],
+    needs=[has_parameters, deterministic, differentiable],
 )
 def curvature(problem: Problem, record: FindingRecord) -> None:
     """Lanczos and Hutch++ on the Hessian of the training loss, checked by loss values alone."""
-    problem = problem.in_double_if_possible()
-    samples = problem.train.first(SAMPLES)
-    if len(samples) < len(problem.train):
-        record.note(f"Curvature of the mean loss over the first {SAMPLES} training samples.")
+    problem = _precise(problem)
+    samples, others = _affordable(problem, record)
     hessian = hessian_operator(problem, samples)
-    size = hessian.shape[0]
+    top = _sharpest(hessian, record)
+    sharpness, residual = float(top.values[0]), float(top.residuals[0])
+    total = _trace(hessian, record)
+    slope = float(gradient(problem, samples).norm())
+    unseen = _on_other_samples(problem, others, top.vectors[:, 0])
+    record.quantity(
+        "sharpness", "largest eigenvalue of the Hessian, λ", sharpness,
+        error=residual, basis="residual of Lanczos, for these samples",
+        unit="loss per squared weight",
+    )  # fmt: skip
+    if unseen is not None:
+        record.quantity(
+            "sharpness-unseen", "curvature in the same direction on other samples", unseen
+        )
+    if total is not None:
+        record.quantity("hessian-trace", "trace of the Hessian", total)
+        record.quantity(
+            "mean-curvature", "mean eigenvalue, trace / parameters",
+            total.value / hessian.shape[0], error=2 * total.standard_error / hessian.shape[0],
+            basis="two standard errors",
+        )  # fmt: skip
+    record.quantity("gradient-norm", "norm of the gradient", slope)
+    if sharpness <= 0:
+        record.not_applicable(
+            "L-125", r"\eta < 2/\lambda_{\max}", "no direction of positive curvature was found"
+        )
+        return
+    record.quantity(
+        "step-limit", "largest stable step of gradient descent, 2 / λ", 2 / sharpness,
+        low=2 / (sharpness + residual),
+        high=2 / max(sharpness - residual, 1e-300),
+        basis="residual of Lanczos, for these samples",
+    )  # fmt: skip
+    _step_limit(problem, record, top, samples)
+    record.headline(
+        f"The loss curves by {sharpness:.3g} in its sharpest direction: gradient descent with a "
+        f"step above {2 / sharpness:.3g} is unstable here.",
+        2,
+    )
+    if problem.learning_rate is None:
+        record.advise(
+            f"Keep the learning rate of plain gradient descent below {2 / sharpness:.3g} near "
+            "these weights; with heavy-ball momentum β the limit is (1 + β) times that."
+        )
+    else:
+        _try_learning_rate(problem, record, samples, sharpness, problem.learning_rate)
+
+
+def _precise(problem: Problem) -> Problem:
+    """In double precision, where so many vectors of that size fit into the memory."""
+    if problem.function.count * 8 * VECTORS > problem.memory:
+        return problem
+    return problem.in_double_if_possible()
+
+
+def _affordable(problem: Problem, record: FindingRecord) -> tuple[Samples, Samples]:
+    """As many training samples as the time allows the products to be made with, and others."""
+    train = problem.train
+    count = min(SAMPLES, len(train), max(FEWEST, problem.affordable(PASSES * PRODUCTS)))
+    order = torch.randperm(len(train), generator=record.generator)
+    if count < len(train):
+        record.note(
+            f"Curvature of the mean loss over {count} of the {len(train)} training samples, drawn "
+            "at random; a larger budget takes more."
+        )
+    return train.at(order[:count].sort().values), train.at(order[count : 2 * count])
+
+
+def _sharpest(hessian: LinearOperator, record: FindingRecord) -> EigenResult:
     try:
-        top = top_eigenpairs(hessian, 1, tolerance=1e-4, generator=record.generator)
-    except NonFinite:
+        return top_eigenpairs(
+            hessian,
+            1,
+            tolerance=1e-4 if hessian.dtype == torch.float64 else 1e-3,
+            max_iterations=_products(hessian, 0.5),
+            generator=record.generator,
+        )
+    except (NonFinite, OutOfTime):
         raise
     except InvalidInput as error:
         raise UnsupportedModel(
             "second derivatives taken in two orders differ: a layer's double backward is wrong "
             "in torch (that of weight_norm is), or the loss is flat up to rounding"
         ) from error
-    total = trace(hessian, samples=min(size, 45), generator=record.generator)
-    sharpness, residual = float(top.values[0]), float(top.residuals[0])
-    slope = float(gradient(problem, samples).norm())
-    record.table(
-        "curvature",
-        ("quantity", "value", "error bar"),
-        [
-            ("largest eigenvalue", sharpness, residual),
-            ("trace", total.value, 2 * total.standard_error),
-            ("mean eigenvalue (trace / parameters)", total.value / size, None),
-            ("gradient norm", slope, None),
-            ("largest stable step of gradient descent, 2 / λ", _limit(sharpness), None),
-        ],
-        caption="Of the mean training loss at the given weights. Error bars: the residual "
-        "norm, and two standard errors.",
+
+
+def _products(hessian: LinearOperator, share: float) -> int:
+    """How many products fit into a share of the time left, at most 300."""
+    if time_left() == math.inf:
+        return 300
+    direction = torch.ones(hessian.shape[1], dtype=hessian.dtype, device=hessian.device)
+    seconds = seconds_taken(lambda: hessian @ direction)
+    return max(1, min(300, int(share * time_left() / max(seconds, 1e-9))))
+
+
+def _trace(hessian: LinearOperator, record: FindingRecord) -> Estimate | None:
+    """By as many products as the rest of the time allows; None where it allows too few."""
+    size = hessian.shape[0]
+    if size <= 45:
+        return trace(hessian, samples=size, generator=record.generator)
+    large = size > 1_000_000
+    count = min(45, _products(hessian, 0.6))
+    if count < 6:
+        record.note("There was no time for the trace of the Hessian.")
+        return None
+    return trace(
+        hessian,
+        samples=count,
+        method="hutchinson" if large else "hutch++",
+        generator=record.generator,
     )
-    if sharpness <= 0:
-        record.not_applicable(
-            "L-125", r"\eta < 2/\lambda_{\max}", "no direction of positive curvature was found"
-        )
-        return
-    _step_limit(problem, record, top, samples)
-    record.headline(
-        f"The loss curves by {sharpness:.3g} in its sharpest direction: gradient descent with a "
-        f"step above {2 / sharpness:.3g} is unstable here."
-    )
+
+
+def _on_other_samples(problem: Problem, others: Samples, direction: Tensor) -> Estimate | None:
+    """Curvature along the eigenvector for samples that did not choose it, where there are any."""
+    if len(others) < FEWEST:
+        return None
+    parts = [others.at(part) for part in torch.chunk(torch.arange(len(others)), 8)]
+    values = [direction @ (hessian_operator(problem, part) @ direction) for part in parts]
+    return Estimate.of(torch.stack(values))
 
 
 def _step_limit(
     problem: Problem, record: FindingRecord, top: EigenResult, samples: Samples
 ) -> None:
     """Along the top eigenvector one step multiplies a small displacement by |1 - step * λ|."""
+    problem = problem.in_double_if_possible()  # two gradients, so the memory is no matter
+    vector = top.vectors[:, 0].to(problem.function.reference().dtype)
+    samples = samples.in_precision(vector.dtype)
     sharpness = float(top.values[0])
-    direction = unflatten(top.vectors[:, 0], problem.parameters)
+    direction = unflatten(vector, problem.parameters)
     scale = max(1.0, float(flatten(problem.parameters).norm()))
     finest = torch.finfo(flatten(problem.parameters).dtype).eps
     # small enough that hardly any ReLU changes its side, large against rounding
@@ -87,7 +190,7 @@ def _step_limit(
 
     def slope(sign: float) -> float:
         moved = {k: p + sign * displacement * direction[k] for k, p in problem.parameters.items()}
-        return float(gradient(problem, samples, parameters=moved) @ top.vectors[:, 0])
+        return float(gradient(problem, samples, parameters=moved) @ vector)
 
     measured = (slope(+1.0) - slope(-1.0)) / (2 * displacement)
 
@@ -107,5 +210,74 @@ def _step_limit(
     )
 
 
-def _limit(sharpness: float) -> float | None:
-    return 2 / sharpness if sharpness > 0 else None
+def _try_learning_rate(
+    problem: Problem, record: FindingRecord, samples: Samples, sharpness: float, rate: float
+) -> None:
+    """Some steps of gradient descent from these weights, and the same at half the limit.
+
+    A step past the limit need not diverge: where the sharpest direction flattens on the way, the
+    loss stays near the edge of stability. So the losses decide, not the limit alone.
+    """
+    limit = 2 / sharpness
+    ours = _descend(problem, samples, rate)
+    gentle = _descend(problem, samples, limit / 2)
+    record.quantity("step-over-limit", "learning rate over the stability limit", rate / limit)
+    record.quantity(
+        "loss-after-steps", f"loss after {STEPS} steps of this rate over the loss now",
+        ours[-1] / ours[0] if ours[0] > 0 else math.nan,
+    )  # fmt: skip
+    record.figure(
+        "steps",
+        lambda ax: _plot_steps(ax, ours, gentle, rate, limit),
+        caption=f"Loss along {STEPS} steps of full gradient descent from these weights, tried on "
+        "a copy.",
+        size=(5, 2.8),
+    )
+    worse = not ours[-1] <= ours[0]
+    if rate > limit and worse:
+        record.warning(
+            f"The learning rate {rate:g} is {rate / limit:.3g} times the stability limit 2/λ = "
+            f"{limit:.3g} at these weights: {STEPS} steps of gradient descent take the loss from "
+            f"{ours[0]:.3g} to {ours[-1]:.3g}.",
+            advice=f"Lower the learning rate below {limit:.3g}, or warm up to it from there.",
+        )
+    elif rate > limit:
+        record.headline(
+            f"The learning rate {rate:g} is {rate / limit:.3g} times the stability limit "
+            f"{limit:.3g}, but {STEPS} steps did not raise the loss: training moves along the edge "
+            "of stability.",
+            2,
+        )
+    else:
+        record.headline(
+            f"The learning rate {rate:g} is {rate / limit:.2g} of the stability limit {limit:.3g}.",
+            2,
+        )
+
+
+def _descend(problem: Problem, samples: Samples, rate: float) -> list[float]:
+    """The losses along gradient descent, until they are no longer finite."""
+    point = dict(problem.parameters)
+    losses = []
+    for _ in range(STEPS + 1):
+        with torch.no_grad():
+            total = sum(
+                float(problem.loss(problem.function(point, x), y)) * len(x)
+                for x, y in samples.chunks(problem.chunk)
+            )
+        losses.append(total / len(samples))
+        if not math.isfinite(losses[-1]):
+            break
+        step = unflatten(gradient(problem, samples, parameters=point), point)
+        point = {k: p - rate * step[k] for k, p in point.items()}
+    return losses
+
+
+def _plot_steps(ax: Any, ours: list[float], gentle: list[float], rate: float, limit: float) -> None:
+    for losses, step, colour in ((ours, rate, COLOURS[1]), (gentle, limit / 2, COLOURS[0])):
+        seen = [min(v, 1e30) for v in losses if math.isfinite(v)]
+        ax.plot(range(len(seen)), seen, "o-", color=colour, markersize=3, label=f"step {step:.3g}")
+    if min(ours + gentle) > 0:
+        ax.set_yscale("log")
+    ax.set(xlabel="step", ylabel="loss")
+    ax.legend()

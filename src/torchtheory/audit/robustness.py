@@ -12,10 +12,12 @@ from torchtheory.audit.hypotheses import (
     chain,
     classification,
     deterministic,
+    differentiable,
     floating_inputs,
     has_parameters,
 )
 from torchtheory.core.finding import FindingRecord, finding
+from torchtheory.core.intervals import median_interval
 from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.core.samples import Samples
@@ -35,7 +37,7 @@ ROUNDING = 1e-3
     title="Layer norms and the Lipschitz constant",
     cost="gradient",
     covers=["L-016"],
-    needs=[has_parameters, deterministic, floating_inputs, chain],
+    needs=[has_parameters, deterministic, floating_inputs, chain, differentiable],
 )
 def lipschitz(problem: Problem, record: FindingRecord) -> None:
     """The product of the layers' Lipschitz constants against the largest Jacobian norm found."""
@@ -65,6 +67,15 @@ def lipschitz(problem: Problem, record: FindingRecord) -> None:
         reason=f"largest spectral norm of the Jacobian at {len(points)} points: training samples "
         "and random points between pairs of them",
         control=_uncounted_layer(problem, points[norms.argmax()][None], product, largest),
+    )
+    record.quantity(
+        "lipschitz-product", "product of the layers' Lipschitz constants", product,
+        low=largest, high=product, basis="the true constant: at least the largest amplification",
+    )  # fmt: skip
+    record.quantity(
+        "median-amplification",
+        "median amplification at the points tried",
+        median_interval(norms.cpu(), record.confidence),
     )
     values = norms.cpu().numpy()
     record.figure(
@@ -125,7 +136,7 @@ def _plot(ax: Any, values: Any, product: float) -> None:
     title="How far an input must move to change its class",
     cost="gradient",
     covers=["D-08", "L-016"],
-    needs=[classification, has_parameters, deterministic, floating_inputs, chain],
+    needs=[classification, has_parameters, deterministic, floating_inputs, chain, differentiable],
 )
 def certified_radius(problem: Problem, record: FindingRecord) -> None:
     """The perturbation that the margin excludes against the smallest one that a search finds."""
@@ -161,6 +172,16 @@ def certified_radius(problem: Problem, record: FindingRecord) -> None:
         "times the smallest perturbation found",
     )
     size = float(distances.median())
+    record.quantity(
+        "boundary-distance",
+        "median smallest perturbation found that changes the class",
+        median_interval(distances.cpu(), record.confidence),
+    )
+    record.quantity(
+        "certified-radius",
+        "median certified radius",
+        median_interval(radii.cpu(), record.confidence),
+    )
     _tabulate_radii(record, name, radii, distances)
     record.headline(
         f"A perturbation of Euclidean length {size:.3g} is enough to change the class of half of "

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import UnknownName
+from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.core.krylov import SymmetricSpace, default_subspace, find_extremal, lanczos
 from torchtheory.core.linear_operators import (
     LinearOperator,
@@ -53,6 +53,7 @@ def top_eigenpairs(
     tolerance: float = 1e-6,
     max_iterations: int = 1000,
     subspace: int | None = None,
+    start: Tensor | None = None,
     generator: RandomSource = None,
 ) -> EigenResult:
     r"""Extremal eigenpairs $Av = \lambda v$ of a symmetric operator, by thick-restart Lanczos.
@@ -78,6 +79,8 @@ def top_eigenpairs(
         max_iterations: Largest number of products with $A$ (at least one subspace is built).
         subspace: Vectors kept in memory, more than $k$; by default at least $\max(2k + 10, 30)$,
             and up to 128 where that is at most 64 MB.
+        start: A vector near the one wanted, such as that of a similar operator. A little of a
+            random direction is mixed in: what is orthogonal to the start would stay unseen.
         generator: Seed or generator of the start vectors.
 
     Cost: `iterations + k` products, $O(n s)$ each for orthogonalisation, memory $O(n s)$ with $s$
@@ -111,6 +114,11 @@ def top_eigenpairs(
     subspace = max(subspace, k + 2)
 
     space = SymmetricSpace(A, subspace, as_generator(generator, A.device))
+    if start is not None:
+        if start.shape != (n,) or not bool(torch.isfinite(start).all()) or not bool(start.any()):
+            raise InvalidInput(f"start must be a vector of {n} finite numbers that are not all 0")
+        mixed = start.to(space.V) / start.norm().to(space.V) + 0.1 * space.V[0]
+        space.V[0] = mixed / mixed.norm()
     wanted = find_extremal(space, ends, tolerance, max_iterations)
     vectors, _ = torch.linalg.qr(space.ritz_vectors(wanted))
     values, vectors, residuals = _rayleigh_ritz(A, vectors)

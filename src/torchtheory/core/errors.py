@@ -46,8 +46,16 @@ class FileProblem(TorchTheoryError, ValueError):
     """A file is missing, unreadable or refused for safety."""
 
 
+class MissingPackage(TorchTheoryError, ImportError):
+    """An optional package is not installed."""
+
+
 class NotConverged(TorchTheoryError, RuntimeError):
     """An iteration ended before it reached its tolerance."""
+
+
+class OutOfTime(TorchTheoryError, RuntimeError):
+    """The time that was given for something is used up."""
 
 
 class UnknownName(InvalidInput):

@@ -74,6 +74,31 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     )
 
 
+def median_interval(samples: Samples, confidence: float = 0.95) -> Interval:
+    r"""Exact interval for the median of any continuous distribution, from order statistics.
+
+    The number of observations below the median is :math:`\mathrm{Bin}(n, 1/2)`, so the median lies
+    in :math:`[x_{(k)}, x_{(n-k+1)}]` with probability at least the confidence for the largest
+    :math:`k` with :math:`P(\mathrm{Bin}(n,1/2) < k) \le \alpha/2`. Too few observations give an
+    unbounded interval.
+
+    >>> i = median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    >>> i.estimate, i.low, i.high            # 2 / 64 < 0.05
+    (3.5, 1.0, 6.0)
+    """
+    _check_confidence(confidence)
+    x = np.sort(np.asarray(samples, dtype=np.float64).ravel())
+    if len(x) == 0:
+        raise EmptyData("a median needs at least one observation")
+    if np.isnan(x).any():
+        raise NonFinite("the observations contain NaN")
+    k = int(special.bdtrik((1 - confidence) / 2, len(x), 0.5)) + 1
+    while k > 0 and special.bdtr(k - 1, len(x), 0.5) > (1 - confidence) / 2:
+        k -= 1
+    low, high = (float(x[k - 1]), float(x[-k])) if k > 0 else (-math.inf, math.inf)
+    return Interval(float(np.median(x)), low, high, confidence, len(x), "order statistics")
+
+
 def hoeffding_radius(n: int, delta: float, low: float = 0.0, high: float = 1.0) -> float:
     r"""Half-width of the two-sided Hoeffding interval.
 

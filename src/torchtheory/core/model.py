@@ -2,8 +2,10 @@ r"""The functional view of a model: parameters in, outputs out, and the module l
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from torchtheory.core.budget import check_time
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -20,6 +23,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
+from torchtheory.core.rows import Rows
 
 Parameters = dict[str, Tensor]
 
@@ -27,13 +31,20 @@ Initial = nn.Module | Mapping[str, Tensor]
 """A point of parameter space: parameters by name, a state dict, or a module of the same shape."""
 
 
+#: Note on an exception that comes out of a model's forward pass.
+RAISED_BY_MODEL = "raised by the model's forward pass"
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put every sub-module in evaluation mode, and back to what each was afterwards.
 
     Attributes that the model sets while it runs (a cached activation, a weight that a hook
-    recomputes) are put back as well, and so are the parameters of a module used under two names,
-    which ``torch.func.functional_call`` leaves replaced.
+    recomputes) are put back as well, and lists, dictionaries and sets that it fills. So are the
+    parameters of a module used under two names, which ``torch.func.functional_call`` leaves
+    replaced.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     >>> with evaluation_mode(net):
@@ -44,6 +55,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """
     modes = [(module, module.training) for module in model.modules()]
     attributes = [dict(vars(module)) for module, _ in modes]
+    filled = [
+        (value, value.copy())
+        for own in attributes
+        for name, value in own.items()
+        if name not in _OF_EVERY_MODULE and isinstance(value, list | dict | set)
+    ]
     tensors: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (own, dict(own))
         for module, _ in modes
@@ -66,6 +83,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
                 del vars(module)[name]
             vars(module).update(before)
             module.training = mode
+        for container, contents in filled:
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(contents)
         for own, kept in tensors:
             own.update(kept)
 
@@ -85,9 +105,15 @@ def global_randomness_kept() -> Iterator[None]:
 class PureFunction:
     r"""A module as a function :math:`f(\theta, x)` of its parameters and its input.
 
-    The parameters are detached views of the module's own (no copy); buffers are copied once, so
-    that a forward pass which writes to them writes to the copy. The module is run in evaluation
-    mode and keeps its mode, buffers, gradients, hooks and ``requires_grad``.
+    The parameters are detached views of the module's own (no copy); buffers are copied for every
+    call, so that a forward pass which writes to them changes neither the module nor the function.
+    The module is run in evaluation mode and keeps its mode, buffers, gradients, hooks and
+    ``requires_grad``.
+
+    Args:
+        model: the module.
+        rows: the inputs, for a model that takes several: ``x`` then holds the numbers of rows.
+        output: which part of a tuple or mapping of outputs to take; see :func:`one_output`.
 
     >>> net = nn.Linear(3, 1)
     >>> f = PureFunction(net)
@@ -96,7 +122,9 @@ class PureFunction:
     True
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self, model: nn.Module, *, rows: Rows | None = None, output: int | str | None = None
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -109,25 +137,38 @@ class PureFunction:
                     f"{name} is on the meta device, which holds no values; load the weights first"
                 )
         self.model = model
+        self.rows = rows
+        self.output = output
         self.parameters: Parameters = {k: p.detach() for k, p in model.named_parameters()}
         self.buffers = {k: b.detach().clone() for k, b in model.named_buffers()}
 
     def __call__(self, parameters: Parameters, x: Tensor) -> Tensor:
-        # a copy of the input: the model's first layer may write to it
-        arguments = (x.clone(),)
+        return one_output(self.call(parameters, x), self.output)
+
+    def call(self, parameters: Parameters, x: Tensor) -> object:
+        """What the model returns, whatever it is."""
+        check_time()
+        if self.rows is None:
+            # a copy of the input: the model's first layer may write to it
+            arguments: tuple[Any, ...] = (x.clone(),)
+            named: dict[str, Any] = {}
+        else:
+            arguments, named = self.rows.arguments(self.model, x, self.reference())
+        # copies, made inside whatever derivative is being taken: the model may write to them
+        buffers = {k: b.clone() for k, b in self.buffers.items()}
         with evaluation_mode(self.model):
-            outputs = torch.func.functional_call(
-                self.model, {**self.buffers, **parameters}, arguments
-            )
-        if not isinstance(outputs, Tensor):
-            raise UnsupportedModel(
-                f"the model returns {type(outputs).__name__}; wrap it so that it returns one tensor"
-            )
+            try:
+                outputs: object = torch.func.functional_call(
+                    self.model, {**buffers, **parameters}, arguments, named
+                )
+            except Exception as error:
+                error.add_note(RAISED_BY_MODEL)
+                raise
         return outputs
 
     def in_precision(self, dtype: torch.dtype) -> PureFunction:
         """The same function with floating parameters and buffers in another precision."""
-        other = PureFunction(self.model)
+        other = copy.copy(self)
         other.parameters = {k: _cast(p, dtype) for k, p in self.parameters.items()}
         other.buffers = {k: _cast(b, dtype) for k, b in self.buffers.items()}
         return other
@@ -151,8 +192,74 @@ class PureFunction:
         return torch.empty(0)
 
 
+def one_output(outputs: object, which: int | str | None = None) -> Tensor:
+    """The tensor that a model's outputs are about.
+
+    Args:
+        outputs: a tensor, or a tuple, list or mapping of some.
+        which: position or key of the part that is meant.
+
+    >>> one_output({"logits": torch.zeros(1), "hidden": torch.ones(2)}, "logits")
+    tensor([0.])
+    """
+    part: object = outputs
+    if which is not None:
+        known = parts_of(outputs)
+        if which not in known:
+            raise UnsupportedModel(
+                f"the model has no output {which!r}; it returns "
+                + (", ".join(map(repr, known)) if known else type(outputs).__name__)
+            )
+        part = known[which]
+    if isinstance(part, Tensor):
+        return part
+    raise UnsupportedModel(
+        f"the model returns {type(part).__name__}; wrap it so that it returns one tensor"
+    )
+
+
+def main_output(outputs: object) -> int | str | None:
+    """Which part of several outputs is most likely meant, or None for one tensor.
+
+    The first of a tuple or list; the entry ``logits`` of a mapping or dataclass, or its only
+    tensor.
+
+    >>> main_output((torch.zeros(1), None)), main_output({"logits": torch.zeros(1), "h": None})
+    (0, 'logits')
+    """
+    known = parts_of(outputs)
+    tensors = [k for k, v in known.items() if isinstance(v, Tensor)]
+    if isinstance(outputs, tuple | list) or not known:
+        return 0 if known else None
+    return "logits" if "logits" in tensors or len(tensors) != 1 else tensors[0]
+
+
+def parts_of(outputs: object) -> dict[Any, object]:
+    """Parts of a mapping or dataclass by name, of a tuple or list by position; else empty."""
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
+        return {f.name: getattr(outputs, f.name) for f in dataclasses.fields(outputs)}
+    return dict(enumerate(outputs)) if isinstance(outputs, tuple | list) else {}
+
+
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """All tensors among the arguments or results of a function, lists and tuples entered."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+
+
+def as_leaves(parameters: Parameters) -> Parameters:
+    """The same values as leaves of a graph of their own, which gradients can be taken in."""
+    own = {k: p.detach() for k, p in parameters.items()}
+    return {k: p.requires_grad_() if p.is_floating_point() else p for k, p in own.items()}
 
 
 def flatten(parameters: Parameters) -> Tensor:

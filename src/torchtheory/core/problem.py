@@ -7,14 +7,18 @@ of the parameters, predictions and margins. The model is never changed.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.budget import time_left
+from torchtheory.core.cost import saved_bytes, seconds_taken
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -24,15 +28,19 @@ from torchtheory.core.errors import (
     TorchTheoryError,
     UnsupportedModel,
 )
+from torchtheory.core.memory import bytes_of
 from torchtheory.core.model import (
     Initial,
     Parameters,
     PureFunction,
     global_randomness_kept,
+    main_output,
     parameters_from,
 )
+from torchtheory.core.rows import Rows
 from torchtheory.core.samples import Data, Samples, collect
 
+T = TypeVar("T")
 Task = Literal["regression", "binary", "multiclass"]
 TASKS: tuple[Task, ...] = ("regression", "binary", "multiclass")
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -42,8 +50,10 @@ class Problem:
     r"""A model with its data.
 
     Args:
-        model: any ``nn.Module`` that maps a batch of inputs to one tensor.
-        train: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs.
+        model: any ``nn.Module`` that maps a batch of inputs to one tensor, or to several of which
+            one is meant.
+        train: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs;
+            inputs may be a dictionary or a tuple (see :func:`~torchtheory.core.samples.collect`).
         test: the same, kept apart from training; None if there is none.
         loss: ``loss(outputs, targets)`` -> the *mean* over the batch; the task's usual one unless
             given (mean squared error, logistic loss, cross-entropy).
@@ -51,9 +61,16 @@ class Problem:
             logit a class); inferred from targets and outputs unless given.
         initial: where training began, if known: a state dict, parameters by name, or a module of
             the same shape.
+        learning_rate: of the gradient descent that trains it, if known.
+        prior: a network of the same shape that has not seen the training data, if there is one.
+        output: position or key of the output that is meant, where the model returns several; the
+            first of a tuple, ``logits`` or the only tensor of a mapping unless given.
         limit: most samples kept of either set; beyond it a random subset is used and noted.
         chunk: samples evaluated at once.
+        memory: what a pass over a chunk may take; chunks are made smaller where needed.
         seed: of the sub-sampling.
+        plain_mean: whether to insist that the loss of a batch is the mean of its samples' own
+            losses, as everything an audit asks assumes; a step of training does not need that.
 
     Targets are stored as the loss wants them: class indices for ``multiclass``, 0.0/1.0 for
     ``binary`` (labels -1/+1 are converted), floats of the outputs' shape for ``regression``.
@@ -73,24 +90,36 @@ class Problem:
         task: Task | None = None,
         *,
         initial: Initial | None = None,
+        learning_rate: float | None = None,
+        prior: Initial | None = None,
+        output: int | str | None = None,
         limit: int = 20_000,
         chunk: int = 512,
+        memory: str | int = "2GiB",
         seed: int = 0,
+        plain_mean: bool = True,
     ) -> None:
         if task is not None and task not in TASKS:
             raise InvalidInput(f"task must be one of {', '.join(TASKS)}, not {task!r}")
         if limit < 1 or chunk < 1:
             raise InvalidInput("limit and chunk must be at least 1")
-        self.function = PureFunction(model)
+        self.function = PureFunction(model, output=output)
         self.function.refuse_non_finite_parameters()
         self.model = model
         self.initial = None if initial is None else parameters_from(model, initial)
-        self.chunk = chunk
+        self.prior = None if prior is None else parameters_from(model, prior)
+        if learning_rate is not None and not 0 < learning_rate < math.inf:
+            raise InvalidInput(f"learning_rate must be a positive number, not {learning_rate}")
+        self.learning_rate = learning_rate
+        self.memory = bytes_of(memory)
+        self._kept: dict[int, Tensor] = {}
         raw = self._on_model(collect(train, "train", limit=limit, seed=seed))
         self._input_shape = raw.x.shape[1:]
         other = None if test is None else collect(test, "test", limit=limit, seed=seed)
         if other is not None:  # before the model complains of a shape in its own words
             self._refuse_other_shape(other, "test")
+        if output is None:
+            self.function.output = self._main_output(raw)
         self._probe = self._first_outputs(raw)
         self.task: Task = task or infer_task(self._probe, raw.y)
         self.classes = {"multiclass": self._probe.shape[-1], "binary": 2}.get(self.task)
@@ -98,7 +127,20 @@ class Problem:
         self.test = None if other is None else self.prepare(other, "test")
         self.loss: Loss = loss or _USUAL_LOSS[self.task]
         if loss is not None:
-            self._refuse_unusable_loss(self._probe)
+            self._refuse_unusable_loss(self._probe, plain_mean)
+        self.chunk = self._affordable_chunk(chunk)
+
+    @property
+    def several_inputs(self) -> bool:
+        """Whether the model takes several inputs; ``x`` then holds numbers of samples."""
+        return self.function.rows is not None
+
+    @property
+    def input_shapes(self) -> str:
+        """The shape of one sample's inputs, in words."""
+        if self.function.rows is not None:
+            return self.function.rows.shapes()
+        return " × ".join(str(s) for s in self._input_shape) or "scalar"
 
     @property
     def parameters(self) -> Parameters:
@@ -117,6 +159,44 @@ class Problem:
             first = self.function(self.parameters, x)
             return torch.equal(first, self.function(self.parameters, x))
 
+    @cached_property
+    def seconds_per_sample(self) -> float:
+        """Time of a forward pass, a sample, in chunks as large as they are in use."""
+        taken = math.inf
+        with torch.no_grad(), global_randomness_kept():
+            for size in (8, self.chunk):
+                x = self.train.x[:size]
+                try:
+                    seconds = seconds_taken(lambda x=x: self._evaluate(x))  # type: ignore[misc]
+                except (UnsupportedModel, NonFinite):
+                    if taken == math.inf:
+                        raise
+                    break  # findings that meet the same will say so, and the others are made
+                taken = min(taken, seconds / len(x))
+                if seconds > 0.05:  # large enough for the cost of a call not to matter
+                    break
+        return taken
+
+    def affordable(self, passes: float, share: float = 0.5) -> int:
+        """For how many samples so many forward passes fit into a share of the time left.
+
+        A gradient costs about three passes, a product with the Hessian about ten. At least one;
+        without a deadline, as many as anyone could have.
+        """
+        left = time_left()
+        if left == math.inf:
+            return 10**12
+        return max(1, int(share * left / (passes * self.seconds_per_sample)))
+
+    def restricted(self, train: int, test: int, generator: torch.Generator) -> Problem:
+        """The same problem on at most so many samples, drawn at random; their notes say so."""
+        other = copy.copy(self)
+        other._kept = {}
+        other.train = _fewer(self.train, train, "train", generator)
+        if self.test is not None:
+            other.test = _fewer(self.test, test, "test", generator)
+        return other
+
     def in_precision(self, dtype: torch.dtype) -> Problem:
         """The same problem computed in another precision; the model itself keeps its own.
 
@@ -124,10 +204,15 @@ class Problem:
             UnsupportedModel: if the model's code fixes a precision of its own.
         """
         other = copy.copy(self)
+        other.__dict__.pop("seconds_per_sample", None)
+        other._kept = {}
         other.function = self.function.in_precision(dtype)
         other.train = self.train.in_precision(dtype)
         other.test = None if self.test is None else self.test.in_precision(dtype)
         other._probe = other._first_outputs(other.train)
+        bytes_before = self.function.reference().element_size()
+        wider = max(1, other.function.reference().element_size() // bytes_before)
+        other.chunk = max(1, self.chunk // wider)
         try:
             other.loss(other._probe, other.train.y[: len(other._probe)])
         except Exception as error:
@@ -142,17 +227,29 @@ class Problem:
             return self
 
     def outputs(self, samples: Samples) -> Tensor:
-        """Outputs ``[n, ...]`` of the model, evaluated in chunks without gradients."""
+        """Outputs ``[n, ...]`` of the model, evaluated in chunks without gradients.
+
+        Those of the training and test data are kept.
+        """
+        if id(samples) in self._kept:
+            return self._kept[id(samples)]
         with torch.no_grad(), global_randomness_kept():
             parts = [self._evaluate(x) for x, _ in samples.chunks(self.chunk)]
-        return torch.cat(parts)
+        outputs = torch.cat(parts)
+        if samples is self.train or samples is self.test:
+            self._kept[id(samples)] = outputs
+        return outputs
 
     def risk(self, samples: Samples) -> float:
         """Mean loss over the samples."""
         total = 0.0
-        with torch.no_grad(), global_randomness_kept():
-            for x, y in samples.chunks(self.chunk):
-                total += float(self.loss(self._evaluate(x), y)) * len(x)
+        with torch.no_grad():
+            for outputs, y in zip(
+                torch.split(self.outputs(samples), self.chunk),
+                torch.split(samples.y, self.chunk),
+                strict=True,
+            ):
+                total += float(self.loss(outputs, y)) * len(y)
         return total / len(samples)
 
     def objective(self, samples: Samples) -> Callable[[Parameters], Tensor]:
@@ -192,7 +289,7 @@ class Problem:
         """
         self._refuse_other_shape(samples, name)
         ready = self._on_model(samples)
-        return Samples(ready.x, self._targets(ready.y, name), ready.note)
+        return replace(ready, y=self._targets(ready.y, name))
 
     def _refuse_other_shape(self, samples: Samples, name: str) -> None:
         if samples.x.shape[1:] != self._input_shape:
@@ -201,25 +298,58 @@ class Problem:
                 f"{list(samples.x.shape[1:])}"
             )
 
+    def _main_output(self, samples: Samples) -> int | str | None:
+        with torch.no_grad(), global_randomness_kept():
+            return main_output(self._call(self.function.call, samples.x[: min(8, len(samples))]))
+
+    def _affordable_chunk(self, most: int) -> int:
+        """As many samples as a quarter of the memory holds with all a backward pass needs."""
+        x = self.train.x[:1]
+        with global_randomness_kept():
+            try:
+                kept = saved_bytes(self.function, x)
+            except RuntimeError:  # no derivative of this model: then none will be asked for
+                return most
+        # a second derivative keeps about three times what a first one does
+        return max(1, min(most, self.memory // (4 * 3 * max(1, kept))))
+
     def _on_model(self, samples: Samples) -> Samples:
         """Inputs on the model's device, floating ones in its precision."""
         like = self.function.reference()
+        if samples.rows is not None:
+            return self._with_rows(samples, samples.rows)
         x = samples.x.to(like.device)
         if x.is_floating_point():
             x = x.to(like.dtype)
-        return Samples(x, samples.y.to(like.device), samples.note)
+        return replace(samples, x=x, y=samples.y.to(like.device))
 
-    def _evaluate(self, x: Tensor) -> Tensor:
+    def _with_rows(self, samples: Samples, rows: Rows) -> Samples:
+        """Several inputs: their rows join the function's table, and ``x`` says where they are."""
+        table = self.function.rows
+        start = 0 if table is None else len(table)
+        self.function.rows = rows if table is None else table.followed_by(rows)
+        device = self.function.reference().device
+        return replace(samples, x=samples.x.to(device) + start, y=samples.y.to(device), rows=None)
+
+    def _call(self, function: Callable[[Parameters, Tensor], T], x: Tensor) -> T:
+        """Run the model; what it raises becomes a sentence."""
         try:
-            outputs = self.function(self.parameters, x)
+            return function(self.parameters, x)
         except TorchTheoryError:
             raise
         except Exception as error:
             sentence = " ".join(str(error).split())
+            inputs = (
+                f"{self.input_shapes} a sample"
+                if self.several_inputs
+                else f"shape {list(x.shape)} and type {x.dtype}"
+            )
             raise UnsupportedModel(
-                f"the model raised {type(error).__name__} on inputs of shape {list(x.shape)} "
-                f"and type {x.dtype}: {sentence[:300]}"
+                f"the model raised {type(error).__name__} on inputs of {inputs}: {sentence[:300]}"
             ) from error
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        outputs = self._call(self.function, x)
         if len(outputs.shape) == 0 or len(outputs) != len(x):
             raise ShapeMismatch(
                 f"the model maps {len(x)} samples to an output of shape {list(outputs.shape)}; "
@@ -252,7 +382,7 @@ class Problem:
             )
         return y.to(self._probe.dtype).reshape(len(y), *wanted)
 
-    def _refuse_unusable_loss(self, probe: Tensor) -> None:
+    def _refuse_unusable_loss(self, probe: Tensor, plain_mean: bool) -> None:
         y = self.train.y[: len(probe)]
         try:
             once = self.loss(probe, y)
@@ -271,7 +401,7 @@ class Problem:
                 "the loss must be a mean over the batch, but doubling the batch changed it; "
                 "use reduction='mean'"
             )
-        if len(probe) > 1:
+        if plain_mean and len(probe) > 1:
             alone = torch.stack(
                 [self.loss(probe[k : k + 1], y[k : k + 1]).reshape(()) for k in range(len(probe))]
             )
@@ -281,6 +411,14 @@ class Problem:
                     "not (class weights, say, divide by the sum of weights); write it as "
                     "lambda outputs, y: loss_of_each(outputs, y).mean()"
                 )
+
+
+def _fewer(samples: Samples, count: int, name: str, generator: torch.Generator) -> Samples:
+    if count >= len(samples):
+        return samples
+    note = f"{count} of {len(samples)} {name} samples, drawn at random for the time there is"
+    note = "; ".join(n for n in (samples.note, note) if n)
+    return replace(samples.some(count, generator), note=note, total=samples.population)
 
 
 def infer_task(outputs: Tensor, y: Tensor) -> Task:
@@ -296,12 +434,23 @@ def infer_task(outputs: Tensor, y: Tensor) -> Task:
     """
     one_target = y[0].numel() == 1
     one_output = outputs[0].numel() == 1
+    if outputs.shape[1:] == y.shape[1:] and _one_hot(y):
+        raise InvalidInput(
+            "the targets look like one-hot rows: give class indices, y.argmax(1), or say "
+            "task='regression' if the squared distance to these rows is meant"
+        )
     if one_target and one_output and _values_within(y, (0, 1), (-1, 1)):
         return "binary"
     whole = not y.is_floating_point() or bool((y == y.round()).all())
     if one_target and outputs.ndim == 2 and outputs.shape[1] > 1 and whole:
         return "multiclass"
     return "regression"
+
+
+def _one_hot(y: Tensor) -> bool:
+    if y.ndim != 2 or y.shape[1] < 2:
+        return False
+    return bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
 
 
 def _longer_than_one(values: Tensor) -> list[int]:
@@ -319,7 +468,10 @@ def _class_indices(y: Tensor, probe: Tensor, name: str) -> Tensor:
             f"a multi-class model returns [n, classes], and this one returns {list(probe.shape)}"
         )
     if y[0].numel() != 1:
-        raise ShapeMismatch(f"{name} labels must be one class index a sample, not {list(y.shape)}")
+        raise ShapeMismatch(
+            f"{name} labels must be one class index a sample, not {list(y.shape)}; of one-hot "
+            "rows take y.argmax(1)"
+        )
     labels = y.reshape(len(y)).long()
     if y.is_floating_point() and not bool((labels == y.reshape(len(y))).all()):
         raise LabelOutOfRange(f"{name} labels must be whole numbers for multi-class problems")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,10 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.model import global_randomness_kept
 from torchtheory.core.random import as_generator
+from torchtheory.core.rows import Rows, is_several
+
+#: Entries of a dictionary that hold the targets, in the order they are looked for.
+TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 
 #: A pair of arrays, a map-style or iterable Dataset, or a DataLoader.
 Data = Any
@@ -33,14 +37,23 @@ class Samples:
         x: inputs ``[n, ...]``.
         y: targets ``[n]`` or ``[n, ...]``.
         note: how they were chosen when they are not all there was.
+        rows: the inputs themselves where the model takes several; ``x`` then numbers the samples.
+        total: how many there were to choose from, where they are not all there was.
     """
 
     x: Tensor
     y: Tensor
     note: str = ""
+    rows: Rows | None = None
+    total: int | None = None
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def population(self) -> int:
+        """How many samples there were before some were chosen."""
+        return len(self) if self.total is None else self.total
 
     def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Consecutive pieces of at most ``size`` samples."""
@@ -51,18 +64,32 @@ class Samples:
         """The same samples with floating inputs and targets in another precision."""
         x = self.x.to(dtype) if self.x.is_floating_point() else self.x
         y = self.y.to(dtype) if self.y.is_floating_point() else self.y
-        return Samples(x, y, self.note)
+        return replace(self, x=x, y=y)
 
     def first(self, count: int) -> Samples:
         """The first ``count`` samples."""
-        return Samples(self.x[:count], self.y[:count], self.note)
+        return replace(self, x=self.x[:count], y=self.y[:count])
+
+    def some(self, count: int, generator: torch.Generator) -> Samples:
+        """``count`` samples drawn at random without replacement, or all if there are no more."""
+        if count >= len(self):
+            return self
+        return self.at(torch.randperm(len(self), generator=generator)[:count].sort().values)
+
+    def at(self, index: Tensor) -> Samples:
+        """The samples of the given numbers."""
+        here = index.to(self.x.device)
+        return replace(self, x=self.x[here], y=self.y[here])
 
 
 def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     """Read data of any accepted kind into checked tensors.
 
     Args:
-        data: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs.
+        data: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs. A
+            model that takes several inputs gets them as a dictionary or tuple in place of ``x``;
+            batches may also be longer tuples, whose last entry is ``y``, or dictionaries with an
+            entry ``labels``, ``label``, ``targets``, ``target`` or ``y``.
         name: what to call it in messages (``train``, ``test``).
         limit: most samples to keep. Beyond it a map-style data set is sub-sampled at random
             (with ``seed``) and a stream is cut; the result's ``note`` says so.
@@ -70,8 +97,10 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     >>> len(collect((torch.zeros(5, 2), torch.zeros(5)), "train", limit=3))
     3
     """
+    x: Tensor | Rows
     if isinstance(data, Samples):
-        x, y, note = _from_pair((data.x, data.y), name, limit, seed)
+        inputs = data.x if data.rows is None else data.rows.take(data.x)
+        x, y, note = _from_pair((inputs, data.y), name, limit, seed)
         note = "; ".join(n for n in (data.note, note) if n)
     elif isinstance(data, DataLoader):
         x, y, note = _from_loader(data, name, limit, seed)
@@ -88,28 +117,41 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
         raise InvalidType(
             f"{name} data must be (x, y), a Dataset or a DataLoader, not {type(data).__name__}"
         )
+    total = _count(data) if note else None
+    if isinstance(x, Rows):
+        for part, tensor in x.named():
+            _check(tensor, y, name, f"inputs {part!r}")
+        return Samples(torch.arange(len(x)), y, note, x, total)
     _check(x, y, name)
-    return Samples(x, y, note)
+    return Samples(x, y, note, total=total)
 
 
-def _from_pair(data: Any, name: str, limit: int, seed: int) -> tuple[Tensor, Tensor, str]:
-    x, y = (
-        _tensor(part, f"{part_name} of the {name} data")
-        for part_name, part in zip("xy", data, strict=True)
-    )
-    if x.ndim == 0 or y.ndim == 0:
+def _count(data: Data) -> int | None:
+    """How many samples there are, where that is known."""
+    if isinstance(data, Samples):
+        return data.population
+    if isinstance(data, DataLoader):
+        data = data.dataset
+    if isinstance(data, tuple | list):
+        return len(data[1])
+    return len(data) if hasattr(data, "__len__") else None
+
+
+def _from_pair(data: Any, name: str, limit: int, seed: int) -> tuple[Tensor | Rows, Tensor, str]:
+    x, y = _inputs(data[0], name), _tensor(data[1], f"y of the {name} data")
+    if y.ndim == 0 or (isinstance(x, Tensor) and x.ndim == 0):
         raise ShapeMismatch(
             f"x and y of the {name} data must have one row a sample, not be scalars"
         )
     if len(x) != len(y):
         raise ShapeMismatch(f"the {name} data has {len(x)} inputs but {len(y)} targets")
     chosen, note = _choose(len(x), name, limit, seed)
-    return (x, y, "") if chosen is None else (x[chosen], y[chosen], note)
+    return (x, y, "") if chosen is None else (_rows_of(x, chosen), y[chosen], note)
 
 
 def _from_loader(
     loader: DataLoader[Any], name: str, limit: int, seed: int
-) -> tuple[Tensor, Tensor, str]:
+) -> tuple[Tensor | Rows, Tensor, str]:
     note = ""
     kept = loader.dataset
     if not isinstance(kept, IterableDataset) and hasattr(kept, "__len__"):
@@ -124,7 +166,7 @@ def _from_loader(
         collate_fn=loader.collate_fn if loader.batch_sampler is not None else None,
         generator=as_generator(seed),
     )
-    xs: list[Tensor] = []
+    xs: list[Tensor | Rows] = []
     ys: list[Tensor] = []
     count, cut = 0, False
     with global_randomness_kept():
@@ -133,17 +175,13 @@ def _from_loader(
             if count >= limit:
                 cut = True
                 break
-            if not (isinstance(batch, tuple | list) and len(batch) == 2):
-                raise InvalidType(f"the {name} data must yield pairs (x, y), not {_kind(batch)}")
-            x, y = (
-                _tensor(part, f"{part_name} of the {name} data")
-                for part_name, part in zip("xy", batch, strict=True)
-            )
-            if not batched and y.ndim == 0:  # a stream of single samples
+            x, y = _pair_of(batch, name)
+            if not batched and y.ndim == 0 and isinstance(x, Tensor):  # a stream of single samples
                 x, y = x[None], y[None]
-            if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+            if y.ndim == 0 or (isinstance(x, Tensor) and x.ndim == 0) or len(x) != len(y):
+                shape = list(x.shape) if isinstance(x, Tensor) else x.shapes()
                 raise ShapeMismatch(
-                    f"a batch of the {name} data has inputs of shape {list(x.shape)} and targets "
+                    f"a batch of the {name} data has inputs of shape {shape} and targets "
                     f"of shape {list(y.shape)}; both need one row a sample"
                 )
             xs.append(x)
@@ -153,14 +191,63 @@ def _from_loader(
         raise EmptyData(f"the {name} data is empty")
     if cut or count > limit:
         note = f"the first {limit} {name} samples of a stream were used"
+    first = torch.arange(min(count, limit))
+    return _rows_of(_joined(xs, name), first), torch.cat(ys)[:limit], note
+
+
+def _pair_of(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
+    """Inputs and targets of a batch: a pair, a longer tuple, or a dictionary with labels."""
+    if isinstance(batch, Mapping):
+        key = next((k for k in TARGET_KEYS if k in batch), None)
+        if key is None or len(batch) < 2:
+            raise InvalidType(
+                f"the {name} data yields dictionaries of {', '.join(map(str, batch))}; they need "
+                f"inputs and one of {', '.join(TARGET_KEYS)}"
+            )
+        inputs: Any = {k: v for k, v in batch.items() if k != key}
+        return _inputs(inputs, name), _tensor(batch[key], f"{key} of the {name} data")
+    if not (isinstance(batch, tuple | list) and len(batch) >= 2):
+        raise InvalidType(f"the {name} data must yield pairs (x, y), not {_kind(batch)}")
+    inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
+    return _inputs(inputs, name), _tensor(batch[-1], f"y of the {name} data")
+
+
+def _inputs(value: Any, name: str) -> Tensor | Rows:
+    if isinstance(value, Rows):
+        return value
+    if not is_several(value) and not (
+        isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value)
+    ):
+        return _tensor(value, f"x of the {name} data")
+    if isinstance(value, Mapping):
+        return Rows({str(k): _tensor(v, f"{k} of the {name} data") for k, v in value.items()})
+    parts = [_tensor(v, f"input {k} of the {name} data") for k, v in enumerate(value)]
+    return Rows(tuple(parts))
+
+
+def _rows_of(x: Tensor | Rows, index: Tensor) -> Tensor | Rows:
+    return x.take(index) if isinstance(x, Rows) else x[index.to(x.device)]
+
+
+def _joined(xs: list[Tensor | Rows], name: str) -> Tensor | Rows:
+    first = xs[0]
     try:
-        return torch.cat(xs)[:limit], torch.cat(ys)[:limit], note
-    except RuntimeError:
-        shapes = sorted({str(list(x.shape[1:])) for x in xs})
+        if isinstance(first, Tensor):
+            return torch.cat([x for x in xs if isinstance(x, Tensor)])
+        columns = zip(*(x.tensors() for x in xs if isinstance(x, Rows)), strict=True)
+        whole = [torch.cat(column) for column in columns]
+    except (RuntimeError, ValueError):
+        shapes = sorted(
+            {str(list(x.shape[1:])) if isinstance(x, Tensor) else x.shapes() for x in xs}
+        )
         raise ShapeMismatch(
             f"the batches of the {name} data do not fit together: inputs have the shapes "
             f"{', '.join(shapes[:3])} a sample"
         ) from None
+    names = [part for part, _ in first.named()]
+    return Rows(
+        dict(zip(names, whole, strict=True)) if isinstance(first.parts, dict) else tuple(whole)
+    )
 
 
 def _batches(loader: DataLoader[Any], name: str) -> Iterator[Any]:
@@ -211,12 +298,12 @@ def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _check(x: Tensor, y: Tensor, name: str) -> None:
+def _check(x: Tensor, y: Tensor, name: str, inputs: str = "inputs") -> None:
     if len(x) == 0:
         raise EmptyData(f"the {name} data is empty")
     if len(x) != len(y):
         raise ShapeMismatch(f"the {name} data has {len(x)} inputs but {len(y)} targets")
-    for part, tensor in (("inputs", x), ("targets", y)):
+    for part, tensor in ((inputs, x), ("targets", y)):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             bad = (~torch.isfinite(tensor.reshape(len(tensor), -1))).any(1).nonzero()
             raise NonFinite(

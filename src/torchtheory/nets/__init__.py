@@ -152,6 +152,7 @@ from torchtheory.nets.threshold_neuron import (
     neuron_functions,
     truth_table,
 )
+from torchtheory.nets.watching import LayerSignal, WatchedUnits, watch_signals, watch_units
 
 __all__ = [
     "ACTIVATIONS",
@@ -173,6 +174,7 @@ __all__ = [
     "HiddenLayer",
     "Hopfield",
     "LayerSeparability",
+    "LayerSignal",
     "LeastSquares",
     "LinearAutoencoder",
     "LinearityTest",
@@ -200,6 +202,7 @@ __all__ = [
     "SigmoidPerceptron",
     "ThresholdNeuron",
     "TrajectoryBounds",
+    "WatchedUnits",
     "absorb_biases",
     "activation",
     "all_states",
@@ -291,6 +294,8 @@ __all__ = [
     "truth_table",
     "two_class_logit",
     "version_space_fractions",
+    "watch_signals",
+    "watch_units",
     "weakly_separating_direction",
     "weight_norm_gradient",
     "with_parameters",

@@ -89,6 +89,11 @@ def as_chain(model: nn.Module) -> list[Link]:
             graph = _Tracer().trace(model)
     except Exception as error:  # fx raises whatever the model's Python does on a proxy
         sentence = " ".join(str(error).split())[:300]
+        if "symbolic" in sentence:  # fx speaks to those who write for it
+            sentence = (
+                "its forward pass asks Python about its input (len, if, for), and the answer "
+            )
+            sentence += "may differ from sample to sample"
         raise UnsupportedModel(
             f"{type(model).__name__} could not be traced as a chain of layers: {sentence}"
         ) from error

@@ -7,7 +7,9 @@ from typing import Protocol
 
 from torchtheory.core.claim import Claim
 from torchtheory.core.figure import Figure
+from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import CounterExample, Table
+from torchtheory.report.numbers import number_text
 
 
 class Content(Protocol):
@@ -38,6 +40,12 @@ class AuditFinding(Content, Protocol):
     def cost(self) -> str: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def quantities(self) -> Sequence[Quantity]: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
+    @property
+    def advice(self) -> Sequence[str]: ...
 
 
 class AuditResult(Protocol):
@@ -51,6 +59,8 @@ class AuditResult(Protocol):
     def facts(self) -> Mapping[str, str]: ...
     @property
     def findings(self) -> Sequence[AuditFinding]: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
 
 
 def by_section(findings: Sequence[AuditFinding]) -> dict[str, list[AuditFinding]]:
@@ -59,3 +69,26 @@ def by_section(findings: Sequence[AuditFinding]) -> dict[str, list[AuditFinding]
     for found in findings:
         sections.setdefault(found.section, []).append(found)
     return sections
+
+
+def quantity_table(quantities: Sequence[Quantity]) -> Table:
+    """A finding's numbers with their errors, as a table.
+
+    >>> one = Quantity("share", "share of dead units", 0.25, 0.2, 0.3, "two standard errors")
+    >>> quantity_table([one]).rows
+    (('share of dead units', 0.25, '[0.2, 0.3]', 'two standard errors'),)
+    """
+    labels = [f"{q.label} ({q.unit})" if q.unit else q.label for q in quantities]
+    if all(q.exact for q in quantities):
+        exact = tuple((label, q.value) for label, q in zip(labels, quantities, strict=True))
+        return Table("quantities", ("quantity", "value"), exact)
+    rows = tuple(
+        (
+            label,
+            q.value,
+            "–" if q.exact else f"[{number_text(q.low)}, {number_text(q.high)}]",
+            q.basis,
+        )
+        for label, q in zip(labels, quantities, strict=True)
+    )
+    return Table("quantities", ("quantity", "value", "range", "the range is"), rows)

@@ -27,7 +27,7 @@ from torchtheory.core.figure import Figure
 from torchtheory.core.record import Cell
 from torchtheory.core.run import Run
 from torchtheory.report import wording
-from torchtheory.report.findings import AuditResult, by_section
+from torchtheory.report.findings import AuditResult, by_section, quantity_table
 from torchtheory.report.mathml import formula, paragraphs, prose
 from torchtheory.report.numbers import duration, number_html
 from torchtheory.report.plain_math import plain_prose
@@ -183,6 +183,7 @@ def _environment() -> Environment:
         numeric_columns=wording.numeric_columns,
         citation=_citation,
         in_short=_in_short,
+        quantity_table=quantity_table,
     )
     return made
 

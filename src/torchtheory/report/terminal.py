@@ -16,7 +16,7 @@ from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.record import Cell, CounterExample, Table
 from torchtheory.core.run import Run
 from torchtheory.report import wording
-from torchtheory.report.findings import AuditResult, Content, by_section
+from torchtheory.report.findings import AuditResult, Content, by_section, quantity_table
 from torchtheory.report.numbers import duration, number_text
 from torchtheory.report.plain_math import plain, plain_prose
 
@@ -117,7 +117,9 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
         console.print(facts)
     console.print()
     for sentence in audit.summary:
-        console.print(_marked("•", plain_prose(sentence), ""))
+        wrong = sentence in audit.warnings
+        mark, style = ("!", "bold red") if wrong else ("•", "")
+        console.print(_marked(mark, plain_prose(sentence), style))
     for section, found in by_section(audit.findings).items():
         console.print()
         console.rule(Text(section, style="bold"), align="left", characters="─")
@@ -128,6 +130,13 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
                     (f"  {finding.cost}, {duration(finding.seconds)}", "dim"),
                 )
             )
+            for sentence in finding.warnings:
+                console.print(_marked("!", plain_prose(sentence), "bold red"))
+            for sentence in finding.advice:
+                console.print(_marked("→", plain_prose(sentence), "bold"))
+            if finding.quantities:
+                console.print(_data(quantity_table(finding.quantities)))
+                console.print()
             _print_content(finding, console, verbose, tables=True)
     claims = [c for f in audit.findings for c in f.claims]
     counts = f": {wording.tally(claims)}" if claims else ""

@@ -1,0 +1,441 @@
+r"""Following quantities of theory while a network is trained, in the user's own loop.
+
+The training does not notice: parameters, gradients, buffers, modes and random states are the same
+bits with a tracker as without.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from torchtheory.audit.tracking.clock import MeasuringClock
+from torchtheory.audit.tracking.quantities import (
+    KERNEL_SAMPLES,
+    Quantity,
+    Reading,
+    Snapshot,
+    find_quantities,
+)
+from torchtheory.audit.tracking.result import Tracking
+from torchtheory.core import progress
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, TorchTheoryError
+from torchtheory.core.model import PureFunction, evaluation_mode, global_randomness_kept
+from torchtheory.core.problem import Loss, Problem, Task
+from torchtheory.core.random import as_generator
+from torchtheory.core.samples import Data, Samples
+
+#: A quantity that fails so many times in a row is not tried again.
+_FAILURES = 3
+
+
+def track(
+    model: nn.Module,
+    data: Data,
+    test: Data | None = None,
+    *,
+    quantities: Sequence[str] | None = None,
+    every: int = 20,
+    learning_rate: float | None = None,
+    optimizer: Optimizer | None = None,
+    overhead: float | None = 0.1,
+    probe: int = 256,
+    loss: Loss | None = None,
+    task: Task | None = None,
+    output: int | str | None = None,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Tracker:
+    r"""Follow quantities of theory while ``model`` is trained.
+
+    Args:
+        model: the network that is being trained; it is not changed.
+        data: what it is trained on: ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
+        test: data it does not see, if there is any.
+        quantities: names of what to follow, in order; everything that applies unless given. Your
+            own join them by :func:`~torchtheory.audit.tracking.quantities.tracked`.
+        every: measure at every so many steps, if there is time for it.
+        learning_rate: of plain gradient descent, for the limit :math:`2/\eta` of the sharpness.
+        optimizer: instead of ``learning_rate``: what takes the steps. Its learning rate and
+            momentum are read at each measurement, so it may be scheduled.
+        overhead: measure more rarely where measuring would take more than this share of the time,
+            first of all what costs most; None for no bound. Everything is measured first and last
+            in any case, so that a very short training exceeds it; the result says what it came to.
+            When something is measured depends on the clock then, its value does not.
+        probe: everything is measured on at most so many samples of ``data`` (and of ``test``),
+            drawn once with ``seed``, and evaluated in one go.
+        loss: mean loss; the task's usual one unless given.
+        task: ``regression``, ``binary`` or ``multiclass``; inferred unless given.
+        output: which output is meant, where the model returns several.
+        confidence: of every interval.
+        seed: everything random follows from it.
+
+    Everything is measured in evaluation mode. It costs one copy of the weights in memory, and what
+    the quantities take.
+
+    >>> x = torch.linspace(-1, 1, 32)[:, None]
+    >>> net = nn.Linear(1, 1)
+    >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    >>> with track(net, (x, 3 * x), every=5, optimizer=optimizer, overhead=None) as tracker:
+    ...     for _ in range(10):
+    ...         optimizer.zero_grad()
+    ...         (net(x) - 3 * x).square().mean().backward()
+    ...         optimizer.step()
+    ...         tracker.step()
+    >>> found = tracker.result()
+    >>> found.steps
+    (0, 5, 10)
+    >>> [round(v, 3) for v in found.values("sharpness")[1]]       # 2 max(1, mean of x²)
+    [2.0, 2.0, 2.0]
+    """
+    return Tracker(
+        model,
+        data,
+        test,
+        quantities=find_quantities(quantities),
+        every=every,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        overhead=overhead,
+        probe=probe,
+        loss=loss,
+        task=task,
+        output=output,
+        confidence=confidence,
+        seed=seed,
+    )
+
+
+class Tracker:
+    """Measures as a training goes on; made by :func:`track`, whose arguments it takes.
+
+    Call :meth:`step` after each step of the optimizer, or pass the tracker to
+    :func:`torchtheory.training.fit` as a callback (it then counts epochs), or :meth:`lightning` to
+    a Lightning trainer. :meth:`result` measures a last time.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data,
+        test: Data | None,
+        *,
+        quantities: Sequence[Quantity],
+        every: int,
+        learning_rate: float | None,
+        optimizer: Optimizer | None,
+        overhead: float | None,
+        probe: int,
+        loss: Loss | None,
+        task: Task | None,
+        output: int | str | None,
+        confidence: float,
+        seed: int,
+    ) -> None:
+        self._clock = MeasuringClock()
+        _check_settings(every, learning_rate, optimizer, overhead, probe, confidence)
+        if not isinstance(model, nn.Module):
+            raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+        # what torch.compile wraps has the same parameters, and derivatives of every order
+        self.model: nn.Module = getattr(model, "_orig_mod", model)
+        self.every, self.overhead, self.confidence, self.seed = every, overhead, confidence, seed
+        self.learning_rate, self.optimizer = learning_rate, optimizer
+        self.unit, self.steps, self.stopped = "step", 0, ""
+        self.quantities = tuple(quantities)
+        self.series: dict[str, dict[str, dict[int, Reading]]] = {q.name: {} for q in quantities}
+        self.reasons: dict[str, str] = {}
+        self._measured: list[int] = []
+        self._last_read = {q.name: -1 for q in quantities}
+        self._remarks: list[str] = []
+        self._memories: dict[str, dict[str, Any]] = {q.name: {} for q in quantities}
+        self._failures: dict[str, int] = {}
+
+        as_generator(seed)  # refuses what is not a seed
+        with self._undisturbed():
+            self._problem = Problem(
+                self.model,
+                data,
+                test,
+                loss,
+                task,
+                output=output,
+                limit=probe,
+                chunk=probe,
+                seed=seed,
+            )
+            # in random order: the first samples of a sorted data set are all of one class
+            self._problem.train = _shuffled(self._problem.train, seed)
+            self._start = {k: p.clone() for k, p in self._problem.parameters.items()}
+            self._drop_what_does_not_apply()
+        self._facts = self._describe()
+        self._clock.stop()
+        self._measure(self.quantities)
+
+    # ------------------------------------------------------------------------------------ use
+
+    def step(self) -> None:
+        """Note that a step was taken; measure if it is time to."""
+        self.steps += 1
+        if self.stopped or self.steps % self.every:
+            return
+        if self.overhead is None:
+            self._measure(self.quantities)
+        else:
+            self._measure_what_time_allows()
+
+    def __call__(self, model: nn.Module, history: object = None) -> None:
+        """The same as a callback of :func:`torchtheory.training.fit`, once an epoch."""
+        if getattr(model, "_orig_mod", model) is not self.model:
+            raise InvalidInput("the tracker was made for another model than the one being trained")
+        self.unit = "epoch"
+        self.step()
+
+    def lightning(self) -> Any:
+        """A callback for the trainer of Lightning.
+
+        It counts the trainer's optimizer steps, and takes the trainer's optimizer if the tracker
+        was not given a learning rate.
+
+        Raises:
+            MissingPackage: if neither ``lightning`` nor ``pytorch_lightning`` is installed.
+        """
+        from torchtheory.audit.tracking.lightning import callback_for
+
+        return callback_for(self)
+
+    def result(self) -> Tracking:
+        """What was found, with a measurement of the network as it is now."""
+        self.measure_last()
+        return Tracking(
+            title=type(self.model).__name__,
+            unit=self.unit,
+            facts={**self._facts, "quantities": ", ".join(q.name for q in self.quantities)},
+            quantities=self.quantities,
+            series={q: {k: dict(s) for k, s in found.items()} for q, found in self.series.items()},
+            reasons=dict(self.reasons),
+            remarks=(*self._remarks, *self._about_spacing()),
+            steps=tuple(self._measured),
+            taken=self.steps,
+            seconds=self._clock.own,
+            training_seconds=self._clock.total - self._clock.own,
+            stopped=self.stopped,
+        )
+
+    def measure_last(self) -> None:
+        """Measure the network as it is now, whatever it costs, unless this step was measured."""
+        left = [q for q in self.quantities if self._last_read[q.name] != self.steps]
+        if left and not self.stopped:
+            self._measure(left)
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.measure_last()
+
+    # ------------------------------------------------------------------------------ measuring
+
+    def _measure_what_time_allows(self) -> None:
+        """What has had the least time first, as far as the share stays below the bound.
+
+        Where the next in turn is too expensive now, none after it is measured either: so time
+        gathers for it, and nothing starves.
+        """
+        assert self.overhead is not None
+        active = [q for q in self.quantities if self._failures.get(q.name, 0) < _FAILURES]
+        last = sum(self._clock.costs.get(q.name, 0.0) for q in active)
+        total, spent = self._clock.total + last, self._clock.own + last
+        chosen = []
+        for quantity in sorted(active, key=lambda q: self._clock.served.get(q.name, 0.0)):
+            cost = self._clock.costs.get(quantity.name, 0.0)
+            total, spent = total + cost, spent + cost
+            if spent > self.overhead * total:
+                break
+            chosen.append(quantity)
+        if chosen:
+            self._measure([q for q in self.quantities if q in chosen])
+
+    def _measure(self, quantities: Sequence[Quantity]) -> None:
+        self._clock.start()
+        try:
+            with self._undisturbed():
+                self._take(quantities)
+        finally:
+            self._clock.stop()
+
+    def _take(self, quantities: Sequence[Quantity]) -> None:
+        problem = self._now()
+        try:
+            problem.function.refuse_non_finite_parameters()
+        except NonFinite as error:
+            last = self._measured[-1] if self._measured else 0
+            self.stopped = (
+                f"{error}: training diverged between {self.unit} {last} and {self.unit} "
+                f"{self.steps}, and nothing was measured after that."
+            )
+            return
+        at = Snapshot(
+            problem,
+            self.steps,
+            self._start,
+            self._rate(),
+            self.optimizer,
+            self.confidence,
+            remarks=self._remarks,
+        )
+        for quantity in quantities:
+            self._last_read[quantity.name] = self.steps
+            if self._failures.get(quantity.name, 0) < _FAILURES:
+                with self._clock.counted(quantity.name):
+                    self._read(quantity, at)
+        if self.steps not in self._measured[-1:]:
+            self._measured.append(self.steps)
+
+    def _read(self, quantity: Quantity, at: Snapshot) -> None:
+        """One quantity; whatever it raises becomes a reason."""
+        at.memory, at.generator = self._memories[quantity.name], as_generator(self.seed)
+        try:
+            readings = quantity.measure(at)
+        except Exception as error:
+            self._failures[quantity.name] = self._failures.get(quantity.name, 0) + 1
+            reason = str(error)
+            if not isinstance(error, TorchTheoryError):
+                sentence = " ".join(reason.split())[:300]
+                reason = f"could not be computed: {type(error).__name__}: {sentence}"
+            measured = bool(self.series[quantity.name])
+            where = f"not measured at {self.unit} {at.step}" if measured else "not applicable"
+            self.reasons[quantity.name] = f"{where}: {reason}"
+            return
+        self._failures[quantity.name] = 0
+        for label, reading in readings.items():
+            self.series[quantity.name].setdefault(label, {})[at.step] = reading
+
+    def _now(self) -> Problem:
+        """The problem with parameters and buffers as they are at this moment."""
+        first, all_of_it = self._problem, sys.maxsize
+        # made anew: outputs are kept in a problem and buffers in a function, and the model may
+        # have got new tensors
+        problem = first.restricted(all_of_it, all_of_it, as_generator(self.seed))
+        problem.function = PureFunction(
+            self.model, rows=first.function.rows, output=first.function.output
+        )
+        device = problem.function.reference().device
+        if problem.train.x.device != device:
+            problem.train = _moved(problem.train, device)
+            problem.test = None if problem.test is None else _moved(problem.test, device)
+            first.train, first.test = problem.train, problem.test
+        return problem
+
+    def _rate(self) -> float | None:
+        if self.optimizer is None:
+            return self.learning_rate
+        rates = {float(group["lr"]) for group in self.optimizer.param_groups}
+        return rates.pop() if len(rates) == 1 else None
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Measure the same whatever the caller's modes, and leave no trace."""
+        devices = {p.device.type for p in self.model.parameters()} | {"cpu"}
+        if "cuda" in devices:
+            torch.cuda.synchronize()  # or the steps still queued would count as ours
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            for device in devices:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            stack.enter_context(global_randomness_kept())
+            stack.enter_context(progress.hidden())
+            stack.enter_context(evaluation_mode(self.model))
+            yield
+
+    # ------------------------------------------------------------------------------ describing
+
+    def _drop_what_does_not_apply(self) -> None:
+        for quantity in self.quantities:
+            try:
+                reason = next((r for n in quantity.needs if (r := n(self._problem))), None)
+            except TorchTheoryError as error:
+                reason = str(error)
+            if reason is not None:
+                self.reasons[quantity.name] = f"not applicable: {reason}"
+                self._failures[quantity.name] = _FAILURES
+
+    def _describe(self) -> dict[str, str]:
+        train, test = self._problem.train, self._problem.test
+        facts = {
+            "model": type(self.model).__name__,
+            "parameters": f"{self._problem.function.count:,}",
+            "task": self._problem.task,
+            "probe": train.note or f"all {len(train)} training samples",
+            "test": "none" if test is None else test.note or f"{len(test)} samples",
+            "seed": str(self.seed),
+        }
+        if any(q.name.startswith("kernel") for q in self.quantities):
+            facts["kernel"] = f"{min(len(train), KERNEL_SAMPLES)} samples of the probe"
+        return facts
+
+    def _about_spacing(self) -> list[str]:
+        due = 1 + self.steps // self.every
+        taken = {
+            name: max(len(series) for series in found.values())
+            for name, found in self.series.items()
+            if found
+        }
+        rare = sorted((n, name) for name, n in taken.items() if n < due)
+        if not rare or self.overhead is None or self.stopped:
+            return []
+        some = ", ".join(f"{name} {n:,}" for n, name in rare[:3])
+        return [
+            f"Of {due:,} measurements, some were left out to keep the overhead below "
+            f"{self.overhead:.0%} (taken of {some}); overhead=None takes them all."
+        ]
+
+
+def _shuffled(samples: Samples, seed: int) -> Samples:
+    return samples.at(torch.randperm(len(samples), generator=as_generator(seed)))
+
+
+def _moved(samples: Samples, device: torch.device) -> Samples:
+    return replace(samples, x=samples.x.to(device), y=samples.y.to(device))
+
+
+def _check_settings(
+    every: int,
+    learning_rate: float | None,
+    optimizer: object,
+    overhead: float | None,
+    probe: int,
+    confidence: float,
+) -> None:
+    for name, value in (("every", every), ("probe", probe)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidInput(f"{name} must be a whole number >= 1, not {value!r}")
+    if learning_rate is not None and optimizer is not None:
+        raise InvalidInput("give learning_rate or optimizer, not both: they may disagree")
+    if learning_rate is not None and not (
+        isinstance(learning_rate, float | int) and 0 < learning_rate < math.inf
+    ):
+        raise InvalidInput(f"learning_rate must be a positive number, not {learning_rate!r}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise InvalidType(
+            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+        )
+    if overhead is not None and not 0 < overhead <= 1:
+        raise InvalidInput(f"overhead is a share of the time in (0, 1], or None, not {overhead!r}")
+    if not 0 < confidence < 1:
+        raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")

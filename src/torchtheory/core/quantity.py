@@ -1,0 +1,49 @@
+"""A number of a finding, with what is known of its error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchtheory.core.claim import json_number
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number people ask for and two audits can be compared by.
+
+    Attributes:
+        name: lower-case words and hyphens, unique in its finding.
+        label: what it is, for people.
+        value: the number.
+        low, high: where the true value may lie; equal to the value for an exact number.
+        basis: what ``low`` and ``high`` rest on, in words.
+        unit: what it is counted in; empty for a pure number.
+    """
+
+    name: str
+    label: str
+    value: float
+    low: float
+    high: float
+    basis: str
+    unit: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether there is no error to speak of."""
+        return self.low == self.value == self.high
+
+    def differs_from(self, other: Quantity) -> bool:
+        """Whether the two ranges have no number in common."""
+        return self.high < other.low or other.high < self.low
+
+    def to_json(self) -> dict[str, Any]:
+        numbers = {k: json_number(getattr(self, k)) for k in ("value", "low", "high")}
+        words = {k: getattr(self, k) for k in ("name", "label", "basis", "unit")}
+        return {**words, **numbers}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Quantity:
+        """Inverse of :meth:`to_json`."""
+        return cls(**{**data, **{k: float(data[k]) for k in ("value", "low", "high")}})

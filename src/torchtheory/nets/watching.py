@@ -1,0 +1,269 @@
+r"""What happens inside a network while it runs: its units and the signals through its layers.
+
+Functions are watched rather than modules, so that ``torch.relu`` in a user's ``forward`` counts as
+``nn.ReLU`` does, and the model gets no hooks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from torchtheory.core.model import Parameters, as_leaves, global_randomness_kept, tensors_in
+from torchtheory.core.problem import Problem
+from torchtheory.core.samples import Samples
+
+#: Pointwise activations by the name torch calls them, and their largest slope.
+LARGEST_SLOPE = {
+    "relu": 1.0,
+    "relu6": 1.0,
+    "leaky_relu": 1.0,
+    "elu": 1.0,
+    "selu": 1.7580993408473766,
+    "celu": 1.0,
+    "gelu": 1.1289,
+    "silu": 1.0998,
+    "mish": 1.0885,
+    "softplus": 1.0,
+    "sigmoid": 0.25,
+    "tanh": 1.0,
+    "hardtanh": 1.0,
+    "hardsigmoid": 1 / 6,
+    "hardswish": 1.5,
+    "softsign": 1.0,
+    "logsigmoid": 1.0,
+    "clamp": 1.0,
+    "clamp_min": 1.0,
+}
+
+#: A slope below this part of the largest one counts as flat.
+FLAT = 0.01
+
+# what these return has its units in dimension 1, whatever comes after it
+_CHANNELS_FIRST = {"conv1d", "conv_transpose1d", "batch_norm", "instance_norm", "group_norm"}
+
+
+@dataclass(slots=True)
+class WatchedUnits:
+    r"""The units of one application of an activation :math:`\varrho`, over all samples seen.
+
+    Attributes:
+        layer: the layer whose weights were used last before it; empty if none was.
+        function: the activation's name.
+        silent: ``[units]``, whether the slope :math:`\varrho'` was 0 at every sample.
+        flat: mean share of slopes below a hundredth of the largest one, over units and samples.
+        linear: ``[units]``, whether the slope was the same, and not 0, at every sample.
+        samples: how many were seen.
+    """
+
+    layer: str
+    function: str
+    silent: Tensor
+    flat: float
+    linear: Tensor
+    samples: int
+    _slope: Tensor = field(repr=False)
+
+    @property
+    def units(self) -> int:
+        return self.silent.numel()
+
+    @property
+    def silent_share(self) -> float:
+        """Share of the units that no gradient passes, at any sample."""
+        return float(self.silent.double().mean())
+
+    @property
+    def linear_share(self) -> float:
+        """Share of the units that are a linear function on all the samples."""
+        return float(self.linear.double().mean())
+
+    def joined(self, more: WatchedUnits) -> WatchedUnits:
+        """With the same units at more samples."""
+        total = self.samples + more.samples
+        return WatchedUnits(
+            self.layer,
+            self.function,
+            self.silent & more.silent,
+            (self.flat * self.samples + more.flat * more.samples) / total,
+            self.linear & more.linear & (self._slope == more._slope),
+            total,
+            self._slope,
+        )
+
+
+def watch_units(problem: Problem, samples: Samples) -> list[WatchedUnits]:
+    """The units behind every activation that the model applies, in the order it applies them.
+
+    A unit is a column of a layer's output, or a channel. One forward pass over the samples and,
+    for each activation, as much again for its slopes.
+
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
+    >>> _ = net[0].weight.data.copy_(torch.tensor([[1.0], [-1.0]]))
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> p = Problem(net, (x, x), task="regression")
+    >>> [(u.layer, u.function, u.silent_share, u.linear_share) for u in watch_units(p, p.train)]
+    [('0', 'relu', 0.5, 0.5)]
+    """
+    found: list[WatchedUnits] = []
+    for x, _ in samples.chunks(problem.chunk):
+        watch = _Slopes(problem.parameters)
+        with torch.no_grad(), global_randomness_kept(), watch:
+            problem.function(problem.parameters, x)
+        here = watch.found
+        same = [u.units for u in here] == [u.units for u in found]
+        found = [a.joined(b) for a, b in zip(found, here, strict=True)] if same else here
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSignal:
+    r"""What a layer puts out, and the gradient of the loss that comes back to it.
+
+    Attributes:
+        layer: its name.
+        forward: root mean square of its outputs, over units and samples.
+        backward: :math:`\|\partial\ell/\partial z\|_2`, the length of the gradient of a sample's
+            loss in its outputs; root mean square over samples.
+    """
+
+    layer: str
+    forward: float
+    backward: float
+
+
+def watch_signals(
+    problem: Problem, samples: Samples, parameters: Parameters | None = None
+) -> list[LayerSignal]:
+    """Sizes of activations and gradients at every layer with a weight matrix, in order of use.
+
+    Any model: layers are recognised by the weights that enter a function. One forward and one
+    backward pass.
+
+    Args:
+        parameters: weights to use in place of the model's own.
+
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    >>> for layer in net:
+    ...     _ = layer.weight.data.fill_(2.0)
+    >>> p = Problem(net, (torch.ones(1, 1), torch.zeros(1, 1)), task="regression")
+    >>> [(s.layer, s.forward, s.backward) for s in watch_signals(p, p.train)]
+    [('0', 2.0, 16.0), ('1', 4.0, 8.0)]
+    """
+    point = problem.parameters if parameters is None else parameters
+    squares: dict[int, list[float]] = {}
+    names: list[str] = []
+    for x, y in samples.chunks(problem.chunk):
+        free = as_leaves(point)
+        watch = _Layers(free)
+        with torch.enable_grad(), global_randomness_kept():
+            with watch:
+                result = problem.function(free, x)
+            outputs = watch.outputs
+            loss = problem.loss(result, y) * len(x)
+            gradients = torch.autograd.grad(
+                loss.reshape(()), [out for _, out in outputs], allow_unused=True
+            )
+        names = [name for name, _ in outputs]
+        for k, ((_, out), gradient) in enumerate(zip(outputs, gradients, strict=True)):
+            sizes = squares.setdefault(k, [0.0, 0.0, 0.0])
+            sizes[0] += float(out.detach().double().square().sum())
+            sizes[1] += 0.0 if gradient is None else float(gradient.double().square().sum())
+            sizes[2] += out.numel()
+    return [
+        LayerSignal(name, (f / n) ** 0.5, (b / len(samples)) ** 0.5)
+        for name, (f, b, n) in zip(names, squares.values(), strict=True)
+    ]
+
+
+class _Watch(TorchFunctionMode):
+    """Keeps the name of the layer whose weights were used last."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__()
+        self.layers = {id(p): k.rpartition(".")[0] or k for k, p in parameters.items()}
+        self.matrices = {id(p) for p in parameters.values() if p.ndim > 1}
+        self.last, self.channels_first = "", False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        name = getattr(func, "__name__", "")
+        self.before(name, args, named)
+        result = func(*args, **named)
+        weights = [v for v in tensors_in([*args, *named.values()]) if id(v) in self.layers]
+        if weights:
+            self.last = self.layers[id(weights[0])]
+            self.channels_first = name in _CHANNELS_FIRST
+        if any(id(w) in self.matrices for w in weights):
+            return self.after(result)
+        return result
+
+    def before(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Called before every function."""
+
+    def after(self, result: Any) -> Any:
+        """Called with what a function of a weight matrix returns."""
+        return result
+
+
+class _Slopes(_Watch):
+    """Keeps what the slopes of every activation say about its units."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        self.found: list[WatchedUnits] = []
+
+    def before(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        plain = name.removesuffix("_")
+        z = args[0] if args else named.get("input")
+        if plain not in LARGEST_SLOPE or not isinstance(z, Tensor) or z.ndim < 2:
+            return
+        function = getattr(F, plain, None) or getattr(torch, plain)
+        settings = {k: v for k, v in named.items() if k not in ("input", "inplace")}
+        with torch.enable_grad():
+            free = z.detach().requires_grad_()
+            # of a copy: nn.LeakyReLU and others pass inplace by position
+            values = function(free.clone(), *args[1:], **settings)
+            (slopes,) = torch.autograd.grad(values.sum(), free)
+        last = z.ndim == 2 or (z.ndim == 3 and not self.channels_first)
+        by_unit = slopes.movedim(-1 if last else 1, -1)
+        self.found.append(_units(self.last, plain, by_unit, len(z)))
+
+
+class _Layers(_Watch):
+    """Keeps what every layer with a weight matrix returns, as part of the graph."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        self.outputs: list[tuple[str, Tensor]] = []
+
+    def after(self, result: Any) -> Any:
+        first = next(tensors_in([result]), None)
+        if first is None or not first.is_floating_point() or not first.requires_grad:
+            return result
+        self.outputs.append((self.last, first))
+        # a copy: an activation that works in place would overwrite what is measured
+        return first.clone() if result is first else result
+
+
+def _units(layer: str, function: str, slopes: Tensor, samples: int) -> WatchedUnits:
+    rows = slopes.flatten(0, -2)
+    first = rows[0]
+    return WatchedUnits(
+        layer,
+        function,
+        (rows == 0).all(0),
+        float((rows.abs() < FLAT * LARGEST_SLOPE[function]).double().mean()),
+        (rows == first).all(0) & (first != 0),
+        samples,
+        first,
+    )

@@ -1,0 +1,117 @@
+r"""An audit as Markdown: for pull requests, wikis and chat, where a page cannot be opened.
+
+Formulas stay LaTeX between dollar signs, which GitHub, GitLab and notebooks render; everything that
+comes from outside is escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from torchtheory.core.claim import Claim
+from torchtheory.core.record import Cell, Table
+from torchtheory.report import wording
+from torchtheory.report.findings import AuditFinding, AuditResult, by_section, quantity_table
+from torchtheory.report.numbers import duration, number_text
+
+_ROWS = 40
+
+
+def audit_markdown(audit: AuditResult) -> str:
+    """The whole audit: summary, facts, then each section with claims, numbers and tables.
+
+    Figures are linked as ``figures/FINDING-FIGURE.png``, where :meth:`Audit.save` puts them.
+    """
+    claims = [c for f in audit.findings for c in f.claims]
+    blocks = [f"# {_text(audit.title)}"]
+    if audit.summary:
+        blocks.append("\n".join(f"- {_bold(s, s in audit.warnings)}" for s in audit.summary))
+    if audit.facts:
+        blocks.append(" · ".join(f"{_text(k)}: {_text(v)}" for k, v in audit.facts.items()))
+    blocks.append(f"{wording.counted(len(claims), 'claim')}: {wording.tally(claims) or 'none'}")
+    for heading, found in by_section(audit.findings).items():
+        blocks.append(f"## {_text(heading)}")
+        for finding in found:
+            blocks += _finding(finding)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _finding(finding: AuditFinding) -> list[str]:
+    blocks = [f"### {_text(finding.title)}"]
+    said = [f"- **{_text(s)}**" for s in finding.warnings]
+    said += [f"- → {_text(s)}" for s in finding.advice]
+    if said:
+        blocks.append("\n".join(said))
+    if finding.quantities:
+        blocks.append(_table(quantity_table(finding.quantities)))
+    if finding.claims:
+        blocks.append(_claims(finding.claims))
+    for figure in finding.figures:
+        place = quote(f"figures/{finding.name}-{figure.name}.png")
+        blocks.append(f"![{_text(figure.caption or figure.name)}]({place})")
+    blocks += [_table(table) for table in finding.tables]
+    if finding.notes:
+        blocks.append("\n".join(f"- {_text(note)}" for note in finding.notes))
+    blocks.append(f"*{_text(f'{finding.name}, {finding.cost}')}, {duration(finding.seconds)}*")
+    return blocks
+
+
+def _claims(claims: Sequence[Claim]) -> str:
+    lines = ["| verdict | statement | measured | | promised |", "|---|---|---:|:-:|:---|"]
+    for claim in claims:
+        statement = f"${_formula(claim.statement)}$"
+        if claim.reason:
+            statement += f" {_text(claim.reason)}"
+        if claim.ids:
+            statement += f" ({_text(', '.join(claim.ids))})"
+        how = wording.compare(claim)
+        numbers = ("–", "", "–")
+        if how is not None:
+            numbers = (
+                number_text(claim.measured, how.digits),
+                how.relation,
+                number_text(claim.promised, how.digits),
+            )
+        mark = wording.MARKS[claim.verdict]
+        lines.append(f"| {mark} {claim.verdict} | {statement} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
+
+
+def _table(table: Table) -> str:
+    numeric = wording.numeric_columns(table)
+    lines = [
+        "| " + " | ".join(_text(c) for c in table.columns) + " |",
+        "|" + "|".join("---:" if n else "---" for n in numeric) + "|",
+    ]
+    lines += ["| " + " | ".join(_cell(c) for c in row) + " |" for row in table.rows[:_ROWS]]
+    caption = _text(table.caption)
+    if len(table.rows) > _ROWS:
+        caption = f"{caption} The first {_ROWS} of {len(table.rows)} rows.".strip()
+    return "\n".join(lines) + (f"\n\n{caption}" if caption else "")
+
+
+def _cell(value: Cell) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _text(value) if isinstance(value, str) else number_text(value)
+
+
+def _text(words: str) -> str:
+    """Words that mean themselves: nothing in them is taken for markup, formulas kept apart."""
+    pieces = re.split(r"(\$[^$]+\$)", " ".join(str(words).split()))
+    return "".join(
+        f"${_formula(p[1:-1])}$" if k % 2 else re.sub(r"([\\`*_<>\[\]|#~])", r"\\\1", p)
+        for k, p in enumerate(pieces)
+    )
+
+
+def _formula(latex: str) -> str:
+    r"""A bar would end the cell of a table, a ``<`` may begin a tag."""
+    plain = " ".join(latex.split()).replace(r"\|", r"\Vert ").replace("|", r"\vert ")
+    return plain.replace("<", r"\lt ").replace("$", r"\$")
+
+
+def _bold(sentence: str, bold: bool) -> str:
+    return f"**{_text(sentence)}**" if bold else _text(sentence)

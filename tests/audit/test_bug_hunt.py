@@ -1,0 +1,102 @@
+"""Defects are named by the finding they belong to, and healthy networks are not accused."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchtheory as tt
+from torchtheory.core.record import Record
+
+PLACE = Path(__file__).parents[2] / "examples"
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, PLACE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+bug_hunt: Any = _load("bug_hunt")
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of the time, and is tested with the examples."""
+    monkeypatch.setattr(Record, "figure", lambda *_, **__: None)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", bug_hunt.DEFECTS)
+def test_the_defect_is_named_and_its_twin_is_not_accused(name: str, seed: int) -> None:
+    defect = bug_hunt.DEFECTS[name]
+    broken = bug_hunt.audit_case(name, seed, True)
+    (found,) = (f for f in broken.findings if f.name == defect.finding)
+    assert any(defect.words in sentence for sentence in found.warnings), broken.warnings
+    assert any(defect.words in sentence for sentence in broken.summary)
+    assert found.advice
+    healthy = bug_hunt.audit_case(name, seed, False)
+    assert healthy.warnings == []
+    assert healthy.violated == []
+
+
+def _healthy(name: str) -> tuple[nn.Module, Any, Any]:
+    """Architectures as torch initialises them, trained for a few steps."""
+    (x, y), test = bug_hunt.data(0, 200)
+    sequences: Any = _load("audit_sequences")
+    if name in ("lstm", "transformer"):
+        train, test = sequences.sequences(200, 6), sequences.sequences(200, 6)
+        net = sequences.Recurrent(8) if name == "lstm" else sequences.Attention(8, 6)
+        sequences.fit(net, *train, 3)
+        return net, train, test
+    if name == "tanh":
+        net = nn.Sequential(nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh())
+        net.append(nn.Linear(20, 10))
+    else:
+        x, test = x.reshape(-1, 1, 8, 8), (test[0].reshape(-1, 1, 8, 8), test[1])
+        net = _load("audit_resnet_fashion").resnet(8, 4)
+    return bug_hunt.fit(net, (x, y), rate=0.02, epochs=2), (x, y), test
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer", "tanh", "resnet"])
+def test_usual_architectures_are_not_accused(name: str) -> None:
+    torch.manual_seed(0)
+    net, train, test = _healthy(name)
+    report = tt.audit(net, train, test, only=bug_hunt.FINDINGS, budget=None)
+    assert report.warnings == []
+    assert report.violated == []
+
+
+def test_a_last_layer_that_begins_with_zeros_is_no_defect() -> None:
+    torch.manual_seed(0)
+    train, _ = bug_hunt.data(0)
+    model = bug_hunt.mlp(64, 32, 32, 10)
+    nn.init.zeros_(model[4].weight)
+    start = copy.deepcopy(model.state_dict())
+    bug_hunt.fit(model, train)
+    report = tt.audit(
+        model, train, initial=start, only=["gradients-by-depth", "units"], budget=None
+    )
+    assert report.warnings == []
+    assert report.findings[-1].notes == [
+        "Layer 4 began with weights of 0, which let no gradient pass."
+    ]
+
+
+def test_a_network_of_dead_units_is_said_to_be_constant_not_to_lack_an_activation() -> None:
+    report = bug_hunt.audit_case("dead-units", 0, True)
+    (found,) = (f for f in report.findings if f.name == "linearity")
+    assert found.warnings == [
+        "The output does not depend on the input: it is the same at every point tried."
+    ]

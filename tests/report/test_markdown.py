@@ -1,0 +1,44 @@
+"""Audits as Markdown."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import nn
+
+from torchtheory.core.audit import audit as run_audit
+from torchtheory.report.markdown import audit_markdown
+
+from . import examples
+
+
+def test_every_section_claim_number_and_warning_is_there() -> None:
+    text = audit_markdown(examples.audit())
+    assert text.startswith("# What theory says about MLP\n")
+    assert "- **A quarter of the units is dead.**" in text
+    assert "- → Lower the learning rate." in text
+    assert "| share (1) | 0.25 | \\[0.2, 0.3\\] | two errors |" in text
+    assert text.count("\n## Capacity\n") == 1
+    assert "\n## Signal propagation\n" in text
+    assert "✓ holds" in text
+    assert "○ vacuous" in text
+
+
+def test_tables_keep_their_columns_whatever_is_in_them() -> None:
+    text = audit_markdown(examples.audit(hostile=True))
+    assert "<script" not in re.sub(r"\\<", "", text)
+    for block in text.split("\n\n"):
+        lines = [line for line in block.splitlines() if line.startswith("|")]
+        columns = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
+        assert len(columns) <= 1, lines
+
+
+def test_a_real_audit_links_its_figures(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    report = run_audit(nn.Linear(3, 2), (x, (x[:, 0] > 0).long()), only=["margins", "layers"])
+    report.save(tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    places = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert places
+    assert all((tmp_path / place).is_file() for place in places)
