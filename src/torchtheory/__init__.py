@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _ROOMS = (
+    "approximation",
     "audit",
     "core",
     "data",
@@ -43,6 +44,7 @@ _NAMES = {
 __all__ = [*sorted(_NAMES), *_ROOMS]
 
 if TYPE_CHECKING:
+    from torchtheory import approximation as approximation
     from torchtheory import audit as audit
     from torchtheory import core as core
     from torchtheory import data as data

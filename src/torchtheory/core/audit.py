@@ -31,6 +31,9 @@ from torchtheory.core.samples import Data
 #: Most sentences of a summary.
 SENTENCES = 8
 
+#: A finding is stopped when it takes so many times what it planned with.
+OVERRUN = 3.0
+
 
 @dataclass(slots=True)
 class Audit:
@@ -219,9 +222,9 @@ def audit(
     with progress.display():
         try:
             pairs = _shared_out(order, start, seconds)
-            for f, allowed in progress.track(pairs, "findings", total=len(order)):
+            for f, planned, most in progress.track(pairs, "findings", total=len(order)):
                 made[f.name] = examine(
-                    f, problem, confidence=confidence, seed=seed, seconds=allowed
+                    f, problem, confidence=confidence, seed=seed, seconds=planned, at_most=most
                 )
         except KeyboardInterrupt:
             interrupted = True
@@ -255,12 +258,17 @@ def _fingerprint(problem: Problem) -> str:
 
 def _shared_out(
     order: Sequence[Finding], start: float, seconds: float
-) -> Iterator[tuple[Finding, float]]:
-    """Findings with the time each may take: its share of what those before it have left."""
+) -> Iterator[tuple[Finding, float, float]]:
+    """Findings with the time each plans with, and when it is stopped.
+
+    It plans with its share of what those before it have left. What takes longer than it planned
+    with (others may use the machine) has three times that before it is stopped.
+    """
     for k, found in enumerate(order):
         left = seconds - (time.perf_counter() - start)
         share = WEIGHTS[found.cost] / sum(WEIGHTS[f.cost] for f in order[k:])
-        yield found, max(0.0, left) * share
+        planned = max(0.0, left) * share
+        yield found, planned, min(max(0.0, left), OVERRUN * planned)
 
 
 def _facts(problem: Problem, confidence: float, seed: int, seconds: float) -> dict[str, str]:

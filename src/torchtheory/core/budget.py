@@ -13,7 +13,10 @@ from torchtheory.core.errors import InvalidInput, OutOfTime
 
 _UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
-_deadline: ContextVar[float] = ContextVar("torchtheory_deadline", default=math.inf)
+#: When what runs should be done, and when it is stopped.
+_ends: ContextVar[tuple[float, float]] = ContextVar(
+    "torchtheory_ends", default=(math.inf, math.inf)
+)
 
 
 def seconds_of(amount: str | float | None) -> float:
@@ -39,25 +42,34 @@ def seconds_of(amount: str | float | None) -> float:
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Whatever calls :func:`check_time` inside this block must be done in so many seconds.
+def within(seconds: float, at_most: float | None = None) -> Iterator[None]:
+    """Whatever runs inside this block plans for so many seconds, and is stopped at the latest.
+
+    Args:
+        seconds: what :func:`time_left` counts down from.
+        at_most: when :func:`check_time` stops what overruns them; at once unless told.
 
     Blocks nest; the earliest end counts.
     """
-    token = _deadline.set(min(_deadline.get(), time.monotonic() + seconds))
+    now, (planned, last) = time.monotonic(), _ends.get()
+    ends = (
+        min(planned, now + seconds),
+        min(last, now + (seconds if at_most is None else max(seconds, at_most))),
+    )
+    token = _ends.set(ends)
     try:
         yield
     finally:
-        _deadline.reset(token)
+        _ends.reset(token)
 
 
 def time_left() -> float:
-    """Seconds until the end of the innermost block; infinite outside any.
+    """Seconds that are planned for the innermost block; infinite outside any.
 
     >>> time_left()
     inf
     """
-    return _deadline.get() - time.monotonic()
+    return _ends.get()[0] - time.monotonic()
 
 
 def check_time() -> None:
@@ -66,5 +78,6 @@ def check_time() -> None:
     Raises:
         OutOfTime: if it is.
     """
-    if _deadline.get() < math.inf and time_left() < 0:
+    last = _ends.get()[1]
+    if last < math.inf and time.monotonic() > last:
         raise OutOfTime("the time given to it was used up")

@@ -250,12 +250,14 @@ def examine(
     confidence: float,
     seed: int,
     seconds: float = math.inf,
+    at_most: float | None = None,
 ) -> FindingRecord:
     """Run one finding; whatever goes wrong inside it becomes a reason, never an exception.
 
     Args:
-        seconds: time it may take; one that refines an estimate asks
+        seconds: time it plans with; one that refines an estimate asks
             :func:`torchtheory.core.budget.time_left`.
+        at_most: time after which it is stopped; the same unless told.
     """
     record = FindingRecord(
         name=found.name,
@@ -267,14 +269,15 @@ def examine(
     )
     start = time.perf_counter()
     try:
-        with within(seconds):
+        with within(seconds, at_most):
             reason = next((r for need in found.needs if (r := need(problem)) is not None), None)
             if reason is None:
                 found.function(problem, record)
     except OutOfTime:
         record.complete = False
         reason = (
-            f"stopped after {seconds:.3g} s, its part of the time; give a larger budget"
+            f"stopped after {time.perf_counter() - start:.2g} s for want of time; give a larger "
+            "budget"
             if seconds > 0
             else "no time was left for it; give a larger budget"
         )

@@ -1,0 +1,450 @@
+"""Fourier pairs, the convolution theorem, and Barron's constant in every way it can be had."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.barron_constants import (
+    gaussian_density,
+    grid_barron_constant,
+    monte_carlo_barron_constant,
+    radial_barron_constant,
+    root_dimension_bound,
+)
+from torchtheory.approximation.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
+from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
+from torchtheory.core.intervals import mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+from torchtheory.primer.function_spaces import fourier_transform
+
+PAIRS = {pair.name: pair for pair in FOURIER_PAIRS}
+
+
+@lab(
+    "barron-constants",
+    room="approximation",
+    covers=["L-093", "L-094", "L-095", "L-113", "S-36"],
+    title="Barron's constant by formula, quadrature, FFT and sampling; kinks make it infinite",
+    errata=["gaussian-density-positive-exponent", "barron-constant-without-modulus"],
+    full={"draws": 400_000, "points": 4096},
+)
+def barron_constants_lab(run: Run, draws: int = 20_000, points: int = 1024) -> None:
+    """The transform on a grid meets closed forms, and the first moment of the magnitudes follows.
+
+    Fourier pairs on the line are compared with the fast transform, with inversion and Parseval;
+    convolutions are products of transforms. Then Barron's constant: closed forms for waves,
+    products of waves, Gaussians and ridge functions against radial quadrature, a grid and Monte
+    Carlo with its interval. A kink or a jump makes it infinite, which shows as growth under
+    refinement. Last the Gaussian density in many dimensions: the constant vanishes, grows slowly
+    or explodes, depending on its width. Look at both figures.
+    """
+    at_least(draws, 1000, "draws")
+    at_least(points, 256, "points")
+    transforms(run, points)
+    convolutions(run)
+    closed_forms(run)
+    growth = refinement(run)
+    sampled(run, draws)
+    density(run)
+    missing_modulus(run)
+    run.figure(
+        "constants",
+        lambda axes: plot(axes, growth),
+        caption="Left: the constant on finer and finer grids settles for the Gaussian and grows "
+        "without end for a kink (like the logarithm) and a jump (like 1/h). Right: the constant "
+        "of a Gaussian density by dimension.",
+        grid=(1, 2),
+    )
+
+
+def on_grid(run: Run, name: str, points: int, half: float) -> tuple[Tensor, Tensor, Tensor]:
+    x = (torch.arange(points, dtype=torch.float64) - points // 2) * (2 * half / points)
+    values = PAIRS[name].function(x)
+    frequencies, transform = fourier_transform(values, float(x[0]), 2 * half / points)
+    return x, frequencies, transform
+
+
+def transforms(run: Run, points: int) -> None:
+    """FFT against closed forms, inversion, Parseval."""
+    _, w, found = on_grid(run, "gaussian", points, 8.0)
+    exact = PAIRS["gaussian"].transform(w)
+    _, _, box = on_grid(run, "box", points, 8.0)
+    run.claim(
+        "L-093",
+        r"\widehat{e^{-\pi x^2}}=e^{-\pi\xi^2}",
+        promised=0,
+        relation="==",
+        measured=(found - exact).abs().max(),
+        tolerance=1e-12,
+        control=Control(
+            "a function with a jump: the grid folds its slowly falling frequencies back",
+            (box - PAIRS["box"].transform(w)).abs().max(),
+        ),
+    )
+    # a Riemann sum of a function with a jump in derivative j is off by O(h^(j+1))
+    for name, order in (("box", 1), ("triangle", 2), ("exponential", 2)):
+        errors = []
+        for n in (points, 4 * points):
+            _, w, found = on_grid(run, name, n, 8.0)
+            errors.append(float((found - PAIRS[name].transform(w)).abs().max()))
+        run.claim(
+            "L-093",
+            rf"\text{{{name}: four times finer, the transform's error is at least "
+            rf"{2**order} times smaller}}",
+            promised=1 / 2**order,
+            relation="<=",
+            measured=errors[1] / errors[0],
+        )
+    x, w, found = on_grid(run, "gaussian", points, 8.0)
+    step = float(w[1] - w[0])
+    places = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)
+    waves = torch.exp(2j * math.pi * torch.outer(places, w))
+    back = (waves @ found).real * step
+    backwards = (waves.conj() @ (found * torch.exp(-2j * math.pi * 0.3 * w))).real * step
+    run.claim(
+        "L-093",
+        r"f(x)=\int\hat f(\xi)e^{2\pi i\xi x}d\xi",
+        promised=PAIRS["gaussian"].function(places),
+        relation="==",
+        measured=back,
+        tolerance=1e-12,
+        control=Control(
+            "the sign of the exponent as in the transform itself, for the shifted Gaussian",
+            backwards,
+            PAIRS["gaussian"].function(places - 0.3),
+        ),
+    )
+    norm = PAIRS["gaussian"].function(x).square().sum() * (x[1] - x[0])
+    angular = found.abs().square().sum() * step * 2 * math.pi
+    run.claim(
+        "L-093",
+        r"\|f\|_2=\|\hat f\|_2",
+        promised=norm,
+        relation="==",
+        measured=found.abs().square().sum() * step,
+        tolerance=1e-12,
+        control=Control("angular frequencies without the factor 1/2π", angular),
+    )
+
+
+def convolutions(run: Run) -> None:
+    """Convolution theorem: against the double sum and for two Gaussians."""
+    f, g = run.randn(40), run.randn(25)
+    direct = torch.nn.functional.conv1d(f[None, None], g.flip(0)[None, None], padding=24)[0, 0]
+    circular = torch.fft.irfft(torch.fft.rfft(f) * torch.fft.rfft(g, 40), 40)
+    run.claim(
+        "L-094",
+        r"\widehat{f*g}=\hat f\hat g: \text{FFT against the direct sum}",
+        promised=direct,
+        relation="==",
+        measured=convolve_on_grid(f, g, 1.0),
+        tolerance=1e-12,
+        control=Control(
+            "without zero-padding the ends wrap around", circular, direct[:40].contiguous()
+        ),
+    )
+    h = 1 / 16
+    x = torch.arange(-16, 16, h, dtype=torch.float64)
+
+    def normal(at: Tensor, deviation: float) -> Tensor:
+        return torch.exp(-at.square() / (2 * deviation**2)) / (deviation * math.sqrt(2 * math.pi))
+
+    both = convolve_on_grid(normal(x, 1.0), normal(x, 1.5), h)
+    place = -32 + h * torch.arange(len(both), dtype=torch.float64)
+    run.claim(
+        "L-094",
+        r"N(0,\sigma_1^2)*N(0,\sigma_2^2)=N(0,\sigma_1^2+\sigma_2^2)",
+        promised=normal(place, math.hypot(1.0, 1.5)),
+        relation="==",
+        measured=both,
+        tolerance=1e-12,
+        control=Control("deviations added, not variances", both, normal(place, 2.5)),
+    )
+
+
+def closed_forms(run: Run) -> None:
+    """Exact constants, scaling, translation."""
+    exact = [GaussianBump(d).barron_constant for d in (1, 2, 3, 10)]
+    radial = [radial_barron_constant(angular_bell(d), d).value for d in (1, 2, 3, 10)]
+    in_cycles = [radial_barron_constant(cycles_bell(d), d).value for d in (1, 2, 3, 10)]
+    run.claim(
+        ["S-36", "L-095"],
+        r"e^{-|x|^2/2}: C_f=\sqrt2\,\Gamma(\tfrac{d+1}2)/\Gamma(\tfrac d2)",
+        promised=exact,
+        relation="==",
+        measured=radial,
+        tolerance=1e-8,
+        control=Control("frequencies in cycles: another constant, by a factor 2π", in_cycles),
+    )
+    run.claim(
+        "S-36",
+        r"C_{\text{Gauss}}\le\sqrt d",
+        promised=[math.sqrt(d) for d in (1, 2, 3, 10, 100)],
+        relation="<=",
+        measured=[GaussianBump(d).barron_constant for d in (1, 2, 3, 10, 100)],
+        control=Control(
+            "half as wide as the unit Gaussian",
+            [GaussianBump(d, 0.5).barron_constant for d in (1, 2, 3, 10, 100)],
+        ),
+    )
+    # waves with whole frequencies on one period, by the discrete transform
+    a = torch.tensor([[2.0], [5.0]], dtype=torch.float64)
+    waves = PlaneWaves(torch.tensor([1.0, -0.7], dtype=torch.float64), a, run.randn(2))
+    product = waves * PlaneWaves(torch.ones(1, dtype=torch.float64), a[:1] + 9)
+    found = [period_constant(f) for f in (waves, product)]
+    run.claim(
+        "S-36",
+        r"\textstyle\sum_jc_j\cos(a_j^\top x+\varphi_j): C_f=\sum_j|c_j||a_j|"
+        r"\text{, and for a product of waves}",
+        promised=[waves.barron_constant, product.barron_constant],
+        relation="==",
+        measured=found,
+        tolerance=1e-10,
+        control=Control(
+            "frequencies that are not different: two opposite waves cancel",
+            period_constant(opposite := cancelling(a)),
+            opposite.barron_constant,
+        ),
+    )
+    x = torch.arange(-60, 60, 0.0625, dtype=torch.float64)
+    bump = GaussianBump(1)
+
+    def on_line(values: Tensor) -> float:
+        return grid_barron_constant(values, -60.0, 0.0625).value
+
+    base = on_line(bump(x[:, None]))
+    run.claim(
+        ["L-095", "S-36"],
+        r"C_{f(sx)}=s\,C_f,\quad C_{f(\cdot-c)}=C_f,\quad C_{g(u^\top x)}=|u|C_g",
+        promised=[3 * base, base, 2 * bump.barron_constant],
+        relation="==",
+        measured=[
+            on_line(bump(3 * x[:, None])),
+            on_line(bump(x[:, None] - 5)),
+            RidgeSpectrum(bump, torch.tensor([0.0, 2.0]).double()).barron_constant,
+        ],
+        tolerance=2e-3,
+        reason="the kink of |ω| at 0 costs the grid a quadratic error in its spacing",
+        control=Control(
+            "scaled in height as well as in width",
+            [3 * on_line(bump(3 * x[:, None]))],
+            [3 * base],
+        ),
+    )
+
+
+def angular_bell(d: int) -> Callable[[float], float]:
+    """The transform of the unit Gaussian bump, angular frequencies."""
+    return lambda rho: math.exp(-(rho**2) / 2) / (2 * math.pi) ** (d / 2)
+
+
+def cycles_bell(d: int) -> Callable[[float], float]:
+    """The same in cycles."""
+    return lambda rho: (2 * math.pi) ** (d / 2) * math.exp(-2 * (math.pi * rho) ** 2)
+
+
+def cancelling(a: Tensor) -> PlaneWaves:
+    return PlaneWaves(torch.tensor([1.0, -1.0], dtype=torch.float64), torch.cat([a[:1], a[:1]]))
+
+
+def period_constant(f: PlaneWaves, points: int = 256) -> float:
+    x = torch.arange(points, dtype=torch.float64) * (2 * math.pi / points)
+    coefficients = torch.fft.fft(f(x[:, None])) / points
+    whole = torch.fft.fftfreq(points, 1 / points, dtype=torch.float64)
+    return float((coefficients.abs() * whole.abs()).sum())
+
+
+def refinement(run: Run) -> dict[str, list[tuple[float, float]]]:
+    """A finite constant settles under refinement, an infinite one grows."""
+    growth: dict[str, list[tuple[float, float]]] = {}
+    for name in ("gaussian", "triangle", "box"):
+        growth[name] = []
+        for level in range(4, 11):
+            h = 2.0**-level
+            x = torch.arange(-16, 16, h, dtype=torch.float64)
+            value = grid_barron_constant(PAIRS[name].function(x), -16.0, h).value
+            growth[name].append((h, value))
+    last = {name: rows[-1][1] / rows[-2][1] for name, rows in growth.items()}
+    run.claim(
+        "L-095",
+        r"C_f<\infty: \text{the estimate on a grid does not change when the grid is halved}",
+        promised=1,
+        relation="==",
+        measured=last["gaussian"],
+        tolerance=1e-3,
+        control=Control("a kink: no continuous gradient, infinite constant", last["triangle"]),
+    )
+    run.claim(
+        "L-095",
+        r"\text{jump: the estimate doubles when the grid is halved}",
+        promised=2,
+        relation="==",
+        measured=last["box"],
+        tolerance=0.05,
+        control=Control("a smooth function", last["gaussian"]),
+    )
+    rows = [[h, *(growth[n][i][1] for n in growth)] for i, (h, _) in enumerate(growth["box"])]
+    run.table(
+        "refinement",
+        ["grid spacing", "Gaussian", "triangle", "box"],
+        rows,
+        caption="Barron's constant (angular) on finer and finer grids; exact: 2, ∞, ∞",
+    )
+    return growth
+
+
+def sampled(run: Run, draws: int) -> None:
+    """Importance sampling with an interval, and the tilted sampler."""
+    d = 5
+    bump = GaussianBump(d)
+    w = 1.3 * run.randn(draws, d)
+
+    def normal(at: Tensor, deviation: float) -> Tensor:
+        squares = at.square().sum(1) / (2 * deviation**2)
+        bell: Tensor = torch.exp(-squares) / (2 * math.pi * deviation**2) ** (d / 2)
+        return bell
+
+    good = monte_carlo_barron_constant(lambda v: normal(v, 1.0), lambda v: normal(v, 1.3), w)
+    wrong = monte_carlo_barron_constant(lambda v: normal(v, 1.0), lambda v: normal(v, 1.0), w)
+    run.claim(
+        ["L-095", "S-36"],
+        r"C_f=\mathbb E_q\,|\omega||F(\omega)|/q(\omega)",
+        promised=bump.barron_constant,
+        relation="~",
+        measured=good.estimate,
+        interval=good,
+        control=Control("another density than the one drawn from", wrong.estimate, interval=wrong),
+    )
+    tilted, _ = bump.draw(draws, run.generator)
+    plain, _ = bump.draw_plain(draws, run.generator)
+    # under |ω||F|/C the mean of 1/|ω| is mass/C
+    inverse = mean_interval(1 / tilted.norm(dim=1))
+    untilted = mean_interval(1 / plain.norm(dim=1))
+    run.claim(
+        "L-093",
+        r"\omega\sim|\omega||F|/C_f: \quad\mathbb E\,1/|\omega|=\|F\|_1/C_f",
+        promised=bump.mass / bump.barron_constant,
+        relation="~",
+        measured=inverse.estimate,
+        interval=inverse,
+        control=Control("drawn from |F| without the weight", untilted.estimate, interval=untilted),
+    )
+
+
+def density(run: Run) -> None:
+    """Problem 1: the Gaussian density."""
+    dims = (1, 2, 5, 20, 100, 1000)
+    wide, narrow, even = 0.5, 0.3, 1 / math.sqrt(2 * math.pi)
+    exact = [gaussian_density(d, wide).barron_constant for d in dims]
+    bound = [root_dimension_bound(gaussian_density(d, wide)) for d in dims]
+    radial = radial_barron_constant(lambda rho: math.exp(-(rho**2) / 2) / (2 * math.pi), 1)
+    run.claim(
+        "L-113",
+        r"N(0,1): \textstyle\int\|\omega\||\hat f|d\omega=1/(2\pi^2)",
+        promised=1 / (2 * math.pi**2),
+        relation="==",
+        measured=radial.in_cycles,
+        tolerance=1e-10,
+        control=Control("angular frequencies", radial.value),
+    )
+    run.claim(
+        "L-113",
+        r"C_f\le\frac{\sqrt d}\sigma(2\pi\sigma^2)^{-d/2}",
+        promised=bound,
+        relation="<=",
+        measured=exact,
+        control=Control(
+            "the normalising factor left out", [GaussianBump(d, wide).barron_constant for d in dims]
+        ),
+    )
+    ratios = [e / b for e, b in zip(exact, bound, strict=True)]
+    run.claim(
+        "L-113",
+        r"1-C_f/\text{bound}\le\frac1{3d}: \text{the bound becomes exact}",
+        promised=[1 / (3 * d) for d in dims[1:]],
+        relation="<=",
+        measured=[1 - r for r in ratios[1:]],
+        reason="the ratio is 1 - 1/(4d) + O(1/d²)",
+    )
+    run.claim(
+        "L-113",
+        r"2\pi\sigma^2>1\Rightarrow C_f(1000)<C_f(100)",
+        promised=exact[-2],
+        relation="<",
+        measured=exact[-1],
+        control=Control(
+            "2πσ² < 1: it explodes",
+            gaussian_density(1000, narrow).barron_constant,
+            gaussian_density(100, narrow).barron_constant,
+        ),
+    )
+    run.claim(
+        "L-113",
+        r"2\pi\sigma^2=1\Rightarrow C_f/\sqrt{2\pi d}\to1",
+        promised=1,
+        relation="==",
+        measured=gaussian_density(1000, even).barron_constant / math.sqrt(2 * math.pi * 1000),
+        tolerance=1e-3,
+        control=Control(
+            "σ 1 % larger",
+            gaussian_density(1000, 1.01 * even).barron_constant / math.sqrt(2000 * math.pi),
+        ),
+    )
+    x = torch.arange(-8, 8, 1 / 64, dtype=torch.float64)
+    printed = math.sqrt(2 * math.pi) * torch.exp(-x.square() / 2)
+    run.erratum(
+        "gaussian-density-positive-exponent",
+        r"\int(2\pi\sigma^2)^{d/2}e^{-|x|^2/2\sigma^2}dx=\hat f(0)=1",
+        promised=1,
+        relation="==",
+        measured=printed.sum() / 64,
+        tolerance=1e-9,
+    )
+
+
+def missing_modulus(run: Run) -> None:
+    """Without the modulus the sine would have constant 0, and no error with one unit."""
+    a = 3.0
+    x = torch.linspace(-1, 1, 801, dtype=torch.float64)
+    f = torch.sin(a * x)
+    best = math.inf
+    for t in x[::8]:
+        step = torch.stack([(x > t).double(), torch.ones_like(x)], 1)
+        fit = torch.linalg.lstsq(step, f[:, None], driver="gelsd").solution
+        best = min(best, float((step @ fit - f[:, None]).square().mean()))
+    # F(±a) = ±1/2i
+    printed = abs(a * 1 / 2j + a * -1 / 2j)
+    run.erratum(
+        "barron-constant-without-modulus",
+        r"\sin3x, n=1: \quad\min_G\int(G-f)^2d\mu\le\Big(2r\Big|\int\hat f|\omega|\Big|\Big)^2/n=0",
+        promised=(2 * printed) ** 2,
+        relation="<=",
+        measured=best,
+        tolerance=1e-9,
+    )
+
+
+def plot(axes: Any, growth: dict[str, list[tuple[float, float]]]) -> None:
+    left, right = axes[0]
+    for name, rows in growth.items():
+        left.loglog([1 / r[0] for r in rows], [r[1] for r in rows], "o-", ms=3, label=name)
+    left.set(xlabel="points per unit length", ylabel="estimate of $C_f$", title="finer grids")
+    left.legend()
+    dims = range(1, 101)
+    for deviation, label in (
+        (0.5, "σ = 0.5"),
+        (1 / math.sqrt(2 * math.pi), "2πσ² = 1"),
+        (0.3, "σ = 0.3"),
+    ):
+        values = [gaussian_density(d, deviation).barron_constant for d in dims]
+        right.semilogy(dims, values, label=label)
+    right.set(xlabel="dimension $d$", ylabel="$C_f$", title="density of $N(0,σ^2I)$")
+    right.legend()

@@ -1,0 +1,338 @@
+"""Why the span of one activation is dense: algebras, ridge functions, and lifting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.certificates import measured_error
+from torchtheory.approximation.divided_differences import (
+    best_difference_step,
+    good_bias,
+    monomial_network,
+)
+from torchtheory.approximation.ridge_sums import (
+    RidgePowers,
+    lift_networks,
+    monomial_as_ridges,
+    ridge_interval,
+)
+from torchtheory.approximation.stone_weierstrass import (
+    CosineNetwork,
+    algebra_conditions,
+    separating_cosine,
+)
+from torchtheory.approximation.uniform_fit import best_uniform_fit
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+GRID = torch.linspace(0, 1, 201, dtype=torch.float64)
+
+
+@lab(
+    "stone-weierstrass",
+    room="approximation",
+    covers=["L-090", "L-091", "L-092"],
+    title="Algebras that separate points are dense; each condition is needed",
+    full={"cases": 200},
+)
+def stone_weierstrass(run: Run, cases: int = 20) -> None:
+    """Cosine networks are multiplied and added, tested for the conditions, and fitted.
+
+    Products of networks are networks again, a single unit tells any two points apart, and the
+    conditions hold on a sample. Then each condition is dropped in turn: the distance of a target
+    from the family, by linear programming, is the number the counterexample promises. Look at the
+    plateaus.
+    """
+    at_least(cases, 1, "cases")
+    products(run, cases)
+    conditions(run)
+    rows = counterexamples(run)
+    run.table(
+        "dropped",
+        ["condition dropped", "family", "target", "distance promised", "distance found"],
+        rows,
+        caption="A family for each condition that meets the other three, and what it misses",
+    )
+    run.figure(
+        "plateaus",
+        plot,
+        caption="Distance of |x - 1/3| from growing families on [0, 1]: cosines and polynomials "
+        "get closer, polynomials without a constant do not.",
+    )
+
+
+def draw(run: Run, units: int, dimension: int) -> CosineNetwork:
+    return CosineNetwork(run.randn(units, dimension), run.randn(units), run.randn(units))
+
+
+def products(run: Run, cases: int) -> None:
+    gaps, counts, promised, squares, separated = [], [], [], [], []
+    for k in range(cases):
+        d = 1 + k % 4
+        f, g = draw(run, 3, d), draw(run, 5, d)
+        x = run.randn(50, d)
+        made = f * g
+        gaps.append(float((made(x) - f(x) * g(x)).abs().max()))
+        gaps.append(float(((f + g)(x) - f(x) - g(x)).abs().max()))
+        wrong = torch.tanh(x @ made.weight.T + made.bias) @ made.output
+        tanh = [torch.tanh(x @ n.weight.T + n.bias) @ n.output for n in (f, g)]
+        squares.append(float((wrong - tanh[0] * tanh[1]).abs().max()))
+        counts.append(made.units)
+        promised.append(2 * f.units * g.units)
+        unit = separating_cosine(x[0], x[1])
+        separated.append(float(unit(x[1:2]) - unit(x[:1])))
+    run.claim(
+        "L-091",
+        r"fg \text{ and } f+g \text{ are networks: largest difference}",
+        promised=0,
+        relation="==",
+        measured=gaps,
+        tolerance=1e-11,
+        control=Control("the same weights with tanh in place of cos", squares),
+    )
+    run.claim(
+        "L-091",
+        r"\text{units of } fg=2m_1m_2",
+        promised=promised,
+        relation="==",
+        measured=counts,
+    )
+    run.claim(
+        "L-091",
+        r"x\ne x':\ |f(x)-f(x')|=1-\cos1 \text{ for one unit}",
+        promised=1 - math.cos(1),
+        relation="==",
+        measured=separated,
+        tolerance=1e-11,
+        control=Control("one point twice, by a unit made for others", repeated(run)),
+    )
+
+
+def repeated(run: Run) -> float:
+    x = run.randn(2, 3)
+    unit = separating_cosine(x[0], x[1])
+    return float(unit(x[1:2]) - unit(x[1:2]))
+
+
+def cosines(x: Tensor, count: int) -> Tensor:
+    return torch.cos(math.pi * x.unsqueeze(1) * torch.arange(count, dtype=torch.float64))
+
+
+def conditions(run: Run) -> None:
+    x = run.rand(40)
+    family, larger = cosines(x, 5), cosines(x, 9)
+    found = algebra_conditions(family, larger)
+    sigmoids = [torch.tanh(3 * (x.unsqueeze(1) - torch.linspace(0, 1, m))).double() for m in (5, 9)]
+    other = algebra_conditions(sigmoids[0], sigmoids[1])
+    run.claim(
+        ["L-090", "L-091"],
+        r"\text{products of } \cos(j\pi x),\ j<5, \text{ lie in the span of } j<9:"
+        r" \text{ largest residual}",
+        promised=0,
+        relation="==",
+        measured=found.product_gap,
+        tolerance=1e-10,
+        control=Control("units tanh 3(x - c): no algebra", other.product_gap),
+    )
+    mirrored = torch.cat([x, 1 - x[:1]])
+    symmetric = torch.stack([(mirrored - 0.5) ** 2, (mirrored - 0.5) ** 4], 1)
+    run.claim(
+        "L-090",
+        r"\text{the family separates points and vanishes nowhere: least differences and values}",
+        promised=1e-9,
+        relation=">",
+        measured=[found.separation, found.nonvanishing],
+        reason="cos(jπx), j < 5, at 40 random points of [0, 1]",
+        control=Control(
+            "even powers of x - 1/2, at a point and its mirror image",
+            algebra_conditions(symmetric, symmetric).separation,
+        ),
+    )
+    targets = {"|x - 1/3|": (GRID - 1 / 3).abs(), "x²": GRID**2, "sin 7x": torch.sin(7 * GRID)}
+    ratios, flat = [], []
+    for y in targets.values():
+        constant = float(y.max() - y.min()) / 2
+        ratios.append(best_uniform_fit(cosines(GRID, 16), y).error / constant)
+        flat.append(best_uniform_fit(cosines(GRID, 1), y).error / constant)
+    run.claim(
+        "L-090",
+        r"\text{dense: 16 cosines leave less than a quarter of the best constant's error}",
+        promised=0.25,
+        relation="<",
+        measured=ratios,
+        control=Control("constants alone, which separate nothing", flat),
+    )
+
+
+def counterexamples(run: Run) -> list[tuple[Any, ...]]:
+    powers = torch.stack([GRID**k for k in range(7)], 1)
+    spikes = torch.zeros(len(GRID), 5, dtype=torch.float64)
+    spikes[[0, 40, 80, 120, 200], range(5)] = 1.0
+    one, square, wave = torch.ones_like(GRID), GRID**2, torch.sin(7 * GRID)
+    spread = float(wave.max() - wave.min()) / 2
+    dropped = [
+        ("i) continuity", "functions of finite support", "1", spikes, one, 1.0),
+        ("ii) non-vanishing", "polynomials with f(0) = 0", "1", powers[:, 1:], one, 1.0),
+        ("iii) separation", "constants", "sin 7x", powers[:, :1], wave, spread),
+        ("iv) products", "affine functions", "x²", powers[:, :2], square, 1 / 8),
+    ]
+    found = [best_uniform_fit(family, target).error for *_, family, target, _ in dropped]
+    restored = [best_uniform_fit(powers, target).error for target in (one, one, wave, square)]
+    promised = [row[-1] for row in dropped]
+    run.claim(
+        "L-092",
+        r"\text{each condition dropped: distances } 1,\ 1,\ (\max g-\min g)/2,\ 1/8",
+        promised=promised,
+        relation="==",
+        measured=found,
+        tolerance=1e-6,
+        control=Control("all four conditions: polynomials of degree 6", restored),
+    )
+    return [
+        (name, family, target, p, e)
+        for (name, family, target, *_), p, e in zip(dropped, promised, found, strict=True)
+    ]
+
+
+def plot(axis: Any) -> None:
+    y = (GRID - 1 / 3).abs()
+    counts = [1, 2, 3, 4, 6, 8, 11, 16]
+    chebyshev = torch.cos(
+        torch.arccos(2 * GRID - 1).unsqueeze(1) * torch.arange(17, dtype=torch.float64)
+    )
+    families: dict[str, Callable[[int], Tensor]] = {
+        "cosines": lambda m: cosines(GRID, m),
+        "polynomials": lambda m: chebyshev[:, :m],
+        "polynomials, f(0) = 0": lambda m: GRID.unsqueeze(1) * chebyshev[:, :m],
+    }
+    for colour, (name, family) in zip(COLOURS, families.items(), strict=False):
+        errors = [best_uniform_fit(family(m), y).error for m in counts]
+        axis.semilogy(counts, errors, "o-", markersize=3, color=colour, label=name)
+    axis.set(xlabel="functions", ylabel="distance", title="$|x - 1/3|$ on [0, 1]")
+    axis.legend()
+
+
+@lab(
+    "sums-of-ridge-functions",
+    room="approximation",
+    covers=["L-086", "L-087"],
+    title="Sums of ridge functions lift universality from one variable to several",
+    errata=["ridges-without-bias"],
+)
+def ridge_functions(run: Run, largest: int = 4) -> None:
+    """Monomials of two and three variables, up to degree `largest`, as sums of powers of lines.
+
+    The identity is checked in whole numbers. Then every power is replaced by a difference network
+    of tanh units on the interval its direction takes, and the error on the square is held against
+    the sum of the parts' promises. Without biases tanh gives odd functions only.
+    """
+    at_least(largest, 2, "largest")
+    exact = [e for e in product(range(largest + 1), repeat=2) if 0 < sum(e) <= largest]
+    exact += [(1, 1, 1), (2, 1, 1)]
+    worst: list[float] = []
+    plain: list[float] = []
+    for exponents in exact:
+        ridges = monomial_as_ridges(exponents)
+        unsigned = RidgePowers(
+            ridges.directions, tuple(abs(c) for c in ridges.coefficients), ridges.power
+        )
+        for made, where in ((ridges, worst), (unsigned, plain)):
+            where.append(
+                max(
+                    float(abs(made(x) - math.prod(v**e for v, e in zip(x, exponents, strict=True))))
+                    for x in product(range(-2, 3), repeat=len(exponents))
+                )
+            )
+    run.claim(
+        "L-086",
+        r"x^\alpha=\sum_ic_i(\theta_i\cdot x)^{|\alpha|} \text{ in whole numbers: difference}",
+        promised=0,
+        relation="==",
+        measured=worst,
+        control=Control("all signs +", plain),
+    )
+    lifted(run)
+    without_bias(run)
+
+
+def lifted(run: Run) -> None:
+    bias, _ = good_bias("tanh", 5)
+    square = ((-1.0, 1.0), (-1.0, 1.0))
+    rows = []
+    for exponents in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        ridges = monomial_as_ridges(exponents)
+        k = ridges.power
+        parts = []
+        for theta in ridges.directions:
+            radius = ridge_interval(theta, square)[1]
+            h = best_difference_step(k, "tanh", bias, radius=radius, central=True)
+            parts.append(monomial_network(k, "tanh", bias, h, radius=radius, central=True))
+        weights = [float(c) for c in ridges.coefficients]
+        net = lift_networks(ridges.directions, parts, weights, square)
+
+        def target(x: Tensor, e: tuple[int, int] = exponents) -> Tensor:
+            return x[:, 0] ** e[0] * x[:, 1] ** e[1]
+
+        error = measured_error(target, net, most_points=1 << 13).value
+        wide = 3 * (2 * run.rand(500, 2) - 1)
+        beyond = float((net(wide) - target(wide)).abs().max())
+        units = sum(p.size.units for p in parts)
+        rows.append((f"x^{exponents[0]} y^{exponents[1]}", len(parts), net.size.units, units,
+                     net.bound, error, beyond))  # fmt: skip
+    run.claim(
+        "L-087",
+        r"\sup_{[-1,1]^2}|f-\text{network}|\le\sum_k|c_k|\epsilon_k",
+        promised=[row[4] for row in rows],
+        relation="<=",
+        measured=[row[5] for row in rows],
+        control=Control("on [-3, 3]², beyond the compact set", [row[6] for row in rows]),
+    )
+    run.claim(
+        "L-087",
+        r"\text{units}=\sum_km_k",
+        promised=[row[3] for row in rows],
+        relation="==",
+        measured=[row[2] for row in rows],
+    )
+    run.table(
+        "lifted",
+        ["function", "ridges", "units", "sum of the parts' units", "promised", "measured",
+         "on [-3, 3]²"],
+        rows,
+        caption="Monomials of two variables by tanh units",
+    )  # fmt: skip
+
+
+def without_bias(run: Run) -> None:
+    x = 2 * run.rand(60, 2) - 1
+    x = torch.cat([x, -x])
+    theta = 2 * run.randn(30, 2)
+    one = torch.ones(len(x), dtype=torch.float64)
+    bare = torch.tanh(x @ theta.T)
+    biased = torch.tanh(x @ theta.T + run.randn(30))
+    run.erratum(
+        "ridges-without-bias",
+        r"\operatorname{span}\{\tanh(\theta\cdot x)\} \text{ comes within } \tfrac12"
+        r" \text{ of the constant } 1",
+        promised=0.5,
+        relation="<=",
+        measured=best_uniform_fit(bare, one).error,
+        reason="30 random directions, the best weights by a linear program, on a symmetric sample",
+    )
+    run.claim(
+        "L-086",
+        r"\text{with biases the constant 1 is met: distance}",
+        promised=0.5,
+        relation="<",
+        measured=best_uniform_fit(biased, one).error,
+        control=Control("no biases: odd functions only", best_uniform_fit(bare, one).error),
+    )

@@ -1,0 +1,130 @@
+"""How far two functions are apart: the norms in which approximation is measured."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.certificates import sup_distance
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+from torchtheory.primer.function_spaces import lebesgue_norm
+
+
+def bump(x: Tensor) -> Tensor:
+    """The difference of x and x²."""
+    return x - x**2
+
+
+@lab(
+    "approximation-error",
+    room="approximation",
+    covers=["L-069"],
+    title="Distances of functions in L^p, and a certified sup distance",
+    errata=["uniform-convergence-exists"],
+)
+def approximation_error(run: Run, cases: int = 20) -> None:
+    """x and x² are 1/6, √(1/30) and 1/4 apart on [0, 1]; the norms of `cases` random waves grow.
+
+    On an interval of length 1 the p-norm grows with p. A grid gives a lower bound of the sup
+    distance, and with a Lipschitz constant an upper one as well. Look at how the interval closes.
+    """
+    at_least(cases, 1, "cases")
+    sup = sup_distance(lambda x: x, torch.square, (0.0, 1.0)).value
+    exact = [1 / 6, math.sqrt(1 / 30), 1 / 4]
+    longer = [lebesgue_norm(bump, 1, 0.0, 2.0), lebesgue_norm(bump, 2, 0.0, 2.0)]
+    run.claim(
+        "L-069",
+        r"\|x-x^2\|_1=\tfrac16,\ \|x-x^2\|_2=\sqrt{1/30},\ \|x-x^2\|_\infty=\tfrac14",
+        promised=exact,
+        relation="==",
+        measured=[lebesgue_norm(bump, 1, 0.0, 1.0), lebesgue_norm(bump, 2, 0.0, 1.0), sup],
+        tolerance=1e-12,
+        control=Control(
+            "on [0, 2]",
+            [*longer, sup_distance(lambda x: x, torch.square, (0.0, 2.0)).value],
+        ),
+    )
+    exponents = [1.0, 1.5, 2.0, 4.0, 8.0, math.inf]
+    growth, long_growth = [], []
+    lows, highs, truth = [], [], []
+    for _ in range(cases):
+        a, b, c = run.randn(3).tolist()
+
+        def wave(x: Tensor, a: float = a, b: float = b, c: float = c) -> Tensor:
+            return a * torch.sin(5 * x) + b * torch.cos(3 * x) + c
+
+        norms = [lebesgue_norm(wave, p, 0.0, 1.0) for p in exponents]
+        growth += [second - first for first, second in pairwise(norms)]
+        # on a long interval the volume counts: constants have smaller norms for larger p
+        flat = [lebesgue_norm(lambda x, c=c: c + 0 * x, p, 0.0, 4.0) for p in exponents]  # type: ignore[misc]
+        long_growth += [second - first for first, second in pairwise(flat)]
+        rough = sup_distance(wave, torch.zeros_like, (0.0, 1.0), most_points=20)
+        fine = sup_distance(wave, torch.zeros_like, (0.0, 1.0), tolerance=1e-12)
+        lows.append(rough.value - fine.value)
+        highs.append(fine.value - rough.upper(5 * abs(a) + 3 * abs(b)))
+        narrow = sup_distance(lambda x: wave(40 * x), torch.zeros_like, (0.0, 1.0), most_points=20)
+        wide = sup_distance(lambda x: wave(40 * x), torch.zeros_like, (0.0, 1.0))
+        truth.append(wide.value - narrow.upper(1e-3))
+    run.claim(
+        "L-069",
+        r"\mu(S)=1,\ p\le q:\ \|f\|_q-\|f\|_p\ge0",
+        promised=0,
+        relation=">=",
+        measured=growth,
+        tolerance=1e-9,
+        control=Control("μ(S) = 4", long_growth),
+    )
+    run.claim(
+        "L-069",
+        r"\max_{\text{grid}}\le\|f-g\|_\infty\le\max_{\text{grid}}+Lh/2: \text{ excess}",
+        promised=0,
+        relation="<=",
+        measured=lows + highs,
+        tolerance=1e-12,
+        control=Control("forty times as steep, with L = 0.001", truth),
+    )
+    shifts = [m % 2 for m in range(2, 12)]
+    gaps = [sup_norm_of_shift(s) for s in shifts]
+    run.erratum(
+        "uniform-convergence-exists",
+        r"\exists m:\|g_m-f\|_\infty<\epsilon\implies\|g_M-f\|_\infty<\epsilon"
+        r" \text{ for all } M\ge m",
+        promised=0.1,
+        relation="<",
+        measured=gaps,
+        reason="g_m = f for even m, f + 1 for odd m; m = 2 meets every ε",
+    )
+    run.figure(
+        "interval",
+        plot,
+        caption="The certified interval of the sup distance of sin 9x and x, over the grid size.",
+    )
+
+
+def sup_norm_of_shift(shift: float) -> float:
+    """The sup distance of x + shift and x on [0, 1]."""
+    return sup_distance(lambda x: x + shift, lambda x: x, (0.0, 1.0)).value
+
+
+def plot(axis: Any) -> None:
+    sizes = [2**k for k in range(4, 13)]
+    found = [
+        sup_distance(
+            lambda x: torch.sin(9 * x), lambda x: x, (0.0, 1.0), most_points=n, tolerance=1e-15
+        )
+        for n in sizes
+    ]
+    resolution = [f.resolution for f in found]
+    axis.plot(resolution, [f.upper(10.0) for f in found], "v-", color=COLOURS[1], label="upper")
+    axis.plot(resolution, [f.value for f in found], "^-", color=COLOURS[0], label="lower")
+    axis.set_xscale("log")
+    axis.set(xlabel="distance of grid points", ylabel="sup distance")
+    axis.legend()

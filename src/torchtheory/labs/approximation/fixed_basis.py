@@ -1,0 +1,212 @@
+"""Adaptive units against a basis fixed in advance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.fixed_basis import (
+    fixed_basis_floor,
+    fourier_basis_error,
+    lattice_shells,
+    network_beats_every_basis,
+)
+from torchtheory.approximation.sampled_networks import barron_network
+from torchtheory.approximation.spectra import PlaneWaves
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.intervals import fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+CONSTANT = 2 * math.pi
+
+
+@lab(
+    "adaptive-against-fixed-basis",
+    room="approximation",
+    covers=["L-102"],
+    title="No k functions fixed in advance are good for all of Barron's class; k units are",
+    full={"dimensions": (4, 6, 8, 12), "seeds": 50, "units": 4096},
+)
+def fixed_basis_lab(
+    run: Run,
+    dimensions: tuple[int, ...] = (5, 8),
+    seeds: int = 8,
+    units: int = 512,
+    members: int = 40,
+) -> None:
+    """The waves of whole frequencies in Barron's class defeat every basis of k functions.
+
+    The bound on the worst error of any k-dimensional space is computed exactly from counts of
+    lattice points. Random spaces and the lowest frequencies are measured against it; the lowest
+    frequencies follow k^(-2/d). Networks drawn by Barron's construction for members of the class
+    err by at most dC²/k. From some k on that promise is below the floor of every basis. One smooth
+    target alone can be easier: a basis that contains it has no error. Look at the two slopes.
+    """
+    at_least(seeds, 3, "seeds")
+    at_least(units, 16, "units")
+    at_least(members, 8, "members")
+    if any(d < 4 for d in dimensions):
+        raise InvalidInput("take 4 dimensions or more: below, the counts grow very long")
+    random_spaces(run, members)
+    slopes(run, dimensions)
+    networks(run, dimensions, seeds, units)
+    crossing(run, dimensions)
+
+
+def distances(space: Tensor, norms: Tensor) -> Tensor:
+    """Squared distances of orthogonal functions with given squared norms from a space.
+
+    The space is given by coordinates ``[k, N]`` in their orthonormal directions.
+    """
+    basis = torch.linalg.qr(space.T).Q
+    outside: Tensor = 1 - basis.square().sum(1)
+    return norms * outside
+
+
+def random_spaces(run: Run, members: int) -> None:
+    """Spaces of k functions, at random and adapted, against the floor."""
+    d = 2
+    shells = lattice_shells(d, 8 * members)
+    norms = torch.cat(
+        [
+            torch.full((n,), CONSTANT**2 / (8 * math.pi**2 * q), dtype=torch.float64)
+            for q, n in shells
+        ]
+    )
+    ks = (members // 4, members // 2, members)
+    floors = [fixed_basis_floor(k, d, CONSTANT) for k in ks]
+    worst = [
+        min(float(distances(run.randn(k, len(norms)), norms).max()) for _ in range(5)) for k in ks
+    ]
+    lowest = [float(distances(torch.eye(k, len(norms)).double(), norms).max()) for k in ks]
+    # all functions of the class in one direction: a class of one dimension, not orthogonal
+    one = torch.ones(1, len(norms)).double()
+    collinear = float((norms * (1 - (one / one.norm()).square().sum())).max())
+    run.claim(
+        "L-102",
+        r"\dim V=k: \quad\sup_{f\in\Gamma_C}\operatorname{dist}(f,V)^2\ge"
+        r"\max_N(1-\tfrac kN)\tfrac{C^2}{8\pi^2|\ell_N|^2}\text{, for random spaces and the best}",
+        promised=floors + floors,
+        relation=">=",
+        measured=worst + lowest,
+        control=Control(
+            "members that are multiples of one function instead of orthogonal: one basis "
+            "function has them all",
+            [collinear],
+            [floors[0]],
+        ),
+    )
+    run.claim(
+        "L-102",
+        r"\text{the }k\text{ lowest frequencies: worst member }C^2/(8\pi^2|\ell_{k+1}|^2)",
+        promised=[fourier_basis_error(k, d, CONSTANT) for k in ks],
+        relation="==",
+        measured=lowest,
+        tolerance=1e-12,
+        control=Control(
+            "the k highest frequencies of the list",
+            [float(distances(torch.eye(len(norms)).double()[-k:], norms).max()) for k in ks],
+        ),
+    )
+
+
+def slopes(run: Run, dimensions: tuple[int, ...]) -> None:
+    """The exponent -2/d of the floor."""
+    for d in dimensions:
+        # lengths are whole square roots: far out, where shells are thin against their radius
+        ks = [2**j for j in range(8, 27, 2)] if d <= 6 else [2**j for j in range(16, 33, 2)]
+        floor = fit_slope(ks, [fixed_basis_floor(k, d) for k in ks])
+        run.claim(
+            "L-102",
+            rf"d={d}: \text{{the floor of every basis falls like }}k^{{-2/d}}",
+            promised=-2 / d,
+            relation="==",
+            measured=floor.estimate,
+            tolerance=0.05,
+            control=Control("the rate of networks", -1.0),
+        )
+
+
+def networks(run: Run, dimensions: tuple[int, ...], seeds: int, units: int) -> None:
+    """Members of the class, each with its own network."""
+    rows = []
+    for d in dimensions:
+        x = run.rand(300, d) - 0.5
+        radius = math.sqrt(d) / 2
+        for squared in (1, 2, 4):
+            ell = torch.zeros(1, d, dtype=torch.float64)
+            ell[0, :squared] = 1.0
+            wave = PlaneWaves(
+                torch.tensor([CONSTANT / (2 * math.pi * math.sqrt(squared))], dtype=torch.float64),
+                2 * math.pi * ell,
+            )
+            errors = []
+            with torch.no_grad():
+                for _ in range(seeds):
+                    net = barron_network(wave, units, radius, random=run.generator).model
+                    errors.append(float((net(x)[:, 0] - wave(x)).square().mean()))
+            found = mean_interval(errors)
+            rows.append([d, squared, found.estimate, found.high, d * CONSTANT**2 / units])
+    run.claim(
+        "L-102",
+        rf"k={units}\text{{ units: }}\mathbb E\|f-f_k\|^2\le dC^2/k\text{{ for members}}",
+        promised=[r[4] for r in rows],
+        relation="<=",
+        measured=[r[3] for r in rows],
+    )
+    run.table(
+        "networks",
+        ["d", "|ℓ|²", "error", "its 99 % end", "promised dC²/k"],
+        rows,
+        caption=f"Networks of {units} units for waves of the class, C = 2π",
+    )
+
+
+def crossing(run: Run, dimensions: tuple[int, ...]) -> None:
+    """Where the promise for networks passes below every basis."""
+    first = {d: network_beats_every_basis(d) for d in dimensions}
+    run.claim(
+        "L-102",
+        r"\text{from some }k\text{ on }dC^2/k\text{ is below the floor of every fixed basis}",
+        promised=[fixed_basis_floor(2 * first[d], d) for d in dimensions],
+        relation="<",
+        measured=[d / (2 * first[d]) for d in dimensions],
+        control=Control(
+            "a sixteenth as many units",
+            [d / (first[d] // 16) for d in dimensions],
+            [fixed_basis_floor(first[d] // 16, d) for d in dimensions],
+        ),
+    )
+    run.table(
+        "crossing",
+        ["d", "k from which units beat every basis", "promise dC²/k", "floor of every basis"],
+        [[d, k, d / k, fixed_basis_floor(k, d)] for d, k in first.items()],
+        caption="Worst case over Barron's class on the unit cube, C = 1",
+    )
+    run.figure(
+        "floor",
+        lambda axis: plot(axis, dimensions, first),
+        caption="Any basis of k functions errs by at least the solid line for some function of "
+        "the class; networks of k units err by at most the dashed one.",
+    )
+
+
+def plot(axis: Any, dimensions: tuple[int, ...], first: dict[int, int]) -> None:
+    for i, d in enumerate(dimensions):
+        ks = [2**j for j in range(4, int(math.log2(first[d])) + 4)]
+        axis.loglog(
+            ks,
+            [fixed_basis_floor(k, d) for k in ks],
+            "-",
+            color=f"C{i}",
+            label=f"d = {d}: every basis ≥",
+        )
+        axis.loglog(ks, [d / k for k in ks], "--", color=f"C{i}", label=f"d = {d}: networks ≤")
+    axis.set(xlabel="basis functions or units $k$", ylabel="worst squared error, $C=1$")
+    axis.legend()

@@ -1,0 +1,267 @@
+"""One hidden layer of steps or ReLUs, written down: the error never passes the promise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.certificates import Approximant, Function, measured_error
+from torchtheory.approximation.interpolants import relu_interpolant, threshold_interpolant
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+#: name, function, Lipschitz constant on [0, 1], bound of the curvature
+TARGETS: tuple[tuple[str, Function, float, float], ...] = (
+    ("sin 2πx", lambda x: torch.sin(2 * math.pi * x), 2 * math.pi, 4 * math.pi**2),
+    ("|x - 1/2|", lambda x: (x - 0.5).abs(), 1.0, math.inf),
+    ("√(x + 0.01)", lambda x: torch.sqrt(x + 0.01), 5.0, 250.0),
+    ("x sin(1/(x + 0.1))", lambda x: x * torch.sin(1 / (x + 0.1)), 3.5, math.inf),
+)
+
+
+@lab(
+    "threshold-interpolants",
+    room="approximation",
+    covers=["L-071"],
+    title="⌈ρ/ε⌉ threshold units stay within ε of a ρ-Lipschitz function",
+    errata=["threshold-network-any"],
+    full={"halvings": 9},
+)
+def threshold_interpolants(run: Run, halvings: int = 5) -> None:
+    """The weights of Theorem 14 are written down for four functions and `halvings` errors ε.
+
+    The measured sup error, looked for on both sides of every step, is at most ε with ⌈ρ/ε⌉ units,
+    and equal to ε for a straight line. Values from the middle of the steps halve it, and a broken
+    line of ReLUs needs half as many units, or the square root of their number where the function
+    bends smoothly. With a Lipschitz constant that is too small, the promise fails. Look at how
+    closely the promise is followed.
+    """
+    at_least(halvings, 2, "halvings")
+    errors = [0.5 * 2.0**-k for k in range(halvings)]
+    found = {name: staircases(g, rho, errors) for name, g, rho, _ in TARGETS}
+    _, sine, _, _ = TARGETS[0]
+    understated = staircases(sine, 1.0, errors)
+    run.claim(
+        "L-071",
+        r"\sup_{[0,1]}|f-g|\le\epsilon",
+        promised=[a.bound for row in found.values() for a, _ in row],
+        relation="<=",
+        measured=[e for row in found.values() for _, e in row],
+        tolerance=1e-12,
+        control=Control(
+            "sin 2πx is not 1-Lipschitz, as the construction was told",
+            [e for _, e in understated],
+            promised=[a.bound for a, _ in understated],
+        ),
+    )
+    run.claim(
+        "L-071",
+        r"\text{hidden units}=\lceil\rho/\epsilon\rceil",
+        promised=[math.ceil(rho / e) for _, _, rho, _ in TARGETS for e in errors],
+        relation="==",
+        measured=[a.size.units for row in found.values() for a, _ in row],
+    )
+    at_steps(run, errors)
+    tight(run)
+    halved(run, errors)
+    rates = broken_lines(run, halvings)
+    run.table(
+        "staircases",
+        ["function", "ρ", "ε", "units", "measured error", "largest weight"],
+        [
+            (name, rho, a.bound, a.size.units, e, a.size.largest)
+            for (name, _, rho, _) in TARGETS
+            for a, e in found[name]
+        ],
+        caption="Threshold networks with the weights of Theorem 14",
+    )
+    run.figure(
+        "errors",
+        lambda axes: plot(axes, found, rates),
+        grid=(1, 2),
+        caption="Left: a staircase of 13 steps, and sin 2πx. Right: promised (lines) and measured "
+        "(marks) errors; broken lines fall with the square of the width where g is smooth.",
+    )
+
+
+def staircases(g: Function, rho: float, errors: list[float]) -> list[tuple[Approximant, float]]:
+    made = [threshold_interpolant(g, rho, e) for e in errors]
+    return [(a, measured_error(g, a, most_points=1 << 13).value) for a in made]
+
+
+def at_steps(run: Run, errors: list[float]) -> None:
+    """The staircase meets the function where it steps; without the telescope it does not."""
+    apart, wrong = [], []
+    for _, g, rho, _ in TARGETS:
+        a = threshold_interpolant(g, rho, errors[-1])
+        first = next(a.network.children())
+        assert isinstance(first, nn.Linear)
+        starts = -first.bias.detach()
+        apart.append(float((a(starts) - g(starts)).abs().max()))
+        level = g(starts)
+        steps = (starts.unsqueeze(1) >= starts).double()
+        wrong.append(float((steps @ level - level).abs().max()))
+    run.claim(
+        "L-071",
+        r"f(b_k)=g(b_k): \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=apart,
+        tolerance=1e-12,
+        control=Control("output weights g(b_i) instead of their differences", wrong),
+    )
+
+
+def tight(run: Run) -> None:
+    """A straight line attains the bound; and another network of the same size misses it."""
+    slopes = [1.0, 2.0, 4.0]
+    error = 0.25
+    lines: list[Function] = [lambda x, s=s: s * x for s in slopes]  # type: ignore[misc]
+    made = [threshold_interpolant(g, s, error) for g, s in zip(lines, slopes, strict=True)]
+    run.claim(
+        "L-071",
+        r"g(x)=\rho x,\ \rho/\epsilon\in\mathbb N:\ \sup|f-g|=\epsilon",
+        promised=error,
+        relation="==",
+        measured=[measured_error(g, a).value for g, a in zip(lines, made, strict=True)],
+        tolerance=1e-12,
+        control=Control(
+            "a function that is not a line",
+            measured_error(TARGETS[2][1], threshold_interpolant(TARGETS[2][1], 5.0, error)).value,
+        ),
+    )
+    silent = threshold_interpolant(torch.zeros_like, 4.0, error)
+    run.erratum(
+        "threshold-network-any",
+        r"f \text{ a network with } \lceil\rho/\epsilon\rceil \text{ threshold units}"
+        r"\implies\sup|f-g|\le\epsilon",
+        promised=error,
+        relation="<=",
+        measured=measured_error(lines[2], silent).value,
+        reason=f"{silent.size.units} threshold units with output weights 0, and g(x) = 4x",
+    )
+
+
+def halved(run: Run, errors: list[float]) -> None:
+    """Values from the middles, and the broken line of half as many ReLUs."""
+    middles, lines, bounds, left = [], [], [], []
+    for _, g, rho, _ in TARGETS:
+        for e in errors:
+            a = threshold_interpolant(g, rho, e, value_at="middle")
+            middles.append(measured_error(g, a, most_points=1 << 13).value)
+            pieces = math.ceil(rho / (2 * e))
+            line = relu_interpolant(g, pieces, lipschitz=rho)
+            lines.append(measured_error(g, line, most_points=1 << 13).value)
+            bounds.append(line.bound)
+            a = threshold_interpolant(g, rho, e)
+            left.append(measured_error(g, a, most_points=1 << 13).value)
+    halves = [e / 2 for _ in TARGETS for e in errors]
+    run.claim(
+        "L-071",
+        r"\text{values from the middle of each step: }\sup|f-g|\le\epsilon/2",
+        promised=halves,
+        relation="<=",
+        measured=middles,
+        tolerance=1e-12,
+        control=Control("values from the left ends", left),
+    )
+    root = relu_interpolant(torch.sqrt, 64, lipschitz=1.0)
+    run.claim(
+        "L-071",
+        r"\text{broken line of } m \text{ ReLUs: }\sup|f-g|\le\rho/2m",
+        promised=bounds,
+        relation="<=",
+        measured=lines,
+        tolerance=1e-12,
+        control=Control(
+            "√x has no Lipschitz constant, and 1 was given",
+            measured_error(torch.sqrt, root).value,
+            promised=root.bound,
+        ),
+    )
+
+
+def broken_lines(run: Run, halvings: int) -> dict[str, tuple[list[int], list[float], list[float]]]:
+    """Smooth functions: a quarter of the error for twice the units."""
+    widths = [8 * 2**k for k in range(halvings)]
+    rows = {}
+    for name, g, _, curvature in (TARGETS[0], TARGETS[2]):
+        made = [relu_interpolant(g, m, curvature=curvature) for m in widths]
+        errors = [measured_error(g, a, most_points=1 << 14).value for a in made]
+        rows[name] = (widths, [a.bound for a in made], errors)
+    kinked = [
+        measured_error(lambda x: (x - 1 / math.pi).abs(), a, most_points=1 << 14).value
+        for a in (
+            relu_interpolant(lambda x: (x - 1 / math.pi).abs(), m, curvature=1.0) for m in widths
+        )
+    ]
+    run.claim(
+        "L-071",
+        r"|g''|\le M:\ \sup|f-g|\le M/8m^2 \text{ for the broken line of } m \text{ ReLUs}",
+        promised=[b for _, bounds, _ in rows.values() for b in bounds],
+        relation="<=",
+        measured=[e for *_, errors in rows.values() for e in errors],
+        tolerance=1e-12,
+        control=Control(
+            "|x - 1/π| has a kink, and no bounded curvature",
+            kinked,
+            promised=[1 / (8 * m * m) for m in widths],
+        ),
+    )
+    rate = fit_slope(widths[2:], rows[TARGETS[0][0]][2][2:]) if halvings > 4 else None
+    if rate is not None:
+        run.note(f"the error of the broken line of sin 2πx falls as m^{rate.estimate:.3f}")
+    tent = relu_interpolant(lambda x: (x - 0.5).abs(), 2, lipschitz=1.0)
+    third = relu_interpolant(lambda x: (x - 0.5).abs(), 3, lipschitz=1.0)
+    run.claim(
+        "L-071",
+        r"|x-\tfrac12| \text{ is a network of 2 ReLUs: the exact sup error of 2 pieces}",
+        promised=0.0,
+        relation="==",
+        measured=measured_error(Distance(), tent).value,
+        tolerance=1e-15,
+        control=Control(
+            "three pieces, whose knots miss the kink", measured_error(Distance(), third).value
+        ),
+    )
+    return rows
+
+
+class Distance(nn.Module):
+    """The distance to 1/2, as a module: the comparison with a broken line is then exact."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.5).abs()
+
+
+def plot(
+    axes: Any,
+    found: dict[str, list[tuple[Approximant, float]]],
+    rates: dict[str, tuple[list[int], list[float], list[float]]],
+) -> None:
+    left, right = axes[0]
+    name, g, rho, _ = TARGETS[0]
+    x: Tensor = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    stairs = threshold_interpolant(g, rho, 0.5)
+    left.plot(x, g(x), color="0.4", linewidth=1, label="$g(x) = \\sin 2\\pi x$")
+    left.plot(x, stairs(x), color=COLOURS[0], label=f"{stairs.size.units} threshold units")
+    left.fill_between(x, g(x) - 0.5, g(x) + 0.5, color=COLOURS[0], alpha=0.1, linewidth=0)
+    left.set(xlabel="x", title="within ε = 1/2, the shaded tube")
+    left.legend()
+    marks = "os^d"
+    for colour, mark, (label, row) in zip(COLOURS, marks, found.items(), strict=False):
+        units = [a.size.units for a, _ in row]
+        right.loglog(units, [a.bound for a, _ in row], color=colour, linewidth=0.8)
+        right.loglog(units, [e for _, e in row], mark, color=colour, label=label)
+    widths, bounds, errors = rates[name]
+    right.loglog(widths, bounds, "--", color=COLOURS[4], linewidth=0.8)
+    right.loglog(widths, errors, "x", color=COLOURS[4], label=f"{name}, ReLUs")
+    right.set(xlabel="hidden units", ylabel="sup error", title="promise and measurement")
+    right.legend(ncols=2)

@@ -1,0 +1,481 @@
+"""Two constructive proofs of Weierstrass' theorem, with the errors they promise."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.bernstein_polynomials import (
+    bernstein_approximant,
+    bernstein_basis,
+    bernstein_degree,
+    binomial_moment,
+    far_bound,
+    split_residual,
+)
+from torchtheory.approximation.certificates import Function, measured_error
+from torchtheory.approximation.landau_polynomials import (
+    kernel_moment,
+    landau_approximant,
+    landau_bound,
+    landau_constant,
+)
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+
+def tent(x: Tensor) -> Tensor:
+    return (x - 0.5).abs()
+
+
+def step(x: Tensor) -> Tensor:
+    return (x >= 0.5).double()
+
+
+def arch(x: Tensor) -> Tensor:
+    return torch.sin(math.pi * x)
+
+
+#: name, function, Lipschitz constant on [0, 1]
+TARGETS: tuple[tuple[str, Function, float], ...] = (
+    ("|x - 1/2|", tent, 1.0),
+    ("sin πx", arch, math.pi),
+    ("1/(1 + 25x²)", lambda x: 1 / (1 + 25 * x**2), 3.25),
+)
+
+
+@lab(
+    "bernstein-polynomials",
+    room="approximation",
+    covers=["L-077", "L-078", "L-079", "L-080"],
+    title="Bernstein polynomials converge uniformly to every continuous function",
+    errata=["bernstein-sums-from-one"],
+    full={"doublings": 10},
+)
+def bernstein_polynomials(run: Run, doublings: int = 6) -> None:
+    """The basis, its moments in exact arithmetic, and the polynomials of degree 4, 8, 16, ...
+
+    The sup error is compared with what the proof promises, the near and far lattice points are
+    held apart as in the proof, and the degree it asks for is tried. Look at how slowly the error
+    falls: a kink costs 1/√m, and even a parabola 1/4m.
+    """
+    at_least(doublings, 2, "doublings")
+    degrees = [2 ** (k + 2) for k in range(doublings)]
+    basis(run)
+    moments(run)
+    rows = errors(run, degrees)
+    residuals(run)
+    exact_cases(run, degrees)
+    interval_change(run)
+    run.figure(
+        "bernstein",
+        lambda axes: plot_bernstein(axes, degrees, rows),
+        grid=(1, 3),
+        size=(13.0, 3.4),
+        caption="Left: the basis of degree 3. Middle: the kink of |x - 1/2|. Right: promised "
+        "(lines) and measured (marks) sup errors.",
+    )
+
+
+def basis(run: Run) -> None:
+    x = torch.linspace(0, 1, 61, dtype=torch.float64)
+    sums, missing, peaks, places = [], [], [], []
+    for m in (1, 3, 12, 60):
+        b = bernstein_basis(m, x)
+        sums.append(float((b.sum(1) - 1).abs().max()))
+        missing.append(float((b[:, 1:].sum(1) - 1).abs().max()))
+        if 60 % m == 0:
+            peaks += x[b.argmax(0)].tolist()
+            places += [k / m for k in range(m + 1)]
+    run.claim(
+        "L-077",
+        r"\sum_{k=0}^mb^m_k=1 \text{ on } [0,1]: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=sums,
+        tolerance=1e-12,
+        control=Control("the sum from k = 1, as in the proof's third step", missing),
+    )
+    run.claim(
+        "L-077",
+        r"b^m_k \text{ is largest at } k/m",
+        promised=places,
+        relation="==",
+        measured=peaks,
+        tolerance=1e-12,
+    )
+
+
+def moments(run: Run) -> None:
+    cases = [(m, Fraction(j, 7)) for m in (1, 2, 5, 20) for j in range(8)]
+    measured = [float(binomial_moment(m, x, 2) - x * (1 - x) / m) for m, x in cases]
+    fourth = [float(binomial_moment(m, x, 4) - (x * (1 - x) / m) ** 2) for m, x in cases]
+    run.claim(
+        "L-079",
+        r"\sum_{k=0}^m(x-k/m)^2b^m_k(x)-x(1-x)/m=0, \text{ exactly}",
+        promised=0,
+        relation="==",
+        measured=measured,
+        control=Control("the fourth power, which is not the square of the second", fourth),
+    )
+    run.erratum(
+        "bernstein-sums-from-one",
+        r"\sum_{k=1}^m(x-k/m)^2b^m_k(x)=x(1-x)/m",
+        promised=[float(x * (1 - x) / m) for m, x in cases],
+        relation="==",
+        measured=[float(binomial_moment(m, x, 2, first=1)) for m, x in cases],
+        reason="x = 0, 1/7, ..., 1 and m = 1, 2, 5, 20 in exact arithmetic",
+    )
+    x = torch.linspace(0, 1, 101, dtype=torch.float64)
+    promised, found = [], []
+    for m in (10, 100, 400):
+        for delta in (0.05, 0.1, 0.3):
+            lattice = torch.arange(m + 1) / m
+            far = (x.unsqueeze(1) - lattice).abs() > delta
+            found.append((bernstein_basis(m, x) * far).sum(1))
+            promised.append(x * (1 - x) / (m * delta**2))
+    run.claim(
+        "L-079",
+        r"\sum_{|x-k/m|>\delta}b^m_k(x)\le x(1-x)/m\delta^2",
+        promised=torch.cat(promised),
+        relation="<=",
+        measured=torch.cat(found),
+        tolerance=1e-12,
+    )
+
+
+def errors(run: Run, degrees: list[int]) -> dict[str, list[tuple[float, float]]]:
+    rows = {name: [measure(g, rho, m) for m in degrees] for name, g, rho in TARGETS}
+    jump = [measure(step, 1.0, m) for m in degrees]
+    run.claim(
+        "L-078",
+        r"f\ \rho\text{-Lipschitz: }\sup|f-q_m|\le\rho/2\sqrt m",
+        promised=[p for row in rows.values() for p, _ in row],
+        relation="<=",
+        measured=[e for row in rows.values() for _, e in row],
+        tolerance=1e-12,
+        control=Control(
+            "a jump has no Lipschitz constant, and 1 was given",
+            [e for _, e in jump],
+            promised=[p for p, _ in jump],
+        ),
+    )
+    run.table(
+        "errors",
+        ["function", "degree", "promised", "measured"],
+        [(name, m, *r) for name, row in rows.items() for m, r in zip(degrees, row, strict=True)],
+        caption="Sup errors of Bernstein polynomials on [0, 1]",
+    )
+    return rows
+
+
+def measure(g: Function, rho: float, m: int) -> tuple[float, float]:
+    a = bernstein_approximant(g, m, lipschitz=rho)
+    return a.bound, measured_error(g, a, most_points=1 << 11).value
+
+
+def residuals(run: Run) -> None:
+    """The proof's two halves and its degree."""
+    x = torch.linspace(0, 1, 257, dtype=torch.float64)
+    parts, bounds, wild = [], [], []
+    for m in (50, 200):
+        for delta in (0.05, 0.2):
+            near, far = split_residual(tent, m, x, delta)
+            parts += [float(near.max()), float(far.max())]
+            bounds += [delta, far_bound(m, delta, 0.5)]
+            near, far = split_residual(step, m, x, delta)
+            wild += [float(near.max()), float(far.max())]
+    run.claim(
+        "L-078",
+        r"\sum_{\text{near}}|r_k|\le\epsilon/2,\ \sum_{\text{far}}|r_k|\le R/4m\delta^2",
+        promised=bounds,
+        relation="<=",
+        measured=parts,
+        tolerance=1e-12,
+        control=Control("a jump: no δ makes near values close", wild),
+    )
+    asked, found = [], []
+    for g, rho, spread, error in ((tent, 1.0, 0.5, 0.2), (arch, math.pi, 1.0, 0.5)):
+        m = bernstein_degree(error, error / (2 * rho), spread)
+        asked.append(error)
+        found.append(measured_error(g, bernstein_approximant(g, m, lipschitz=rho)).value)
+    m = bernstein_degree(0.5, 0.5 / (2 * math.pi), 1.0)
+    fast = bernstein_approximant(lambda x: arch(40 * x), m, lipschitz=1.0)
+    run.claim(
+        "L-078",
+        r"m>R/2\epsilon\delta^2:\ \sup|f-q_m|<\epsilon",
+        promised=asked,
+        relation="<",
+        measured=found,
+        control=Control(
+            "δ does not serve: sin 40πx in place of sin πx",
+            measured_error(lambda x: arch(40 * x), fast).value,
+            promised=0.5,
+        ),
+    )
+
+
+def exact_cases(run: Run, degrees: list[int]) -> None:
+    made = [bernstein_approximant(torch.square, m, lipschitz=2.0) for m in degrees]
+    cubes = [bernstein_approximant(lambda x: x**3, m, lipschitz=3.0) for m in degrees]
+    run.claim(
+        "L-078",
+        r"f(x)=x^2:\ \sup|f-q_m|=1/4m",
+        promised=[1 / (4 * m) for m in degrees],
+        relation="==",
+        measured=[measured_error(torch.square, a, most_points=1 << 11).value for a in made],
+        tolerance=1e-9,
+        control=Control(
+            "x³ instead",
+            [measured_error(lambda x: x**3, a, most_points=1 << 11).value for a in cubes],
+        ),
+    )
+    half = torch.tensor([0.5], dtype=torch.float64)
+    at_kink = [bernstein_approximant(tent, m, lipschitz=1.0)(half).item() for m in degrees]
+    run.claim(
+        "L-078",
+        r"f(x)=|x-\tfrac12|:\ 1-q_m(\tfrac12)\sqrt{2\pi m}\le1/2m",
+        promised=[1 / (2 * m) for m in degrees],
+        relation="<=",
+        measured=[
+            1 - q * math.sqrt(2 * math.pi * m) for q, m in zip(at_kink, degrees, strict=True)
+        ],
+        control=Control(
+            "at 0.6, beside the kink",
+            [
+                1 - abs(bernstein_approximant(tent, m, lipschitz=1.0)(half + 0.1).item() - 0.1)
+                * math.sqrt(2 * math.pi * m)
+                for m in degrees
+            ],
+        ),
+    )  # fmt: skip
+
+
+def interval_change(run: Run) -> None:
+    low, high, m = -2.0, 5.0, 20
+    there = bernstein_approximant(torch.sin, m, (low, high), lipschitz=1.0)
+    moved: Function = lambda t: torch.sin((1 - t) * low + t * high)  # noqa: E731
+    here = bernstein_approximant(moved, m, lipschitz=high - low)
+    x = torch.linspace(low, high, 301, dtype=torch.float64)
+    t = (x - low) / (high - low)
+    degree = 6
+    small = bernstein_approximant(torch.sin, degree, (low, high), lipschitz=1.0)
+    lattice = torch.linspace(low, high, 12, dtype=torch.float64)
+    run.claim(
+        "L-080",
+        r"(f-q\circ\varphi^{-1})(\varphi(t))=(f\circ\varphi-q)(t): \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=((torch.sin(x) - there(x)) - (moved(t) - here(t))).abs().max(),
+        tolerance=1e-12,
+        control=Control(
+            "composed with φ itself, as printed, where it stays within [0, 1]",
+            wrong_way(here, x, low, high),
+        ),
+    )
+    run.claim(
+        "L-080",
+        r"q\circ\varphi^{-1} \text{ is a polynomial of degree } m: \text{ differences } m+1",
+        promised=0,
+        relation="==",
+        measured=small(lattice).diff(degree + 1).abs().max(),
+        tolerance=1e-10,
+        control=Control("the function itself", torch.sin(lattice).diff(degree + 1).abs().max()),
+    )
+
+
+def wrong_way(here: Function, x: Tensor, low: float, high: float) -> float:
+    image = (1 - x) * low + x * high
+    inside = (image >= 0) & (image <= 1)
+    return float((torch.sin(x[inside]) - here(image[inside])).abs().max())
+
+
+def plot_bernstein(
+    axes: Any, degrees: list[int], rows: dict[str, list[tuple[float, float]]]
+) -> None:
+    left, middle, right = axes[0]
+    x = torch.linspace(0, 1, 301, dtype=torch.float64)
+    for k, values in enumerate(bernstein_basis(3, x).T):
+        left.plot(x, values, label=f"$b^3_{k}$")
+    left.plot(x, torch.ones(301), ":", color="0.4", label="their sum")
+    left.set(xlabel="x", title="the basis of degree 3", ylim=(-0.03, 1.35))
+    left.legend(ncols=3, loc="upper center")
+    middle.plot(x, tent(x), color="0.4", linewidth=1, label="$|x-1/2|$")
+    for colour, m in zip(COLOURS, (4, 16, 64), strict=False):
+        q = bernstein_approximant(tent, m, lipschitz=1.0)
+        middle.plot(x, q(x), color=colour, label=f"degree {m}")
+    middle.set(xlabel="x", title="polynomials and a kink")
+    middle.legend()
+    for colour, mark, (name, row) in zip(COLOURS, "os^", rows.items(), strict=False):
+        right.loglog(degrees, [p for p, _ in row], color=colour, linewidth=0.8)
+        right.loglog(degrees, [e for _, e in row], mark, color=colour, label=name)
+    right.set(xlabel="degree m", ylabel="sup error", title="promise and measurement")
+    right.legend()
+
+
+@lab(
+    "landau-polynomials",
+    room="approximation",
+    covers=["L-088", "L-089"],
+    title="Landau's kernel: polynomials by smoothing, for functions that vanish at both ends",
+    errata=["landau-one-end"],
+    full={"largest": 16384},
+)
+def landau_polynomials(run: Run, largest: int = 1024) -> None:
+    """Landau's polynomials of degree 2n, for n up to `largest`, with the bound of the exercise.
+
+    The constants are checked in exact arithmetic. The function has to be 0 at both ends of the
+    interval: for f(x) = x the printed construction misses f(1) by one half for every n, and works
+    once the line through the end values is taken out. Look at the right end of the figure.
+    """
+    at_least(largest, 512, "largest")
+    constants(run)
+    sizes = [2**k for k in range(2, largest.bit_length())]
+    identity(run)
+    promised, found = [], []
+    for _, g, rho in TARGETS:
+        for n in sizes:
+            a = landau_approximant(g, n, lipschitz=rho)
+            promised.append(a.bound)
+            found.append(measured_error(g, a, most_points=513).value)
+    naive = landau_approximant(lambda x: x, largest, lipschitz=1.0, remove_line=False)
+    run.claim(
+        ["L-088", "L-089"],
+        r"f\ \rho\text{-Lipschitz, line removed: }\sup|f-P_n|\le3\rho(n+1)^{-1/3}",
+        promised=promised,
+        relation="<=",
+        measured=found,
+        tolerance=1e-9,
+        control=Control(
+            "f(x) = x with the line left in: f(1) is not 0",
+            measured_error(lambda x: x, naive, most_points=513).value,
+            promised=naive.bound,
+        ),
+    )
+    ends = torch.ones(1, dtype=torch.float64)
+    run.erratum(
+        "landau-one-end",
+        r"f(0)=0:\ |f(x)-P_n(x)|\le\epsilon \text{ for large } n,\ x\in[0,1]",
+        promised=0.1,
+        relation="<=",
+        measured=[
+            1 - landau_approximant(
+                lambda x: x, n, lipschitz=1.0, remove_line=False
+            )(ends).item()
+            for n in sizes[-3:]
+        ],
+        reason="f(x) = x at x = 1: the error tends to 1/2",
+    )  # fmt: skip
+    run.figure(
+        "landau",
+        lambda axes: plot_landau(axes, sizes, promised[: len(sizes)], found[: len(sizes)]),
+        grid=(1, 2),
+        caption="Left: f(x) = x without and with its line taken out. Right: the promise for "
+        "|x - 1/2| and the measured sup error.",
+    )
+
+
+def constants(run: Run) -> None:
+    numbers = [0, 1, 2, 5, 20, 60]
+    run.claim(
+        "L-088",
+        r"J_n=2^{2n+1}(n!)^2/(2n+1)!, \text{ exactly}: \text{ difference}",
+        promised=0,
+        relation="==",
+        measured=[float(kernel_moment(n, 0) - landau_constant(n)) for n in numbers],
+        control=Control(
+            "the kernel 1 - u² replaced by u²(1 - u²)",
+            [float(kernel_moment(n, 2) - landau_constant(n)) for n in numbers],
+        ),
+    )
+    run.claim(
+        "L-089",
+        r"\int u^2(1-u^2)^n\,du=J_{n+1}/2(n+1), \text{ exactly}: \text{ difference}",
+        promised=0,
+        relation="==",
+        measured=[
+            float(kernel_moment(n, 2) - landau_constant(n + 1) / (2 * (n + 1))) for n in numbers
+        ],
+        control=Control(
+            "J_n in place of J_{n+1}",
+            [float(kernel_moment(n, 2) - landau_constant(n) / (2 * (n + 1))) for n in numbers],
+        ),
+    )
+    run.claim(
+        "L-089",
+        r"J_{n+1}/J_n=(2n+2)/(2n+3)<1",
+        promised=[(2 * n + 2) / (2 * n + 3) for n in numbers],
+        relation="==",
+        measured=[float(landau_constant(n + 1) / landau_constant(n)) for n in numbers],
+        tolerance=1e-15,
+    )
+
+
+def identity(run: Run) -> None:
+    """(3.12) and (3.13) for a function that is 0 at both ends, and for one that is not."""
+    x = torch.linspace(0, 1, 41, dtype=torch.float64)
+    u = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 10_000 - 1
+    n = 12
+    kernel = (1 - u**2) ** n / 10_000 / float(landau_constant(n))
+
+    def by_differences(g: Function, *, extend: bool) -> Tensor:
+        at = x.unsqueeze(1) + u
+        inside = ((at >= 0) & (at <= 1)).double() if extend else torch.ones_like(at)
+        return ((g(at.flatten()).reshape(at.shape) * inside - g(x).unsqueeze(1)) * kernel).sum(1)
+
+    polynomial = landau_approximant(arch, n, lipschitz=math.pi, remove_line=False)
+    run.claim(
+        "L-088",
+        r"P_n(x)-f(x)=J_n^{-1}\int_{-1}^1[f(x+u)-f(x)](1-u^2)^n\,du: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(polynomial(x) - arch(x) - by_differences(arch, extend=True)).abs().max(),
+        tolerance=1e-6,
+        reason="both integrals by quadrature, the right one with 20000 midpoints",
+        control=Control(
+            "f not extended by 0",
+            (polynomial(x) - arch(x) - by_differences(arch, extend=False)).abs().max(),
+        ),
+    )
+    promised, found, ramp = [], [], []
+    line = landau_approximant(lambda x: math.pi * x, 400, lipschitz=math.pi, remove_line=False)
+    for n in (10, 100, 400):
+        a = landau_approximant(arch, n, lipschitz=math.pi)
+        value = measured_error(arch, a, most_points=513).value
+        for delta in (0.1, 0.2, 0.4):
+            promised.append(landau_bound(n, delta, math.pi * delta, 1.0))
+            found.append(value)
+    missed = measured_error(lambda x: math.pi * x, line, most_points=513).value
+    ramp = [landau_bound(400, delta, math.pi * delta, math.pi) for delta in (0.1, 0.2, 0.4)]
+    run.claim(
+        "L-089",
+        r"\sup|f-P_n|\le\epsilon/2+M/\delta^2(n+1)",
+        promised=promised,
+        relation="<=",
+        measured=found,
+        tolerance=1e-9,
+        control=Control("f(x) = πx, not 0 at 1", [missed] * 3, promised=ramp),
+    )
+
+
+def plot_landau(axes: Any, sizes: list[int], promised: list[float], found: list[float]) -> None:
+    left, right = axes[0]
+    x = torch.linspace(0, 1, 301, dtype=torch.float64)
+    for colour, n in zip(COLOURS, (4, 32, 512), strict=False):
+        p = landau_approximant(lambda x: x, n, lipschitz=1.0, remove_line=False)
+        left.plot(x, p(x), color=colour, label=f"printed, n = {n}")
+    p = landau_approximant(lambda x: x, 4, lipschitz=1.0)
+    left.plot(x, p(x), "--", color="0.3", label="line taken out, n = 4")
+    left.set(xlabel="x", title="f(x) = x")
+    left.legend()
+    right.loglog(sizes, promised, color=COLOURS[0], linewidth=0.8, label="promised")
+    right.loglog(sizes, found, "o", color=COLOURS[0], label="measured")
+    right.set(xlabel="n", ylabel="sup error", title="|x - 1/2|")
+    right.legend()

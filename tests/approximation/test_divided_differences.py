@@ -1,0 +1,107 @@
+"""Differences of activations, and the best uniform fit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtheory.approximation.certificates import measured_error
+from torchtheory.approximation.divided_differences import (
+    activation_derivative,
+    best_difference_step,
+    good_bias,
+    leshno_network,
+    monomial_error,
+    monomial_network,
+    smooth_layer,
+)
+from torchtheory.approximation.uniform_fit import best_uniform_fit, random_units, span_error
+from torchtheory.core.errors import InvalidInput
+from torchtheory.nets.activations import nth_derivative
+
+NAMES = ["exp", "sin", "cos", "logistic", "tanh", "softplus"]
+X = torch.linspace(-1, 1, 201, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_closed_derivatives(name: str) -> None:
+    z = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    for order in range(5):
+        expected = nth_derivative(smooth_layer(name), z, order)
+        torch.testing.assert_close(
+            activation_derivative(name, z, order), expected, rtol=1e-9, atol=1e-11
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(NAMES),
+    st.integers(1, 4),
+    st.floats(-6, -0.5),
+    st.floats(-1.5, 1.5),
+    st.booleans(),
+)
+def test_monomials_keep_their_promise(
+    name: str, order: int, exponent: float, bias: float, central: bool
+) -> None:
+    point = torch.tensor(bias, dtype=torch.float64)
+    if abs(float(activation_derivative(name, point, order))) < 1e-3:
+        return
+    net = monomial_network(order, name, bias, 10**exponent, central=central)
+    assert float((net(X) - X**order).abs().max()) <= net.bound
+    assert net.size.units == order + 1
+
+
+def test_identity_by_hand() -> None:
+    # sin at 0: sin(hx) / h
+    net = monomial_network(1, "sin", 0.0, 0.5)
+    torch.testing.assert_close(net(X), torch.sin(0.5 * X) / 0.5)
+
+
+def test_best_step_is_near_the_least_error() -> None:
+    h = best_difference_step(2, "exp", 0.0)
+    totals = [monomial_error(2, "exp", 0.0, h * f).total for f in (0.1, 1.0, 10.0)]
+    assert min(totals) == totals[1]
+    assert best_difference_step(2, "exp", 0.0, central=True) > h
+
+
+def test_good_bias_avoids_zeros() -> None:
+    b, worst = good_bias("tanh", 5)
+    assert abs(b) > 0.05
+    assert worst > 0
+    with pytest.raises(InvalidInput):
+        monomial_network(2, "tanh", 0.0, 0.1)
+
+
+@pytest.mark.parametrize("interval", [(0.0, 1.0), (-2.0, 3.0)])
+def test_leshno_network_keeps_its_promise(interval: tuple[float, float]) -> None:
+    made = leshno_network(torch.sin, 3, "logistic", 0.9, 1e-3, interval, lipschitz=1.0)
+    assert measured_error(torch.sin, made.approximant).value <= made.approximant.bound
+    assert made.approximant.bound == pytest.approx(
+        made.polynomial + made.truncation + made.rounding
+    )
+    assert made.approximant.size.units == 4
+
+
+def test_uniform_fit_is_chebyshevs() -> None:
+    x = torch.cos(torch.arange(61, dtype=torch.float64) * math.pi / 60)
+    for k in (1, 2, 3, 4):
+        powers = torch.stack([x**j for j in range(k + 1)], dim=1)
+        fit = best_uniform_fit(powers, x ** (k + 1))
+        assert fit.error == pytest.approx(2.0**-k, abs=1e-7)
+        residual = (x ** (k + 1) - powers @ fit.coefficients).abs().max()
+        assert float(residual) == pytest.approx(fit.error, abs=1e-6)
+    repeated = torch.stack([x, x, x + 1e-15], dim=1)
+    assert best_uniform_fit(repeated, torch.ones_like(x)).error == pytest.approx(1.0, abs=1e-6)
+
+
+def test_random_units_are_nested() -> None:
+    few, many = (random_units("tanh", m, X, random=3) for m in (4, 9))
+    torch.testing.assert_close(few, many[:, :4])
+    assert span_error(many, X**2) < span_error(few, X**2)
+    with pytest.raises(InvalidInput):
+        random_units("tanh", 0, X)
