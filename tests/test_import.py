@@ -25,7 +25,7 @@ ALLOWED = {
     **{room: {"core", "data", *ROOMS} for room in ROOMS},
 }
 #: The one exception: results know how to show themselves, and load the renderer when asked to.
-LAZY = {("core/run.py", "report"), ("core/audit.py", "report")}
+LAZY = {(f"core/{name}.py", "report") for name in ("run", "audit", "comparison")}
 
 
 def imports(path: Path) -> set[tuple[str, bool]]:

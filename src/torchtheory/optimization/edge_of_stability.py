@@ -27,7 +27,8 @@ def stability_limit(
     by :math:`1-\tau`, a weight decay :math:`\mu` adds to the curvature. It is the limit of descent
     with the gradient of the whole loss.
 
-    >>> weight = torch.nn.Parameter(torch.zeros(1))
+    >>> from torch import nn
+    >>> weight = nn.Linear(1, 1).weight
     >>> limit, _ = stability_limit(SGD([weight], lr=0.1, momentum=0.9), None)
     >>> round(limit, 9)
     38.0
