@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,6 +33,14 @@ def layers(problem: Problem, record: FindingRecord) -> None:
         rows,
         caption="Modules that own parameters; a shared parameter is listed at each owner.",
     )
+    if len(rows) > 1:
+        sizes = [(str(row[0]), int(row[2])) for row in rows]
+        record.figure(
+            "layers",
+            lambda ax: _plot_layers(ax, sizes),
+            caption="Parameters by layer, in order.",
+            size=(5, 2.4),
+        )
     n = problem.train.population
     total = problem.function.count
     record.quantity("parameters", "parameters", total)
@@ -99,6 +108,19 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
             "function (permuted hidden units).",
             0,
         )
+
+
+def _plot_layers(ax: Any, sizes: list[tuple[str, int]]) -> None:
+    where = range(len(sizes))
+    bars = ax.bar(where, [count for _, count in sizes], color="#0072B2")
+    if len(sizes) <= 12:
+        ax.bar_label(bars, [f"{count:,}" for _, count in sizes], fontsize=8)
+    every = max(1, len(sizes) // 12)
+    ax.set_xticks(
+        list(where)[::every], [name for name, _ in sizes][::every], rotation=45, ha="right"
+    )
+    ax.set(xlabel="layer", ylabel="parameters")
+    ax.margins(y=0.12)
 
 
 def _derangement(units: int, generator: torch.Generator) -> torch.Tensor:

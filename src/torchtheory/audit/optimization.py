@@ -22,6 +22,7 @@ from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.core.samples import Samples
 from torchtheory.core.trace import trace
+from torchtheory.generalization.flatness import loss_at
 from torchtheory.optimization.curvature import gradient, hessian_operator
 
 #: Curvature is that of the mean loss over at most this many training samples, and at least
@@ -86,6 +87,7 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
         basis="residual of Lanczos, for these samples",
     )  # fmt: skip
     _step_limit(problem, record, top, samples)
+    _slice(problem, record, top, samples)
     record.headline(
         f"The loss curves by {sharpness:.3g} in its sharpest direction: gradient descent with a "
         f"step above {2 / sharpness:.3g} is unstable here.",
@@ -210,6 +212,36 @@ def _step_limit(
     )
 
 
+def _slice(problem: Problem, record: FindingRecord, top: EigenResult, samples: Samples) -> None:
+    """The loss along the sharpest direction, beside the parabola of its curvature."""
+    sharpness = float(top.values[0])
+    direction = unflatten(top.vectors[:, 0], problem.parameters)
+    base = problem.risk(samples)
+    slope = float(gradient(problem, samples) @ top.vectors[:, 0])
+    # as far as the parabola rises by the loss itself, and at least by a hundredth
+    reach = math.sqrt(2 * max(base, 0.01) / sharpness)
+    steps = [reach * k / 10 for k in range(-10, 11)]
+    losses = []
+    for step in steps:
+        moved = {k: p + step * direction[k] for k, p in problem.parameters.items()}
+        losses.append(loss_at(problem, moved, samples))
+    parabola = [base + slope * t + sharpness * t * t / 2 for t in steps]
+    record.figure(
+        "slice",
+        lambda ax: _plot_slice(ax, steps, losses, parabola),
+        caption="Training loss along its sharpest direction, and the parabola of its curvature at "
+        "these weights (0).",
+        size=(5, 2.8),
+    )
+
+
+def _plot_slice(ax: Any, steps: list[float], losses: list[float], parabola: list[float]) -> None:
+    ax.plot(steps, losses, color=COLOURS[0], label="loss")
+    ax.plot(steps, parabola, "--", color=COLOURS[1], label="parabola")
+    ax.set(xlabel="distance", ylabel="loss")
+    ax.legend()
+
+
 def _try_learning_rate(
     problem: Problem, record: FindingRecord, samples: Samples, sharpness: float, rate: float
 ) -> None:
@@ -260,12 +292,7 @@ def _descend(problem: Problem, samples: Samples, rate: float) -> list[float]:
     point = dict(problem.parameters)
     losses = []
     for _ in range(STEPS + 1):
-        with torch.no_grad():
-            total = sum(
-                float(problem.loss(problem.function(point, x), y)) * len(x)
-                for x, y in samples.chunks(problem.chunk)
-            )
-        losses.append(total / len(samples))
+        losses.append(loss_at(problem, point, samples))
         if not math.isfinite(losses[-1]):
             break
         step = unflatten(gradient(problem, samples, parameters=point), point)
