@@ -499,6 +499,8 @@ def test_ctrl_c_as_a_process(tmp_path: Path) -> None:
          "--data", "d.npz"],
         cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # a suite in the background of a shell ignores SIGINT, and what it starts would as well
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     end = time.monotonic() + 120
     while not (tmp_path / "started").exists():

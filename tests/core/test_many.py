@@ -157,8 +157,13 @@ def start(script: Path, here: Path, jobs: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(script), str(here), str(jobs)],
         env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
+        start_new_session=True, preexec_fn=hear_interrupts,
     )  # fmt: skip
+
+
+def hear_interrupts() -> None:
+    """A suite in the background of a shell ignores SIGINT, and what it starts would as well."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
