@@ -24,7 +24,6 @@ from torchtheory.core.problem import Problem
 from torchtheory.generalization.flatness import (
     ball_sharpness,
     hessian_sharpness,
-    loss_at,
     noise_sharpness,
     relative_hessian,
 )
@@ -103,10 +102,11 @@ def test_ball_with_a_single_parameter_by_a_grid() -> None:
     name = next(iter(problem.parameters))
     at = problem.parameters[name]
     grid = torch.linspace(-0.7, 0.7, 71).double()
-    best = max(loss_at(problem, {name: at + t}) for t in grid) - loss_at(problem, {name: at})
+    risks = [problem.at({name: at + t}).risk(problem.train) for t in grid]
+    best = max(risks) - problem.risk(problem.train)
     found = ball_sharpness(problem, 0.7)
     assert found.value == pytest.approx(best, rel=1e-3)
-    moved = loss_at(problem, {name: at + found.direction.view_as(at)})
+    moved = problem.at({name: at + found.direction.view_as(at)}).risk(problem.train)
     assert found.value == pytest.approx(moved - found.loss, rel=1e-9)
     assert found.share == pytest.approx(100 * found.value / (1 + found.loss))
 

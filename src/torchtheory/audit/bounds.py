@@ -11,7 +11,7 @@ import torch
 
 from torchtheory.audit import bound_evaluation as evaluation
 from torchtheory.audit.bound_evaluation import Setting, Value
-from torchtheory.audit.certificates import exchangeability, stochastic_test_error
+from torchtheory.audit.certificates import alarm_level, exchangeability, stochastic_test_error
 from torchtheory.audit.hypotheses import deterministic, has_parameters
 from torchtheory.core.budget import check_time, time_left
 from torchtheory.core.claim import Verdict
@@ -174,7 +174,7 @@ def _setting(problem: Problem, record: FindingRecord) -> Setting:
     centre = problem.initial
     if problem.prior is not None and (
         problem.test is None
-        or exchangeability(problem, problem.prior).p_value >= 1 - record.confidence
+        or exchangeability(problem, problem.prior).p_value >= alarm_level(record)
     ):
         centre = problem.prior
     return Setting(
@@ -300,20 +300,13 @@ def _quantities(record: FindingRecord, rows: list[Row]) -> None:
         if row.value is None or name is None or name in taken:
             continue
         taken.add(name)
-        if name == "vc-dimension":
-            record.quantity(
-                name, "VC dimension", row.value.measure, low=0.0, high=row.value.measure,
-                basis="an upper bound",
-            )  # fmt: skip
-        else:
-            record.quantity(name, row.method.measure, row.value.measure)
+        label = "bound of the VC dimension" if name == "vc-dimension" else row.method.measure
+        record.quantity(name, label, row.value.measure)
     found = [r.value.bound for r in rows if r.value is not None and not r.method.held_out]
     if found:
-        best = min(found)
         record.quantity(
-            "best-bound", "smallest bound on the error from the training data", best,
-            low=0.0, high=best, basis=f"error at most this, confidence {record.confidence:g}",
-        )  # fmt: skip
+            "best-bound", "smallest bound on the error from the training data", min(found)
+        )
 
 
 def _headline(record: FindingRecord, rows: list[Row], measured: Interval | None) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
 
@@ -20,7 +19,7 @@ from torchtheory.core.cost import seconds_taken
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.finding import FindingRecord, finding
 from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.core.model import Parameters, global_randomness_kept
+from torchtheory.core.model import Parameters
 from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.core.samples import Samples
@@ -28,6 +27,7 @@ from torchtheory.generalization.pac_bayes.bound_training import BoundEpoch
 from torchtheory.generalization.pac_bayes.certification import RiskCertificate, certify
 from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
+from torchtheory.optimization.curvature import gradient
 
 #: Epochs of the prior's training, of the bound's minimisation and passes of the final estimate.
 PRIOR_EPOCHS, BOUND_EPOCHS, PASSES = 40, 20, 30
@@ -51,7 +51,7 @@ LEVELS = (0.5, 0.75, 0.9)
 def prior_given(problem: Problem) -> str | None:
     if problem.prior is not None:
         return None
-    return "no network was given as prior (prior=, or --prior)"
+    return "no network was given as prior (prior=, or --prior-weights)"
 
 
 # ------------------------------------------------------------------- has the prior seen the data?
@@ -77,7 +77,8 @@ def exchangeability(problem: Problem, parameters: Parameters) -> Exchangeability
     over training and test data.
     """
     assert problem.test is not None
-    train, test = (_losses(problem, parameters, s) for s in (problem.train, problem.test))
+    there = problem.at(parameters)
+    train, test = (_losses(there, s) for s in (problem.train, problem.test))
     return compare_losses(train, test, errors_above=0.0 if problem.is_classification else None)
 
 
@@ -113,19 +114,12 @@ def compare_losses(
     return Exchangeability(min(1.0, len(rows) * min(row[3] for row in rows)), tuple(rows))
 
 
-def _losses(problem: Problem, parameters: Parameters, samples: Samples) -> Tensor:
+def _losses(problem: Problem, samples: Samples) -> Tensor:
     """Minus the margin, or the squared residual: one number a sample."""
-    whole = {**problem.parameters, **parameters}
-    with torch.no_grad(), global_randomness_kept():
-        parts = [problem.function(whole, x) for x, _ in samples.chunks(problem.chunk)]
-    outputs = torch.cat(parts).double().cpu()
-    y = samples.y.cpu()
-    if problem.task == "regression":
-        return (outputs - y.double()).reshape(len(y), -1).square().mean(1)
-    if problem.task == "binary":
-        return -(2 * y.double() - 1).reshape(len(y)) * outputs.reshape(len(y))
-    own = outputs.gather(1, y[:, None]).squeeze(1)
-    return outputs.scatter(1, y[:, None], -math.inf).amax(1) - own
+    if problem.is_classification:
+        return -problem.margins(samples).double().cpu()
+    residuals = (problem.outputs(samples) - samples.y).double().cpu()
+    return residuals.reshape(len(samples), -1).square().mean(1)
 
 
 @finding(
@@ -139,7 +133,7 @@ def _losses(problem: Problem, parameters: Parameters, samples: Samples) -> Tenso
 def prior_independence(problem: Problem, record: FindingRecord) -> None:
     """Fisher's exact test on the prior's errors and losses, on training and on test data."""
     assert problem.prior is not None
-    delta = _alarm(record)
+    delta = alarm_level(record)
     found = exchangeability(problem, problem.prior)
     trained = exchangeability(problem, problem.parameters)
     record.claim(
@@ -185,7 +179,7 @@ def prior_independence(problem: Problem, record: FindingRecord) -> None:
     )
 
 
-def _alarm(record: FindingRecord) -> float:
+def alarm_level(record: FindingRecord) -> float:
     """Probability of a false alarm: nobody is accused of a leak at less than 99 % confidence."""
     return min(1 - record.confidence, 0.01)
 
@@ -238,13 +232,9 @@ def plan(problem: Problem, seconds: float) -> Plan | None:
 
 
 def _seconds_per_step_sample(problem: Problem) -> float:
-    """Time of a training step, a sample: a gradient of the loss on a copy, and as much again."""
-    net = copy.deepcopy(problem.model).requires_grad_(True)
-    x, y = problem.train.x[:64], problem.train.y[:64]
-    loss = F.cross_entropy if problem.task == "multiclass" else F.binary_cross_entropy_with_logits
-    with torch.enable_grad(), global_randomness_kept():
-        seconds = seconds_taken(lambda: torch.autograd.backward(loss(net(x), y)))
-    return 2 * seconds / len(x)
+    """Time of a training step, a sample: a gradient of the loss, and as much again."""
+    few = problem.train.first(64)
+    return 2 * seconds_taken(lambda: gradient(problem, few)) / len(few)
 
 
 def _rehearse(problem: Problem) -> float:
@@ -278,7 +268,7 @@ def pac_bayes(problem: Problem, record: FindingRecord) -> None:
         return
     if problem.prior is not None and problem.test is not None:
         seen = exchangeability(problem, problem.prior)
-        if seen.p_value < _alarm(record):
+        if seen.p_value < alarm_level(record):
             record.not_applicable(
                 ids, statement, f"the prior has seen the training data (p = {seen.p_value:.1e}): "
                 "the theorem needs one that was fixed without it",

@@ -102,7 +102,7 @@ def _quantities(
         if size:
             square = rows.reshape(size, size)
             spectrum = torch.linalg.eigvalsh(square).flip(0).clamp_min(0)
-            halves.append((spectrum, _Modes(square, slopes[part], metric[part]), square))
+            halves.append((spectrum, _Modes(square, slopes[part], metric[part])))
     ranges = {"basis": "the halves of the samples, each for itself"}
 
     def between(value: float, others: list[float]) -> dict[str, Any]:
@@ -112,10 +112,10 @@ def _quantities(
     scale = float(values[0]) / n
     record.quantity(
         "kernel-scale", "largest eigenvalue of the tangent kernel, a sample", scale,
-        **between(scale, [float(v[0]) / (len(v) / kernel.shape[2]) for v, _, _ in halves]),
+        **between(scale, [float(v[0]) / (len(v) / kernel.shape[2]) for v, _ in halves]),
     )  # fmt: skip
     if modes.largest > 0:
-        limits = [2 / m.largest for _, m, _ in halves if m.largest > 0]
+        limits = [2 / m.largest for _, m in halves if m.largest > 0]
         record.quantity(
             "linearised-step-limit", "largest stable step of the linearised network",
             2 / modes.largest, **between(2 / modes.largest, limits),
@@ -123,7 +123,7 @@ def _quantities(
     share = float(modes.share[min(9, len(modes.share) - 1)])
     record.quantity(
         "fast-share", "share of the remaining error in the ten fastest directions", share,
-        **between(share, [float(m.share[min(9, len(m.share) - 1)]) for _, m, _ in halves]),
+        **between(share, [float(m.share[min(9, len(m.share) - 1)]) for _, m in halves]),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from torchtheory.audit.hypotheses import chain, deterministic, has_parameters
 from torchtheory.core.finding import FindingRecord, finding
-from torchtheory.core.model import Parameters, global_randomness_kept
+from torchtheory.core.model import Parameters
 from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.nets.symmetries import hidden_layers, log10_equivalent_parameters, permute_units
@@ -71,12 +71,12 @@ def permutation_symmetry(problem: Problem, record: FindingRecord) -> None:
         half = permute_units(broken, layer, order)
         half[f"{layer.outgoing}.weight"] = broken[f"{layer.outgoing}.weight"]
         broken = half
-    x = problem.train.x[: problem.chunk]
-    outputs = _outputs(problem, problem.parameters, x)
+    samples = problem.train.first(problem.chunk)
+    outputs = problem.outputs(samples)
     scale = float(outputs.abs().max().clamp_min(torch.finfo(outputs.dtype).tiny))
 
     def deviation(parameters: Parameters) -> float:
-        return float((_outputs(problem, parameters, x) - outputs).abs().max()) / scale
+        return float((problem.at(parameters).outputs(samples) - outputs).abs().max()) / scale
 
     # a sum of m terms in another order: rounding grows at most like m times the unit round-off
     widest = max(layer.units for layer in hidden)
@@ -129,11 +129,6 @@ def _derangement(units: int, generator: torch.Generator) -> torch.Tensor:
     order = torch.empty_like(cycle)
     order[cycle] = cycle.roll(1)
     return order
-
-
-def _outputs(problem: Problem, parameters: Parameters, x: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad(), global_randomness_kept():
-        return problem.function(parameters, x)
 
 
 def _kind(module: nn.Module) -> str:

@@ -23,7 +23,6 @@ from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.core.samples import Samples
 from torchtheory.core.trace import trace
-from torchtheory.generalization.flatness import loss_at
 from torchtheory.optimization.curvature import gradient, hessian_operator
 
 #: Curvature is that of the mean loss over at most this many training samples, and at least
@@ -237,7 +236,7 @@ def _slice(problem: Problem, record: FindingRecord, top: EigenResult, samples: S
     losses = []
     for step in steps:
         moved = {k: p + step * direction[k] for k, p in problem.parameters.items()}
-        losses.append(loss_at(problem, moved, samples))
+        losses.append(problem.at(moved).risk(samples))
     parabola = [base + slope * t + sharpness * t * t / 2 for t in steps]
     record.figure(
         "slice",
@@ -305,7 +304,10 @@ def _descend(problem: Problem, samples: Samples, rate: float) -> list[float]:
     point = dict(problem.parameters)
     losses = []
     for _ in range(STEPS + 1):
-        losses.append(loss_at(problem, point, samples))
+        try:
+            losses.append(problem.at(point).risk(samples))
+        except NonFinite:
+            losses.append(math.inf)
         if not math.isfinite(losses[-1]):
             break
         step = unflatten(gradient(problem, samples, parameters=point), point)

@@ -12,7 +12,7 @@ from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.finding import FindingRecord, finding
-from torchtheory.core.model import Parameters, global_randomness_kept
+from torchtheory.core.model import Parameters
 from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.core.samples import Samples
@@ -54,11 +54,11 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
     samples = problem.train.some(
         min(SAMPLES, problem.affordable(10 * PRODUCTS * len(FACTORS))), record.generator
     )
-    outputs = _outputs(problem, problem.parameters, samples)
+    outputs = problem.outputs(samples)
     scale = float(outputs.abs().max().clamp_min(torch.finfo(outputs.dtype).tiny))
 
     def deviation(parameters: Parameters) -> float:
-        return float((_outputs(problem, parameters, samples) - outputs).abs().max()) / scale
+        return float((problem.at(parameters).outputs(samples) - outputs).abs().max()) / scale
 
     half = rescale_pair(problem.parameters, pair, 2.0)
     half[f"{pair.outgoing}.weight"] = problem.parameters[f"{pair.outgoing}.weight"]
@@ -82,9 +82,11 @@ def rescaling_symmetry(problem: Problem, record: FindingRecord) -> None:
         return
     low, high = min(known.values()), max(known.values())
     record.quantity(
-        "sharpness-range", "largest over smallest sharpness of the same function", high / low,
-        low=high / low, high=math.inf, basis="other factors make it as large as one likes",
-    )  # fmt: skip
+        "sharpness-range",
+        f"largest over smallest sharpness of the same function, factors {FACTORS[0]:g} to "
+        f"{FACTORS[-1]:g}",
+        high / low,
+    )
     record.figure(
         "sharpness",
         lambda ax: _plot(ax, known, pair.incoming, pair.outgoing),
@@ -110,13 +112,6 @@ def _sharpness(
     except NotConverged:
         return math.nan
     return float(top.values[0])
-
-
-def _outputs(problem: Problem, parameters: Parameters, samples: Samples) -> torch.Tensor:
-    with torch.no_grad(), global_randomness_kept():
-        return torch.cat(
-            [problem.function(parameters, x) for x, _ in samples.chunks(problem.chunk)]
-        )
 
 
 def _plot(ax: Any, sharpness: dict[float, float], one: str, two: str) -> None:

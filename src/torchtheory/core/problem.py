@@ -188,6 +188,20 @@ class Problem:
             return 10**12
         return max(1, int(share * left / (passes * self.seconds_per_sample)))
 
+    def at(self, parameters: Parameters) -> Problem:
+        """The same problem with the model at other parameters; those not named stay.
+
+        >>> net = nn.Linear(1, 1, bias=False)
+        >>> p = Problem(net, (torch.ones(2, 1), torch.full((2, 1), 0.5)))
+        >>> p.at({"weight": torch.tensor([[2.5]])}).risk(p.train)
+        4.0
+        """
+        other = copy.copy(self)
+        other._kept = {}
+        other.function = copy.copy(self.function)
+        other.function.parameters = {**self.parameters, **parameters}
+        return other
+
     def restricted(self, train: int, test: int, generator: torch.Generator) -> Problem:
         """The same problem on at most so many samples, drawn at random; their notes say so."""
         other = copy.copy(self)

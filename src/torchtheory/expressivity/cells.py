@@ -13,6 +13,7 @@ the error that the sums before it and the rounding of the corner's own position 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 import torch
@@ -31,7 +32,7 @@ class AllBent(Exception):
     """Every cell of the batch has bent: the rest of the network need not run."""
 
 
-class BendFinder:
+class BendFinder(ABC):
     """Meets the operations of a network on ``cells`` cells with ``corners`` corners each.
 
     Attributes:
@@ -88,11 +89,13 @@ class BendFinder:
         if not bool(self.clean.any()):
             raise AllBent
 
+    @abstractmethod
     def _met_kink(self, rows: Tensor, bends: Tensor, z: Tensor, high: Tensor, low: Tensor) -> None:
-        raise NotImplementedError
+        """What to note of kinks inside cells, which then count as bent."""
 
+    @abstractmethod
     def _met_choice(self, rows: Tensor, bends: Tensor, v: Tensor, zero: Tensor) -> None:
-        raise NotImplementedError
+        """The same for maxima whose argument changes inside cells."""
 
 
 class CrossingPoints(BendFinder):

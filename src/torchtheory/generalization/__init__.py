@@ -73,7 +73,6 @@ from torchtheory.generalization.flatness import (
     HessianSharpness,
     ball_sharpness,
     hessian_sharpness,
-    loss_at,
     noise_sharpness,
     relative_hessian,
 )
@@ -516,7 +515,6 @@ __all__ = [
     "log10_parameters_needed",
     "log_models_allowed",
     "log_sauer_polynomial",
-    "loss_at",
     "loss_interval",
     "majority",
     "marchenko_pastur_cdf",

@@ -36,7 +36,7 @@ from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.linear_operators import LinearOperator, check_count
-from torchtheory.core.model import Parameters, flatten, global_randomness_kept, unflatten
+from torchtheory.core.model import Parameters, flatten, unflatten
 from torchtheory.core.problem import Problem
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.core.samples import Samples
@@ -45,22 +45,6 @@ from torchtheory.optimization.curvature import gradient, hessian_operator
 
 _Rise = Callable[[Tensor], float]
 _Slope = Callable[[Tensor], Tensor]
-
-
-def loss_at(problem: Problem, parameters: Parameters, samples: Samples | None = None) -> float:
-    r"""The mean loss :math:`L(\theta')` at other parameters, in chunks; the model is not changed.
-
-    >>> from torch import nn
-    >>> p = Problem(nn.Linear(1, 1, bias=False), (torch.ones(2, 1), torch.zeros(2, 1) + 0.5))
-    >>> loss_at(p, {"weight": torch.tensor([[2.5]])})
-    4.0
-    """
-    samples = problem.train if samples is None else samples
-    total = 0.0
-    with torch.no_grad(), global_randomness_kept():
-        for x, y in samples.chunks(problem.chunk):
-            total += float(problem.objective(Samples(x, y))(parameters)) * len(x)
-    return total / len(samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +332,10 @@ def _scale(theta: Tensor, relative: bool) -> Tensor:
 
 
 def _finite_loss(problem: Problem, theta: Tensor, like: Parameters, samples: Samples) -> float:
-    value = loss_at(problem, unflatten(theta, like), samples)
+    try:
+        value = problem.at(unflatten(theta, like)).risk(samples)
+    except NonFinite:
+        value = math.inf
     if not math.isfinite(value):
         raise NonFinite(
             "the loss is NaN or infinite at perturbed parameters; take a smaller perturbation"

@@ -129,7 +129,10 @@ def slopes(run: Run, dimensions: tuple[int, ...]) -> None:
             relation="==",
             measured=floor.estimate,
             tolerance=0.05,
-            control=Control("the rate of networks", -1.0),
+            control=Control(
+                "the class on the line: d = 1",
+                fit_slope(ks, [fixed_basis_floor(k, 1) for k in ks]).estimate,
+            ),
         )
 
 

@@ -21,7 +21,6 @@ from torchtheory.generalization.flatness import (
     HessianSharpness,
     ball_sharpness,
     hessian_sharpness,
-    loss_at,
     noise_sharpness,
     relative_hessian,
 )
@@ -354,7 +353,10 @@ def measured_table(
         direction = curvature.eigenvalues.vectors[:, 0] * RADIUS
         theta = flatten(problem.parameters)
         curves.append(
-            [loss_at(problem, unflatten(theta + t * direction, problem.parameters)) for t in grid]
+            [
+                problem.at(unflatten(theta + t * direction, problem.parameters)).risk(problem.train)
+                for t in grid
+            ]
         )
     run.table(
         "rescaled-networks",

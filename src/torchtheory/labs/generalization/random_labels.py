@@ -37,6 +37,7 @@ from torchtheory.generalization.network_vc import log2_network_growth_bound
 from torchtheory.generalization.norm_bounds import frobenius_bound, frobenius_norms
 from torchtheory.generalization.rademacher import empirical_uniform_deviation, linear_bounds
 from torchtheory.generalization.vc_bounds import growth_radius
+from torchtheory.nets.separability import separate
 from torchtheory.training.many_networks import fit_many
 from torchtheory.training.seeds import derived_generator
 
@@ -229,6 +230,15 @@ def chance(run: Run, found: Memorisation) -> None:
 # --------------------------------------------------------------- capacity, from random signs
 
 
+#: Two pixels that vary, for classifiers which cannot fit much.
+PLANE = [20, 43]
+
+
+def _separated(x: Tensor, signs: Tensor) -> int:
+    """How many of the labellings half-spaces realise on these points, by linear programming."""
+    return sum(separate(x.double(), row).separable for row in signs)
+
+
 def capacity(
     run: Run,
     train: Pair,
@@ -278,7 +288,10 @@ def capacity(
         measured=dimension,
         reason=f"{fitted} of {draws} fitted, confidence 0.99; not m, which would need all "
         "labellings",
-        control=Control("half-planes, whose VC dimension is 3", 3),
+        control=Control(
+            "half-planes in two of the inputs' coordinates",
+            vc_dimension_from_fits(_separated(x[:, PLANE], signs), draws, m),
+        ),
     )
     true = seeded_network(_two_classes(x.shape[1], width), run.seed)
     made = fit_and_test([true], _halves(train), _halves(test), **settings)
