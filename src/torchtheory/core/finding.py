@@ -56,6 +56,7 @@ WEIGHTS: dict[Cost, float] = {
 SECTIONS = (
     "Capacity",
     "Signal propagation",
+    "Expressivity",
     "Curvature",
     "Kernel",
     "Generalization",

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.model import PureFunction
-from torchtheory.expressivity.bends import exact_function, sample_shape, watch_bends
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
 from torchtheory.expressivity.cells import (
     ROUNDING,
     AllBent,
@@ -152,6 +153,22 @@ class Arrangement:
         slope = self.gradients.cpu().reshape(len(self), 2, -1)
         return cell, flat[cell] + torch.einsum("nd,ndc->nc", at, slope[cell])
 
+    def points_inside(self, random: RandomSource = None) -> Tensor:
+        """A point inside every cell, ``[cells, 2]``: a random mean of its corners."""
+        generator = as_generator(random)
+        points = []
+        for corners in self.polygons():
+            weight = -torch.log(1 - torch.rand(len(corners), 1, generator=generator).double())
+            points.append((weight / weight.sum() * torch.as_tensor(corners)).sum(0))
+        return torch.stack(points).to(self.centres)
+
+    def affine(self, cells: Tensor, points: Tensor) -> Tensor:
+        """The affine maps of cells ``[n]`` at coordinates ``[n, 2]``: ``[n, ...]``."""
+        flat, slope = self.values.flatten(1), self.gradients.flatten(2)
+        step = (points - self.centres[cells]).unsqueeze(-1)
+        made = flat[cells] + (slope[cells] * step).sum(1)
+        return made.reshape(len(cells), *self.values.shape[1:])
+
     def _same_map(self, left: Tensor, right: Tensor) -> Tensor:
         value = self.values.reshape(len(self), -1)
         slope = self.gradients.reshape(len(self), 2, -1)
@@ -163,7 +180,7 @@ class Arrangement:
 
 
 def plane_arrangement(
-    model: nn.Module, plane: PlaneSlice | None = None, *, most: int = 1_000_000
+    model: Network, plane: PlaneSlice | None = None, *, most: int = 1_000_000
 ) -> Arrangement:
     r"""All cells of the network on a rectangle of a plane.
 
@@ -174,6 +191,7 @@ def plane_arrangement(
         plane: the rectangle; :math:`[-1,1]^2` for a model with two features unless told.
         most: refuse to find more cells than that.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> lines = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> net[0].weight.data, net[0].bias.data = lines, torch.tensor([0.0, 0.0, -0.5])

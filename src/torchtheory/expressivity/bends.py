@@ -358,9 +358,14 @@ _BENDS: dict[str, _Bend] = {
 # ------------------------------------------------------------------------------- the network
 
 
-def exact_function(model: nn.Module) -> PureFunction:
+#: A module, or one as a function with the output that is meant.
+Network = nn.Module | PureFunction
+
+
+def exact_function(model: Network) -> PureFunction:
     """The network in double precision, its numbers finite; the module itself stays as it is."""
-    function = PureFunction(model).in_precision(torch.float64)
+    function = model if isinstance(model, PureFunction) else PureFunction(model)
+    function = function.in_precision(torch.float64)
     function.refuse_non_finite_parameters()
     return function
 

@@ -52,8 +52,7 @@ def decision_boundary(arrangement: Arrangement) -> Boundary:
     [[[0.5, -1.0], [0.5, 1.0]]]
     """
     cell, values = arrangement.corner_values()
-    if values.shape[1] == 1:
-        values = torch.cat([values, torch.zeros_like(values)], 1)
+    values = _scores(values)
     c = arrangement.complex
     corners = torch.as_tensor(c.vertices[c.corners])
     after = torch.arange(len(corners)) + 1
@@ -84,6 +83,57 @@ def decision_boundary(arrangement: Arrangement) -> Boundary:
             torch.empty(0, dtype=torch.int64),
         )
     return Boundary(torch.cat(segments), torch.cat(classes), torch.cat(cells))
+
+
+def class_cells(arrangement: Arrangement) -> list[tuple[np.ndarray, int, int]]:
+    """The cells cut along the decision boundary: corners ``[k, 2]``, class and cell of each part.
+
+    >>> from torch import nn
+    >>> from torchtheory.expressivity.arrangement import plane_arrangement
+    >>> line = nn.Linear(2, 1)
+    >>> line.weight.data, line.bias.data = torch.tensor([[1.0, 0.0]]), torch.tensor([-0.5])
+    >>> [(part.tolist(), kind) for part, kind, _ in class_cells(plane_arrangement(line))][0]
+    ([[0.5, -1.0], [1.0, -1.0], [1.0, 1.0], [0.5, 1.0]], 0)
+    """
+    values = _scores(arrangement.corner_values()[1]).numpy()
+    offsets = arrangement.complex.offsets
+    parts: list[tuple[np.ndarray, int, int]] = []
+    for cell, corners in enumerate(arrangement.polygons()):
+        scores = values[offsets[cell] : offsets[cell + 1]]
+        for kind in np.unique(scores.argmax(1)) if _one_wins(scores) else range(scores.shape[1]):
+            polygon, own = corners, scores
+            for other in range(scores.shape[1]):
+                if other != kind and len(polygon):
+                    polygon, own = _half(polygon, own, own[:, kind] - own[:, other])
+            if len(polygon) > 2:
+                parts.append((polygon, int(kind), cell))
+    return parts
+
+
+def _scores(values: Tensor) -> Tensor:
+    """One score a class: a single output is the score of the positive sign against 0."""
+    return values if values.shape[1] > 1 else torch.cat([values, torch.zeros_like(values)], 1)
+
+
+def _one_wins(scores: np.ndarray) -> bool:
+    """Whether one class has the largest score at every corner, so everywhere in the cell."""
+    return len(np.unique(scores.argmax(1))) == 1
+
+
+def _half(polygon: np.ndarray, scores: np.ndarray, form: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The part of a convex polygon where an affine form is not negative, with its scores."""
+    kept: list[np.ndarray] = []
+    their: list[np.ndarray] = []
+    for i in range(len(polygon)):
+        j = (i + 1) % len(polygon)
+        if form[i] >= 0:
+            kept.append(polygon[i])
+            their.append(scores[i])
+        if (form[i] > 0 > form[j]) or (form[i] < 0 < form[j]):
+            share = form[i] / (form[i] - form[j])
+            kept.append(polygon[i] + share * (polygon[j] - polygon[i]))
+            their.append(scores[i] + share * (scores[j] - scores[i]))
+    return np.array(kept).reshape(-1, 2), np.array(their).reshape(-1, scores.shape[1])
 
 
 def _clip(above: Tensor, tied: set[int]) -> tuple[Tensor, Tensor]:

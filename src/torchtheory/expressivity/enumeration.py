@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.optimize import linprog
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.core.model import PureFunction
-from torchtheory.expressivity.bends import exact_function, watch_bends
+from torchtheory.expressivity.bends import Network, exact_function, watch_bends
 from torchtheory.expressivity.cells import Batches, pattern_hashes
 
 _Array = np.ndarray[Any, Any]
@@ -66,7 +66,7 @@ class _Forms:
 
 
 def enumerate_regions(
-    model: nn.Module, low: Tensor | float, high: Tensor | float, *, most: int = 5000
+    model: Network, low: Tensor | float, high: Tensor | float, *, most: int = 5000
 ) -> RegionList:
     r"""The activation regions that meet the box :math:`\prod_i[low_i,high_i]` in their interior.
 
@@ -77,6 +77,7 @@ def enumerate_regions(
         high: its largest corner.
         most: refuse to list more regions than that.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     >>> net[0].weight.data, net[0].bias.data = torch.eye(2), torch.zeros(2)
     >>> ones = torch.ones(2)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.model import PureFunction
-from torchtheory.expressivity.bends import exact_function, sample_shape, watch_bends
+from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
 from torchtheory.expressivity.cells import (
     ROUNDING,
     AllBent,
@@ -91,7 +91,7 @@ class Pieces:
         return torch.cat([t[through], self.breakpoints[1:-1][touching]]).sort().values
 
 
-def affine_pieces(model: nn.Module, start: Tensor | float, end: Tensor | float) -> Pieces:
+def affine_pieces(model: Network, start: Tensor | float, end: Tensor | float) -> Pieces:
     r"""The network along the segment from ``start`` to ``end``, :math:`t\in[0,1]`.
 
     Any module of affine layers (dense, convolutions, average pooling, normalisation with running
@@ -106,6 +106,7 @@ def affine_pieces(model: nn.Module, start: Tensor | float, end: Tensor | float) 
             model of one feature.
         end: another.
 
+    >>> from torch import nn
     >>> absolute = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
     >>> for p, v in zip(absolute.parameters(), [[[1.0], [-1.0]], [[1.0, 1.0]], [0.0]]):
     ...     p.data = torch.tensor(v)
@@ -117,7 +118,7 @@ def affine_pieces(model: nn.Module, start: Tensor | float, end: Tensor | float) 
     return _follow(function, torch.stack(sample_shape(function, start, end)))
 
 
-def pieces_along(model: nn.Module, corners: Tensor | Sequence[Tensor]) -> Pieces:
+def pieces_along(model: Network, corners: Tensor | Sequence[Tensor]) -> Pieces:
     r"""The network along a polyline, :math:`t\in[0,m]` with corner ``i`` at :math:`t=i`.
 
     A corner where the derivative jumps separates affine pieces; it does not separate activation
@@ -126,6 +127,7 @@ def pieces_along(model: nn.Module, corners: Tensor | Sequence[Tensor]) -> Pieces
     Args:
         corners: ``[m + 1, ...]``, the corners in order.
 
+    >>> from torch import nn
     >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0], [1.0, 0.0]])
     >>> pieces_along(nn.Sequential(nn.Linear(2, 5), nn.ReLU()), square).breakpoints[-1].item()
     4.0

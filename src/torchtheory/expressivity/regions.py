@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.expressivity.arrangement import PlaneSlice, plane_arrangement
-from torchtheory.expressivity.bends import exact_function, sample_shape, watch_bends
+from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
 from torchtheory.expressivity.cells import ROUNDING
 from torchtheory.expressivity.enumeration import enumerate_regions
 from torchtheory.expressivity.pieces import pieces_along
@@ -46,7 +46,7 @@ class Box:
 
 
 def count_regions(
-    model: nn.Module, where: Polyline | PlaneSlice | Box, count: Count = "affine"
+    model: Network, where: Polyline | PlaneSlice | Box, count: Count = "affine"
 ) -> int:
     """The number of regions of a piecewise linear network, exactly.
 
@@ -55,6 +55,7 @@ def count_regions(
             (any network), or a :class:`Box` (``count="patterns"``; small networks).
         count: ``affine`` for linear regions, ``patterns`` for activation regions.
 
+    >>> from torch import nn
     >>> from torchtheory.nets.feedforward import dense
     >>> lines = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> net = nn.Sequential(dense(lines, torch.tensor([0.0, 0.0, -0.5])), nn.ReLU())
@@ -98,11 +99,12 @@ class _States:
         self.states.append(values.argmax(2))
 
 
-def activation_pattern(model: nn.Module, x: Tensor) -> list[Tensor]:
+def activation_pattern(model: Network, x: Tensor) -> list[Tensor]:
     r"""The state of every unit at ``x[n, ...]``, one tensor ``[n, units]`` an operation.
 
     1 where a unit is above its kink and 0 where it is not; for a maximum, who wins.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU())
     >>> net[0].weight.data = torch.tensor([[1.0], [-1.0]])
     >>> activation_pattern(net, torch.tensor([[-2.0], [0.0], [2.0]]))

@@ -15,7 +15,7 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
-from torchtheory.expressivity.boundary import Boundary, decision_boundary
+from torchtheory.expressivity.boundary import Boundary, class_cells, decision_boundary
 from torchtheory.expressivity.bounds import most_regions
 from torchtheory.expressivity.enumeration import enumerate_regions
 from torchtheory.expressivity.folding import montufar_network
@@ -102,7 +102,7 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
     plane = PlaneSlice.of_the_plane((-1.3, -1.3), (1.3, 1.3))
     found = plane_arrangement(net, plane)
     boundary = decision_boundary(found)
-    inside, cells = _points_inside(run, found)
+    inside, cells = found.points_inside(run.generator), torch.arange(len(found))
     with torch.no_grad():
         exact = net(inside)[:, 0]
     run.claim(
@@ -110,18 +110,17 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
         r"\text{on every cell } f(x)=A_\kappa x+c_\kappa",
         promised=exact,
         relation="==",
-        measured=_affine(found, inside, cells),
+        measured=found.affine(cells, inside)[:, 0],
         tolerance=1e-9,
         control=Control(
             "the map of a neighbouring cell",
-            _affine(found, inside, torch.tensor([found.neighbours(int(c))[0] for c in cells])),
+            found.affine(torch.tensor([found.neighbours(int(c))[0] for c in cells]), inside)[:, 0],
         ),
     )
-    other, same_cells = _points_inside(run, found)
+    other = found.points_inside(run.generator)
     first, second, middle = (
         torch.cat(activation_pattern(net, p), 1) for p in (inside, other, (inside + other) / 2)
     )
-    assert bool((cells == same_cells).all())
     run.claim(
         "A-96",
         r"\text{activation regions are convex: share of midpoints that leave the pattern}",
@@ -202,11 +201,9 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
             ),
         ],
     )
-    # a last unit that bends at 0 cuts the cells along the boundary, so that each has one colour
-    coloured = plane_arrangement(nn.Sequential(*net, nn.LeakyReLU(0.5)), plane)
     run.figure(
         "cells",
-        lambda axes: _plot(axes, coloured, boundary, x, y, found.count),
+        lambda axes: _plot(axes, found, boundary, x, y, found.count),
         caption="Every linear region of a trained classifier and its exact decision boundary.",
         size=(7.2, 7.2),
     )
@@ -219,15 +216,18 @@ def _plot(
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.colors import to_rgb
 
-    value = found.values.reshape(-1)
-    shade = 0.2 + 0.45 * torch.tanh(value.abs() / 3) + 0.12 * ((found.hashes % 97).double() / 97)
-    warm, cool = np.array(to_rgb(COLOURS[4])), np.array(to_rgb(COLOURS[0]))
-    colours = [
-        1 - float(s) * (1 - (warm if v >= 0 else cool)) for v, s in zip(value, shade, strict=True)
-    ]
+    parts = class_cells(found)
+    cells = torch.tensor([cell for _, _, cell in parts])
+    value, grain = found.values.reshape(-1)[cells], (found.hashes[cells] % 97).double() / 97
+    shade = (0.2 + 0.45 * torch.tanh(value.abs() / 3) + 0.12 * grain).numpy()
+    sides = [np.array(to_rgb(COLOURS[k])) for k in (4, 0)]
+    base = np.array([sides[kind] for _, kind, _ in parts])
     axes.add_collection(
         PolyCollection(
-            list(found.polygons()), facecolors=colours, edgecolors="white", linewidths=0.6
+            [corners for corners, _, _ in parts],
+            facecolors=1 - shade[:, None] * (1 - base),
+            edgecolors="white",
+            linewidths=0.6,
         )
     )
     axes.add_collection(
@@ -256,20 +256,6 @@ def _train(net: nn.Sequential, x: Tensor, y: Tensor, steps: int) -> nn.Sequentia
         nn.functional.softplus(-y * net(x)[:, 0]).mean().backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     return net
-
-
-def _points_inside(run: Run, found: Arrangement) -> tuple[Tensor, Tensor]:
-    """A random point inside every cell: a random mean of its corners."""
-    points = []
-    for corners in found.polygons():
-        weight = -torch.log(1 - run.rand(len(corners)))
-        points.append((weight / weight.sum()) @ torch.as_tensor(corners))
-    return torch.stack(points), torch.arange(len(found))
-
-
-def _affine(found: Arrangement, points: Tensor, cells: Tensor) -> Tensor:
-    step = points - found.centres[cells]
-    return found.values[cells, 0] + (found.gradients[cells, :, 0] * step).sum(1)
 
 
 def _leaving_share(net: nn.Module, points: Tensor) -> float:
