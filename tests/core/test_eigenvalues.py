@@ -402,3 +402,13 @@ def test_maps_that_are_not_linear_are_refused():
         operator_norm(detached)
     with pytest.raises(NonFinite):
         operator_norm(LinearOperator((6, 6), lambda v: v * math.nan, lambda v: v))
+
+
+@pytest.mark.parametrize("tolerance", [0.5, 0.1, 1e-2])
+def test_a_loose_tolerance_is_no_sign_of_asymmetry(tolerance: float) -> None:
+    """The second search meets what is left of vectors that were accepted early."""
+    values = torch.cat([torch.tensor([50.0, 20.0, 9.0, 8.0, 7.0]), torch.rand(400)]).double()
+    found = top_eigenpairs(
+        LinearOperator.from_matrix(torch.diag(values)), 5, tolerance=tolerance, subspace=12
+    )
+    assert float(found.values[0]) == pytest.approx(50.0, rel=tolerance)

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.problem import Problem
-from torchtheory.optimization.curvature import gradient, hessian_operator
+from torchtheory.optimization.curvature import (
+    empirical_fisher_operator,
+    fisher_operator,
+    gauss_newton_operator,
+    gradient,
+    hessian_operator,
+)
 
 
 class Recurrent(nn.Module):
@@ -41,6 +47,13 @@ def problem(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> Probl
         case "conv":
             x = x[:, None]
             net = nn.Sequential(nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(6, 3))
+        case "conv2d":
+            x = torch.randn(21, 4, 9, 9)
+            net = nn.Sequential(
+                nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=2), nn.Tanh(),
+                nn.Conv2d(4, 2, 2, dilation=2, bias=False), nn.Softplus(),
+                nn.Conv2d(2, 1, 2, padding="same"), nn.Flatten(), nn.Linear(9, 3),
+            )  # fmt: skip
         case "lstm":
             net, x, y = Recurrent(), x.reshape(21, 2, 2), y % 2
         case _:
@@ -49,7 +62,7 @@ def problem(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> Probl
     return Problem(net.to(dtype), (x, y), **more)
 
 
-NAMES = ["mlp", "norm", "regression", "binary", "conv", "lstm", "shared"]
+NAMES = ["mlp", "norm", "regression", "binary", "conv", "conv2d", "lstm", "shared"]
 
 
 def dense(p: Problem) -> Tensor:
@@ -123,3 +136,76 @@ def test_linear_regression_by_hand() -> None:
     assert torch.allclose(hessian_operator(p).to_dense(), 2 * x.T @ x / 10)
     residual = F.linear(x, p.parameters["weight"]).squeeze(1) - x.sum(1)
     assert torch.allclose(gradient(p), 2 * x.T @ residual / 10)
+
+
+def jacobian(p: Problem) -> Tensor:
+    """torch's own, of all outputs in the flat parameters: ``[n, outputs, p]``."""
+
+    def outputs(vector: Tensor) -> Tensor:
+        return p.function(unflatten(vector, p.parameters), p.train.x).flatten(1)
+
+    made: Tensor = torch.autograd.functional.jacobian(outputs, flatten(p.parameters))
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("chunk", [5, 512])
+def test_gauss_newton_and_fisher_from_the_jacobian(name: str, chunk: int) -> None:
+    p = problem(name, chunk=chunk)
+    J, f = jacobian(p), p.outputs(p.train).flatten(1)
+    if p.task == "multiclass":
+        q = f.softmax(1)
+        middle = torch.diag_embed(q) - q[:, :, None] * q[:, None, :]
+    elif p.task == "binary":
+        q = f.sigmoid()
+        middle = (q * (1 - q))[:, :, None]
+    else:
+        middle = torch.eye(2).double().expand(len(f), 2, 2)
+    fisher = torch.einsum("nai,nab,nbj->ij", J, middle, J) / len(f)
+    assert torch.allclose(fisher_operator(p).to_dense(), fisher, atol=1e-11)
+    # the mean squared error over c outputs has the second derivative 2/c
+    factor = 2 / f.shape[1] if p.task == "regression" else 1.0
+    assert torch.allclose(gauss_newton_operator(p).to_dense(), factor * fisher, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["mlp", "regression", "binary", "conv2d"])
+def test_empirical_fisher_from_gradients_one_by_one(name: str) -> None:
+    p = problem(name, chunk=4)
+    each = [gradient(p, p.train.at(torch.tensor([i]))) for i in range(len(p.train))]
+    expected = sum(torch.outer(g, g) for g in each) / len(each)
+    assert torch.allclose(empirical_fisher_operator(p).to_dense(), expected, atol=1e-11)
+
+
+def test_hessian_is_gauss_newton_where_the_network_is_linear() -> None:
+    torch.manual_seed(0)
+    p = Problem(nn.Linear(4, 3).double(), (torch.randn(12, 4), torch.arange(12) % 3))
+    assert torch.allclose(hessian_operator(p).to_dense(), gauss_newton_operator(p).to_dense())
+    q = problem("mlp")
+    assert not torch.allclose(
+        hessian_operator(q).to_dense(), gauss_newton_operator(q).to_dense(), atol=1e-3
+    )
+
+
+def test_little_memory_records_anew_and_agrees() -> None:
+    rich, poor = problem("conv2d"), problem("conv2d", memory="1MiB")
+    assert len(rich.train) <= rich.capacity
+    assert len(poor.train) > poor.capacity
+    v = torch.randn(rich.function.count, dtype=torch.float64)
+    assert torch.allclose(hessian_operator(poor) @ v, hessian_operator(rich) @ v, atol=1e-12)
+
+
+def test_a_loss_that_is_linear_has_no_curvature() -> None:
+    net = nn.Linear(2, 1).double()
+    p = Problem(net, (torch.randn(5, 2), torch.randn(5, 1)), loss=lambda f, y: (f * y).mean())
+    assert not hessian_operator(p).to_dense().any()
+    assert not gauss_newton_operator(p).to_dense().any()
+
+
+def test_the_model_is_left_alone() -> None:
+    p = problem("conv2d")
+    before = {k: v.clone() for k, v in p.model.state_dict().items()}
+    operator = hessian_operator(p)
+    _ = operator @ torch.ones(operator.shape[0], dtype=torch.float64)
+    assert all(q.grad is None and q.requires_grad for q in p.model.parameters())
+    assert all(torch.equal(before[k], v) for k, v in p.model.state_dict().items())
+    assert p.model[0].weight.is_contiguous()  # type: ignore[index,union-attr]

@@ -43,6 +43,9 @@ NEAR = 0.05
 #: Relative rounding of a network in double precision: that of a bend, over the width of a layer.
 EXACT = 1e4 * ROUNDING
 
+AFFINE = r"f \text{ is affine between neighbouring breakpoints}"
+CELLWISE = r"f(x) = A_\kappa x + c_\kappa \text{ on every cell } \kappa"
+
 
 def piecewise_linear(problem: Problem) -> str | None:
     """By one pass of one sample, every operation watched."""
@@ -185,13 +188,16 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
     """Every bend of the network on straight ways from one training sample to another, exactly."""
     segments, ends = _segments(problem, record)
     if not segments:
-        record.note("All training samples looked at are equal: there is no way between them.")
+        record.not_applicable(
+            "X-69", AFFINE, "all training samples looked at are equal: no way leads from one to "
+            "another"
+        )  # fmt: skip
         return
     worst = [_deviation(problem, s.pieces, e, record) for s, e in zip(segments, ends, strict=True)]
     whole, halved = (max(w[k] for w in worst) for k in (0, 1))
     record.claim(
         "X-69",
-        r"f \text{ is affine between neighbouring breakpoints}",
+        AFFINE,
         promised=0.0,
         relation="==",
         measured=whole,
@@ -367,7 +373,8 @@ def _covered(crossings: Tensor) -> float:
 
 
 def _plot_segment(ax: Any, shown: Segment, problem: Problem) -> None:
-    t, y = shown.pieces.breakpoints.cpu(), shown.pieces.values.cpu().flatten(1)
+    t = shown.pieces.breakpoints.cpu()
+    y = shown.pieces.values.cpu().reshape(len(t), -1)
     spread = (y.amax(0) - y.amin(0)).argsort(descending=True)[:4]
     for k, colour in zip(sorted(spread.tolist()), COLOURS, strict=False):
         ax.plot(t, y[:, k], color=colour, lw=1.2, label=f"output {k}")
@@ -399,14 +406,13 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
     """All cells of the network on a rectangle of the plane, each with its affine map."""
     made = _slice(problem, record)
     if made is None:
-        record.note("No plane: fewer than three training samples off one line were found.")
+        record.not_applicable("X-71", CELLWISE, "no three training samples span a plane")
         return
     plane, corners = made
     found = _arrangement(problem, plane)
     if found is None:
-        record.note(
-            f"No picture: even a small rectangle has more than {CELLS} cells, or more than the "
-            "time given allows."
+        record.not_applicable(
+            "X-71", CELLWISE, "even a small rectangle has more cells than the time given allows"
         )
         return
     boundary = decision_boundary(found) if problem.is_classification else None
@@ -425,7 +431,7 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
     other = deviation(next_door)
     record.claim(
         "X-71",
-        r"f(x) = A_\kappa x + c_\kappa \text{ on every cell } \kappa",
+        CELLWISE,
         promised=0.0,
         relation="==",
         measured=deviation(cells),
@@ -518,7 +524,8 @@ def _change_near_the_middle(problem: Problem, plane: PlaneSlice) -> Tensor:
     function = problem.function.in_precision(torch.float64)
     with torch.no_grad():
         parts = _points(plane, grid, problem.chunk)
-        scores = torch.cat([function(function.parameters, x) for x in parts]).flatten(1).cpu()
+        scores = torch.cat([function(function.parameters, x) for x in parts]).cpu()
+    scores = scores.reshape(len(grid), -1)
     winner = scores.argmax(1) if scores.shape[1] > 1 else (scores[:, 0] > 0).long()
     square = winner.reshape(21, 21)
     changes = torch.zeros(21, 21, dtype=torch.bool)
@@ -539,7 +546,7 @@ def plot_cells(ax: Any, found: Arrangement, boundary: Boundary | None, corners: 
     from matplotlib.colors import to_rgb
 
     if boundary is None:
-        y = found.values.cpu().flatten(1)[:, 0]
+        y = found.values.cpu().reshape(len(found), -1)[:, 0]
         place = ((y - y.min()) / (y.max() - y.min()).clamp_min(1e-300)).numpy()
         polygons, cells = list(found.polygons()), np.arange(len(found))
         base = colormaps["viridis"](place)[:, :3]

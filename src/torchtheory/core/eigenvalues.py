@@ -30,10 +30,10 @@ class EigenResult:
     Attributes:
         values: `[k]`.
         vectors: `[n, k]`, orthonormal columns.
-        residuals: `[k]`, $\lVert Av - \lambda v\rVert$, computed from a product with each final
-            vector. Some eigenvalue of $A$ lies within the residual of $\lambda$ (which one it is
+        residuals: `[k]`, $\lVert Av - \lambda v\rVert$, computed from the products of the search.
+            Some eigenvalue of $A$ lies within the residual of $\lambda$ (which one it is
             in the order of the spectrum, no residual can say).
-        iterations: Products with $A$, without the $k$ for the residuals.
+        iterations: Products with $A$.
         converged: Whether all residuals are below the tolerance times the largest $|\lambda|$
             seen.
     """
@@ -83,8 +83,8 @@ def top_eigenpairs(
             random direction is mixed in: what is orthogonal to the start would stay unseen.
         generator: Seed or generator of the start vectors.
 
-    Cost: `iterations + k` products, $O(n s)$ each for orthogonalisation, memory $O(n s)$ with $s$
-    the subspace.
+    Cost: `iterations` products, $O(n s)$ each for orthogonalisation, memory $O(n s)$ with $s$ the
+    subspace.
 
     Example: the path matrix $\operatorname{tridiag}(-1, 2, -1)$ has the eigenvalues
     $2 - 2\cos\frac{j\pi}{n+1}$.
@@ -120,8 +120,7 @@ def top_eigenpairs(
         mixed = start.to(space.V) / start.norm().to(space.V) + 0.1 * space.V[0]
         space.V[0] = mixed / mixed.norm()
     wanted = find_extremal(space, ends, tolerance, max_iterations)
-    vectors, _ = torch.linalg.qr(space.ritz_vectors(wanted))
-    values, vectors, residuals = _rayleigh_ritz(A, vectors)
+    values, vectors, residuals = _rayleigh_ritz(*space.ritz_pairs(wanted))
     if which == "smallest":
         order = torch.arange(k)
     else:
@@ -133,13 +132,14 @@ def top_eigenpairs(
     )
 
 
-def _rayleigh_ritz(A: LinearOperator, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The best approximate eigenpairs within the span of orthonormal columns `V`."""
-    AV = apply(A, V)
-    H = V.T @ AV
+def _rayleigh_ritz(V: Tensor, AV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The best approximate eigenpairs in the span of nearly orthonormal columns `V`."""
+    Q, R = torch.linalg.qr(V)
+    AQ = torch.linalg.solve_triangular(R, AV, upper=True, left=False)
+    H = Q.T @ AQ
     values, S = torch.linalg.eigh((H + H.T) / 2)
-    vectors, AV = V @ S, AV @ S
-    return values, vectors, (AV - vectors * values).norm(dim=0)
+    vectors, AQ = Q @ S, AQ @ S
+    return values, vectors, (AQ - vectors * values).norm(dim=0)
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,9 @@ class Problem:
         self.loss: Loss = loss or _USUAL_LOSS[self.task]
         if loss is not None:
             self._refuse_unusable_loss(self._probe, plain_mean)
-        self.chunk = self._affordable_chunk(chunk)
+        #: Samples whose graphs of second derivatives fit into a quarter of the memory.
+        self.capacity = self._affordable_graphs()
+        self.chunk = max(1, min(chunk, self.capacity))
 
     @property
     def several_inputs(self) -> bool:
@@ -227,6 +229,7 @@ class Problem:
         bytes_before = self.function.reference().element_size()
         wider = max(1, other.function.reference().element_size() // bytes_before)
         other.chunk = max(1, self.chunk // wider)
+        other.capacity = self.capacity // wider
         try:
             other.loss(other._probe, other.train.y[: len(other._probe)])
         except Exception as error:
@@ -316,16 +319,16 @@ class Problem:
         with torch.no_grad(), global_randomness_kept():
             return main_output(self._call(self.function.call, samples.x[: min(8, len(samples))]))
 
-    def _affordable_chunk(self, most: int) -> int:
-        """As many samples as a quarter of the memory holds with all a backward pass needs."""
+    def _affordable_graphs(self) -> int:
+        """For how many samples a quarter of the memory holds all a backward pass needs."""
         x = self.train.x[:1]
         with global_randomness_kept():
             try:
                 kept = saved_bytes(self.function, x)
             except RuntimeError:  # no derivative of this model: then none will be asked for
-                return most
+                return 10**12
         # a second derivative keeps about three times what a first one does
-        return max(1, min(most, self.memory // (4 * 3 * max(1, kept))))
+        return int(self.memory // (4 * 3 * max(1, kept)))
 
     def _on_model(self, samples: Samples) -> Samples:
         """Inputs on the model's device, floating ones in its precision."""

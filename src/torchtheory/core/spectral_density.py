@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.estimate import Estimate
-from torchtheory.core.krylov import tridiagonal_matrix, tridiagonalise
+from torchtheory.core.krylov import three_term_recurrence, tridiagonal_matrix
 from torchtheory.core.linear_operators import (
     LinearOperator,
     check_count,
@@ -84,8 +84,8 @@ def spectral_density(
         steps: $k$, the products per probe (at most $n$ are done).
         generator: Seed or generator of the probes.
 
-    Cost: $pk$ products, $O(pk^2 n)$; the probes run in blocks of $2^{26}$ numbers of memory, or
-    of $kn$ where that is more.
+    Cost: $pk$ products and $O(pkn)$; the probes run side by side in blocks of $2^{26}$ numbers of
+    memory.
 
     Example: the log-determinant of a diagonal matrix with two distinct entries, for which two
     steps and one probe are exact.
@@ -101,9 +101,9 @@ def spectral_density(
     steps = min(steps, n)
     random = as_generator(generator, A.device)
     nodes, weights = [], []
-    for block in column_blocks(n * steps, probes, budget=2**26):
+    for block in column_blocks(4 * n, probes, budget=2**26):
         z = rademacher(n, len(block), generator=random, dtype=A.dtype, device=A.device)
-        alphas, betas, _ = tridiagonalise(A, z, steps)
+        alphas, betas = three_term_recurrence(A, z, steps)
         T = tridiagonal_matrix(alphas.cpu().double(), betas.cpu().double())
         theta, S = torch.linalg.eigh(T)
         nodes.append(theta)

@@ -164,7 +164,8 @@ class Arrangement:
 
     def affine(self, cells: Tensor, points: Tensor) -> Tensor:
         """The affine maps of cells ``[n]`` at coordinates ``[n, 2]``: ``[n, ...]``."""
-        flat, slope = self.values.flatten(1), self.gradients.flatten(2)
+        flat = self.values.reshape(len(self), -1)
+        slope = self.gradients.reshape(len(self), 2, -1)
         step = (points - self.centres[cells]).unsqueeze(-1)
         made = flat[cells] + (slope[cells] * step).sum(1)
         return made.reshape(len(cells), *self.values.shape[1:])

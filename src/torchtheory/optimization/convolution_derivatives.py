@@ -1,0 +1,142 @@
+r"""Convolutions whose derivatives of every order cost what they must.
+
+A convolution :math:`y=w*x` is bilinear, and its two adjoints, :math:`\bar x=w^\star\bar y` and
+:math:`\bar w=x^\star\bar y`, are bilinear as well. Differentiating any of the three gives the other
+two again, so all derivatives are made of three maps. torch's own second derivative also computes
+the part that belongs to an input which needs no gradient, such as an image; here it is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+#: Stride, padding and dilation, one number a spatial dimension, and groups.
+_Setting = tuple[list[int], list[int], list[int], int]
+_SPATIAL = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+
+
+def _arguments(setting: _Setting) -> tuple[Any, ...]:
+    stride, padding, dilation, groups = setting
+    return stride, padding, dilation, False, [0] * len(stride), groups
+
+
+def _adjoints(
+    outer: Tensor, x: Tensor, w: Tensor, setting: _Setting, mask: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    made: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+        outer, x, w, None, *_arguments(setting), mask
+    )
+    return made
+
+
+class _Convolution(torch.autograd.Function):
+    """``y`` of ``x`` and ``w``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, setting: _Setting) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.setting = setting
+        y: Tensor = torch.ops.aten.convolution(x, w, None, *_arguments(setting))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        to_x, to_w, _ = ctx.needs_input_grad
+        return (
+            _ToInput.apply(outer, w, x.shape, ctx.setting) if to_x else None,  # type: ignore[no-untyped-call]
+            _ToWeight.apply(outer, x, w.shape, ctx.setting) if to_w else None,  # type: ignore[no-untyped-call]
+            None,
+        )
+
+
+class _ToInput(torch.autograd.Function):
+    """The adjoint in ``x``: of an outer derivative and ``w``."""
+
+    @staticmethod
+    def forward(ctx: Any, outer: Tensor, w: Tensor, shape: torch.Size, setting: _Setting) -> Tensor:
+        ctx.save_for_backward(outer, w)
+        ctx.setting = setting
+        x = outer.new_empty(1).expand(shape)  # only its shape is looked at
+        return _adjoints(outer, x, w, setting, [True, False, False])[0]
+
+    @staticmethod
+    def backward(ctx: Any, x: Tensor) -> Any:
+        outer, w = ctx.saved_tensors
+        to_outer, to_w, *_ = ctx.needs_input_grad
+        return (
+            _Convolution.apply(x, w, ctx.setting) if to_outer else None,  # type: ignore[no-untyped-call]
+            _ToWeight.apply(outer, x, w.shape, ctx.setting) if to_w else None,  # type: ignore[no-untyped-call]
+            None,
+            None,
+        )
+
+
+class _ToWeight(torch.autograd.Function):
+    """The adjoint in ``w``: of an outer derivative and ``x``."""
+
+    @staticmethod
+    def forward(ctx: Any, outer: Tensor, x: Tensor, shape: torch.Size, setting: _Setting) -> Tensor:
+        ctx.save_for_backward(outer, x)
+        ctx.setting = setting
+        w = outer.new_empty(1).expand(shape)
+        return _adjoints(outer, x, w, setting, [False, True, False])[1]
+
+    @staticmethod
+    def backward(ctx: Any, w: Tensor) -> Any:
+        outer, x = ctx.saved_tensors
+        to_outer, to_x, *_ = ctx.needs_input_grad
+        return (
+            _Convolution.apply(x, w, ctx.setting) if to_outer else None,  # type: ignore[no-untyped-call]
+            _ToInput.apply(outer, w, x.shape, ctx.setting) if to_x else None,  # type: ignore[no-untyped-call]
+            None,
+            None,
+        )
+
+
+class LeanConvolutions(TorchFunctionMode):
+    """Inside this block convolutions are differentiated as above; values are torch's own.
+
+    >>> x, w = torch.randn(1, 1, 4, 4), torch.randn(2, 1, 3, 3, requires_grad=True)
+    >>> with LeanConvolutions():
+    ...     y = torch.nn.functional.conv2d(x, w, padding=1)
+    >>> bool((y == torch.nn.functional.conv2d(x, w, padding=1)).all())
+    True
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = kwargs or {}
+        if func in _SPATIAL:
+            made = self._convolved(_SPATIAL[func], *args, **named)
+            if made is not None:
+                return made
+        return func(*args, **named)
+
+    def _convolved(
+        self,
+        spatial: int,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor | None:
+        """None for what torch describes in words ("same"), or a single sample."""
+        if isinstance(padding, str) or input.ndim != spatial + 2:
+            return None
+        stride, padding, dilation = (
+            [n] * spatial if isinstance(n, int) else list(n) * (spatial // len(n))
+            for n in (stride, padding, dilation)
+        )
+        y: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
+            input, weight, (stride, padding, dilation, groups)
+        )
+        return y if bias is None else y + bias.reshape(-1, *[1] * spatial)
