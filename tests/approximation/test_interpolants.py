@@ -156,3 +156,15 @@ def test_refused() -> None:
     with pytest.raises(ShapeMismatch):
         made(torch.ones(3, 2).double())
     assert isinstance(made, Approximant)
+
+
+def test_a_grid_that_meets_every_knot_is_not_believed() -> None:
+    knots = torch.linspace(0, 1, 2049, dtype=torch.float64)
+    teeth = (torch.arange(2049) % 2).double()
+
+    def zigzag(x: torch.Tensor) -> torch.Tensor:
+        i = torch.searchsorted(knots, x).clamp(1, 2048)
+        return torch.lerp(teeth[i - 1], teeth[i], (x - knots[i - 1]) * 2048)
+
+    found = sup_distance(zigzag, torch.zeros_like, (0.0, 1.0))
+    assert found.value > 0.9

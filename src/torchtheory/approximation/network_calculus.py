@@ -33,7 +33,8 @@ def affine_layers(network: nn.Sequential) -> tuple[list[tuple[Tensor, Tensor]], 
     >>> [list(weight.shape) for weight, _ in maps], between
     ([[3, 2], [1, 3]], [ReLU()])
     """
-    children = list(network.children()) if isinstance(network, nn.Sequential) else []
+    # its iterator, not children(), which leaves out a module that stands in two places
+    children = list(network) if isinstance(network, nn.Sequential) else []
     alternates = len(children) % 2 == 1 and all(
         isinstance(m, nn.Linear) == (i % 2 == 0) for i, m in enumerate(children)
     )

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchtheory.audit.hypotheses import deterministic, floating_inputs
+from torchtheory.audit.sizes import relu_widths
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.finding import FindingRecord, finding
@@ -28,7 +29,6 @@ from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.expressivity.cells import ROUNDING
 from torchtheory.expressivity.pieces import Pieces, affine_pieces
 from torchtheory.expressivity.regions import activation_pattern
-from torchtheory.nets.chain import as_chain
 
 #: Samples whose patterns are compared, segments followed and cells of a picture, at most.
 PATTERN_SAMPLES, SEGMENTS, CELLS = 512, 24, 4000
@@ -304,7 +304,7 @@ def _deviation(
 
 def _bounded_pieces(problem: Problem, record: FindingRecord, count: int) -> None:
     """The bound of a plain network of dense layers and ReLUs."""
-    hidden = _relu_widths(problem.model)
+    hidden = relu_widths(problem.model)
     if not hidden:
         return
     bound = sum(math.log(n + 1) for n in hidden)
@@ -319,21 +319,6 @@ def _bounded_pieces(problem: Problem, record: FindingRecord, count: int) -> None
         f"{', '.join(map(str, hidden))}, and {count} were found",
         control=Control("one unit of each layer counted", alone) if alone > 1 else None,
     )
-
-
-def _relu_widths(model: nn.Module) -> list[int]:
-    """The widths of the hidden layers of a chain of dense layers and ReLUs, else nothing."""
-    try:
-        links = [link.module for link in as_chain(model)]
-    except TorchTheoryError:
-        return []
-    passive = (nn.Flatten, nn.Dropout, nn.Identity)
-    links = [m for m in links if not isinstance(m, passive)]
-    dense, between = links[::2], links[1::2]
-    if not all(isinstance(m, nn.ReLU | nn.LeakyReLU | nn.PReLU) for m in between):
-        return []
-    widths = [m.out_features for m in dense if isinstance(m, nn.Linear)]
-    return widths[: len(between)] if len(widths) == len(dense) else []
 
 
 def _near_the_boundary(record: FindingRecord, segments: list[Segment]) -> None:

@@ -86,6 +86,11 @@ def draw(
         FigureCanvasAgg(canvas)
         axes = canvas.subplots(rows, columns, squeeze=False)
         plot(axes[0, 0] if grid == (1, 1) else axes)
+        # once, and not again for each of the two files: it takes longer than drawing
+        layout = canvas.get_layout_engine()
+        assert layout is not None  # the style asks for one
+        layout.execute(canvas)
+        canvas.set_layout_engine("none")
         png, svg = io.BytesIO(), io.StringIO()
         canvas.savefig(png, format="png", dpi=160, metadata={"Software": None})
         canvas.savefig(svg, format="svg", metadata={"Date": None})

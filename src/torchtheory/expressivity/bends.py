@@ -373,7 +373,12 @@ def exact_function(model: Network) -> PureFunction:
 def sample_shape(function: PureFunction, *samples: Tensor | float) -> list[Tensor]:
     """Samples in double precision on the model's device; a number is a sample of one feature."""
     device = function.reference().device
-    made = [torch.as_tensor(s).detach().to(device=device, dtype=torch.float64) for s in samples]
+    # a number keeps all its digits: as a tensor of its own it would be rounded to single precision
+    made = [
+        torch.as_tensor(s, dtype=None if isinstance(s, Tensor) else torch.float64).detach()
+        for s in samples
+    ]
+    made = [s.to(device=device, dtype=torch.float64) for s in made]
     made = [s.reshape(1) if s.ndim == 0 else s for s in made]
     for s in made:
         if s.shape != made[0].shape:

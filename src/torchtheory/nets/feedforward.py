@@ -64,13 +64,14 @@ def dense(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     >>> dense(torch.tensor([[1.0, 2.0]]))(torch.tensor([3.0, 4.0])).tolist()
     [11.0]
     """
-    outputs, inputs = weight.shape
-    layer = nn.Linear(inputs, outputs, bias=bias is not None, dtype=weight.dtype, device="meta")
-    layer = layer.to_empty(device=weight.device)
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        if bias is not None:
-            layer.bias.copy_(bias)
+    # without its constructor, which draws weights that nobody wants: explicit networks have many
+    # layers, and that would take thirty times as long
+    layer = nn.Linear.__new__(nn.Linear)
+    nn.Module.__init__(layer)
+    layer.out_features, layer.in_features = weight.shape
+    layer.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
+    made = None if bias is None else nn.Parameter(bias.detach().to(weight).clone())
+    layer.register_parameter("bias", made)
     return layer
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import measured_error
+from torchtheory.approximation.certificates import SupError, measured_error
 from torchtheory.approximation.divided_differences import (
     best_difference_step,
     good_bias,
     monomial_network,
 )
+from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.ridge_sums import (
     RidgePowers,
     lift_networks,
@@ -33,6 +34,7 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.nets.labelled import at_least
+from torchtheory.nets.regression import least_squares
 
 GRID = torch.linspace(0, 1, 201, dtype=torch.float64)
 
@@ -224,7 +226,7 @@ def plot(axis: Any) -> None:
 @lab(
     "sums-of-ridge-functions",
     room="approximation",
-    covers=["L-086", "L-087"],
+    covers=["L-086", "L-087", "N-33", "N-40"],
     title="Sums of ridge functions lift universality from one variable to several",
     errata=["ridges-without-bias"],
 )
@@ -233,7 +235,8 @@ def ridge_functions(run: Run, largest: int = 4) -> None:
 
     The identity is checked in whole numbers. Then every power is replaced by a difference network
     of tanh units on the interval its direction takes, and the error on the square is held against
-    the sum of the parts' promises. Without biases tanh gives odd functions only.
+    the sum of the parts' promises. Two parabolas of ReLUs multiply. Without biases tanh gives odd
+    functions only.
     """
     at_least(largest, 2, "largest")
     exact = [e for e in product(range(largest + 1), repeat=2) if 0 < sum(e) <= largest]
@@ -261,6 +264,8 @@ def ridge_functions(run: Run, largest: int = 4) -> None:
         control=Control("all signs +", plain),
     )
     lifted(run)
+    parabolas(run)
+    generic_directions(run)
     without_bias(run)
 
 
@@ -289,7 +294,7 @@ def lifted(run: Run) -> None:
         rows.append((f"x^{exponents[0]} y^{exponents[1]}", len(parts), net.size.units, units,
                      net.bound, error, beyond))  # fmt: skip
     run.claim(
-        "L-087",
+        ["L-087", "N-33"],
         r"\sup_{[-1,1]^2}|f-\text{network}|\le\sum_k|c_k|\epsilon_k",
         promised=[row[4] for row in rows],
         relation="<=",
@@ -310,6 +315,60 @@ def lifted(run: Run) -> None:
         rows,
         caption="Monomials of two variables by tanh units",
     )  # fmt: skip
+
+
+def parabolas(run: Run) -> None:
+    """The product of two numbers through two parabolas of ReLUs."""
+    square = ((-1.0, 1.0), (-1.0, 1.0))
+    pieces = [2, 4, 8, 16, 32]
+    promised = []
+    found: list[SupError] = []
+    thin: list[SupError] = []
+    for m in pieces:
+        part = relu_interpolant(torch.square, m, (-2.0, 2.0), curvature=2.0)
+        net = lift_networks([[1, 1], [1, -1]], [part] * 2, [0.25, -0.25], square)
+        lone = lift_networks([[1, 1]], [part], [0.25], square)
+        promised.append(0.25 * 2 * (4 / m) ** 2 / 4)
+        for made, errors in ((net, found), (lone, thin)):
+            errors.append(measured_error(lambda x: x[:, 0] * x[:, 1], made, most_points=1 << 14))
+    run.claim(
+        ["N-40", "N-33"],
+        r"x_1x_2=\tfrac14[(x_1+x_2)^2-(x_1-x_2)^2] \text{ by ReLUs: }"
+        r"\sup\le\tfrac14\cdot2\cdot h^2/4,\ h=4/m",
+        promised=promised,
+        relation="<=",
+        measured=[e.value for e in found],
+        tolerance=1e-12,
+        control=Control("one ridge instead of two", [e.value for e in thin]),
+    )
+    run.table(
+        "product",
+        ["pieces", "units", "promised", "measured"],
+        [(m, 2 * m, p, e.value) for m, p, e in zip(pieces, promised, found, strict=True)],
+        caption="x₁x₂ on the square [-1, 1]² by one hidden layer of ReLUs",
+    )
+
+
+def generic_directions(run: Run) -> None:
+    """Powers of as many random lines as there are monomials span them; parallel lines do not."""
+    cases = [(n, k) for n in (2, 3, 4) for k in (1, 2, 3, 4)]
+    ranks, parallel, monomials = [], [], []
+    for n, k in cases:
+        count = math.comb(n + k - 1, k)
+        theta, x = run.randn(2 * count, n), run.randn(4 * count, n)
+        ranks.append(least_squares((x @ theta.T) ** k, x[:, 0]).rank)
+        flat = theta[:1] * run.randn(2 * count, 1)
+        parallel.append(least_squares((x @ flat.T) ** k, x[:, 0]).rank)
+        monomials.append(count)
+    run.claim(
+        "N-33",
+        r"\operatorname{rank}\{(w_j^\top x)^k\}=\binom{n+k-1}k, \text{ generic } w_j",
+        promised=monomials,
+        relation="==",
+        measured=ranks,
+        reason="twice as many random lines as monomials",
+        control=Control("parallel lines", parallel),
+    )
 
 
 def without_bias(run: Run) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import sup_distance
+from torchtheory.approximation.certificates import Function, measured_error, sup_distance
+from torchtheory.approximation.divided_differences import monomial_network
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
@@ -26,7 +27,7 @@ def bump(x: Tensor) -> Tensor:
 @lab(
     "approximation-error",
     room="approximation",
-    covers=["L-069"],
+    covers=["L-069", "N-30"],
     title="Distances of functions in L^p, and a certified sup distance",
     errata=["uniform-convergence-exists"],
 )
@@ -34,14 +35,15 @@ def approximation_error(run: Run, cases: int = 20) -> None:
     """x and x² are 1/6, √(1/30) and 1/4 apart on [0, 1]; the norms of `cases` random waves grow.
 
     On an interval of length 1 the p-norm grows with p. A grid gives a lower bound of the sup
-    distance, and with a Lipschitz constant an upper one as well. Look at how the interval closes.
+    distance, and with a Lipschitz constant an upper one as well. Two tanh units come arbitrarily
+    close to the identity without a best pair. Look at how the interval closes.
     """
     at_least(cases, 1, "cases")
     sup = sup_distance(lambda x: x, torch.square, (0.0, 1.0)).value
     exact = [1 / 6, math.sqrt(1 / 30), 1 / 4]
     longer = [lebesgue_norm(bump, 1, 0.0, 2.0), lebesgue_norm(bump, 2, 0.0, 2.0)]
     run.claim(
-        "L-069",
+        ["L-069", "N-30"],
         r"\|x-x^2\|_1=\tfrac16,\ \|x-x^2\|_2=\sqrt{1/30},\ \|x-x^2\|_\infty=\tfrac14",
         promised=exact,
         relation="==",
@@ -83,7 +85,7 @@ def approximation_error(run: Run, cases: int = 20) -> None:
         control=Control("μ(S) = 4", long_growth),
     )
     run.claim(
-        "L-069",
+        ["L-069", "N-30"],
         r"\max_{\text{grid}}\le\|f-g\|_\infty\le\max_{\text{grid}}+Lh/2: \text{ excess}",
         promised=0,
         relation="<=",
@@ -91,6 +93,8 @@ def approximation_error(run: Run, cases: int = 20) -> None:
         tolerance=1e-12,
         control=Control("forty times as steep, with L = 0.001", truth),
     )
+    metric(run, cases)
+    not_attained(run)
     shifts = [m % 2 for m in range(2, 12)]
     gaps = [sup_norm_of_shift(s) for s in shifts]
     run.erratum(
@@ -106,6 +110,77 @@ def approximation_error(run: Run, cases: int = 20) -> None:
         "interval",
         plot,
         caption="The certified interval of the sup distance of sin 9x and x, over the grid size.",
+    )
+
+
+def metric(run: Run, cases: int) -> None:
+    """The axioms on random waves; the squared distance breaks the last one."""
+    detour, squared, turned = [], [], []
+    for _ in range(cases):
+        f, g, h = (wave_of(run.randn(3)) for _ in range(3))
+        apart = {
+            pair: sup_distance(*functions, (0.0, 1.0), most_points=1 << 11).value
+            for pair, functions in {"fg": (f, g), "gh": (g, h), "fh": (f, h), "gf": (g, f)}.items()
+        }
+        detour.append(apart["fh"] - apart["fg"] - apart["gh"])
+        turned.append(apart["fg"] - apart["gf"])
+        middle = wave_between(f, h)
+        half = sup_distance(f, middle, (0.0, 1.0), most_points=1 << 11).value ** 2
+        other = sup_distance(middle, h, (0.0, 1.0), most_points=1 << 11).value ** 2
+        squared.append(apart["fh"] ** 2 - half - other)
+    run.claim(
+        "N-30",
+        r"d_K(f,h)\le d_K(f,g)+d_K(g,h): \text{ excess}",
+        promised=0,
+        relation="<=",
+        measured=detour,
+        # each of the three is a maximum over its own grid
+        tolerance=1e-4,
+        control=Control("squared distances, by way of (f + h)/2", squared),
+    )
+    run.claim(
+        "N-30",
+        r"d_K(f,g)-d_K(g,f)=0",
+        promised=0,
+        relation="==",
+        measured=turned,
+    )
+
+
+def wave_of(c: Tensor) -> Function:
+    return lambda x: c[0] * torch.sin(5 * x) + c[1] * torch.cos(3 * x) + c[2]
+
+
+def wave_between(f: Function, g: Function) -> Function:
+    return lambda x: (f(x) + g(x)) / 2
+
+
+def not_attained(run: Run) -> None:
+    """Two tanh units come as near to x as one likes, and their weights grow without end."""
+    steps = [0.3, 0.1, 0.03, 0.01]
+    nets = [monomial_network(1, "tanh", 0.0, h, central=True) for h in steps]
+    errors = [measured_error(lambda x: x, net, most_points=1 << 11).value for net in nets]
+    single = monomial_network(1, "tanh", 0.0, 1.0, central=True)
+    run.claim(
+        "N-30",
+        r"d_K(x,\mathcal G_{1,2})\le h^2/12 \text{ for every } h, \text{ tanh units}",
+        promised=[h**2 / 12 for h in steps],
+        relation="<=",
+        measured=errors,
+        tolerance=1e-9,
+        control=Control(
+            "weights of 1 at most: the same two units with h = 1",
+            measured_error(lambda x: x, single, most_points=1 << 11).value,
+            promised=steps[-1] ** 2 / 12,
+        ),
+    )
+    run.claim(
+        "N-30",
+        r"\text{the infimum 0 is not attained: outer weights } 1/h",
+        promised=[1 / h for h in steps],
+        relation="==",
+        measured=[net.size.largest for net in nets],
+        tolerance=1e-12,
     )
 
 

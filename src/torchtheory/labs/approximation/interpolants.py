@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.certificates import Approximant, Function, measured_error
+from torchtheory.approximation.broken_lines import broken_line_network
+from torchtheory.approximation.certificates import (
+    Approximant,
+    Function,
+    measured_error,
+    network_size,
+)
 from torchtheory.approximation.interpolants import relu_interpolant, threshold_interpolant
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
+from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.nets.labelled import at_least
 
 #: name, function, Lipschitz constant on [0, 1], bound of the curvature
@@ -29,7 +37,7 @@ TARGETS: tuple[tuple[str, Function, float, float], ...] = (
 @lab(
     "threshold-interpolants",
     room="approximation",
-    covers=["L-071"],
+    covers=["A-83", "L-071", "N-38", "N-39"],
     title="⌈ρ/ε⌉ threshold units stay within ε of a ρ-Lipschitz function",
     errata=["threshold-network-any"],
     full={"halvings": 9},
@@ -72,6 +80,7 @@ def threshold_interpolants(run: Run, halvings: int = 5) -> None:
     tight(run)
     halved(run, errors)
     rates = broken_lines(run, halvings)
+    any_broken_line(run)
     run.table(
         "staircases",
         ["function", "ρ", "ε", "units", "measured error", "largest weight"],
@@ -174,7 +183,7 @@ def halved(run: Run, errors: list[float]) -> None:
     )
     root = relu_interpolant(torch.sqrt, 64, lipschitz=1.0)
     run.claim(
-        "L-071",
+        ["L-071", "N-39", "A-83"],
         r"\text{broken line of } m \text{ ReLUs: }\sup|f-g|\le\rho/2m",
         promised=bounds,
         relation="<=",
@@ -203,7 +212,7 @@ def broken_lines(run: Run, halvings: int) -> dict[str, tuple[list[int], list[flo
         )
     ]
     run.claim(
-        "L-071",
+        ["L-071", "N-39", "A-83"],
         r"|g''|\le M:\ \sup|f-g|\le M/8m^2 \text{ for the broken line of } m \text{ ReLUs}",
         promised=[b for _, bounds, _ in rows.values() for b in bounds],
         relation="<=",
@@ -215,9 +224,49 @@ def broken_lines(run: Run, halvings: int) -> dict[str, tuple[list[int], list[flo
             promised=[1 / (8 * m * m) for m in widths],
         ),
     )
-    rate = fit_slope(widths[2:], rows[TARGETS[0][0]][2][2:]) if halvings > 4 else None
-    if rate is not None:
-        run.note(f"the error of the broken line of sin 2πx falls as m^{rate.estimate:.3f}")
+    parabola = [relu_interpolant(torch.square, m, curvature=2.0) for m in widths]
+    cube = [relu_interpolant(lambda x: x**3, m, curvature=6.0) for m in widths]
+    run.claim(
+        ["N-39", "A-83"],
+        r"g(x)=x^2:\ \sup|f-g|=1/4m^2",
+        promised=[1 / (4 * m * m) for m in widths],
+        relation="==",
+        measured=[between_knots(torch.square, a) for a in parabola],
+        tolerance=1e-13,
+        control=Control("x³ instead", [between_knots(lambda x: x**3, a) for a in cube]),
+    )
+    knots = [torch.linspace(0, 1, m + 1, dtype=torch.float64) for m in widths]
+    run.claim(
+        ["A-83", "N-39"],
+        r"f(j/m)=g(j/m): \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=[
+            float((a(t) - torch.square(t)).abs().max())
+            for a, t in zip(parabola, knots, strict=True)
+        ],
+        tolerance=1e-12,
+        control=Control(
+            "at the middles",
+            [
+                float((a(t + 0.5 / m) - torch.square(t + 0.5 / m))[:-1].abs().max())
+                for a, t, m in zip(parabola, knots, widths, strict=True)
+            ],
+        ),
+    )
+    roots = [relu_interpolant(torch.sqrt, m, lipschitz=1.0) for m in widths]
+    rate = fit_slope(widths, rows[TARGETS[0][0]][2])
+    slow = fit_slope(widths, [between_knots(torch.sqrt, a) for a in roots])
+    run.claim(
+        "N-39",
+        r"\sin2\pi x: \text{ error}\sim m^{-2}",
+        promised=-2.0,
+        relation="slope",
+        measured=rate.estimate,
+        interval=rate,
+        tolerance=0.02,
+        control=Control("√x, of unbounded curvature", slow.estimate, interval=slow),
+    )
     tent = relu_interpolant(lambda x: (x - 0.5).abs(), 2, lipschitz=1.0)
     third = relu_interpolant(lambda x: (x - 0.5).abs(), 3, lipschitz=1.0)
     run.claim(
@@ -232,6 +281,59 @@ def broken_lines(run: Run, halvings: int) -> dict[str, tuple[list[int], list[flo
         ),
     )
     return rows
+
+
+def between_knots(g: Function, broken: Approximant) -> float:
+    """The largest error over sixteen points a piece, the middles among them."""
+    x = torch.linspace(0, 1, 16 * broken.size.units + 1, dtype=torch.float64)
+    return float((broken(x) - g(x)).abs().max())
+
+
+def any_broken_line(run: Run) -> None:
+    """Twelve random broken lines as ReLUs: values on all of the line, and the knots given back."""
+    apart, trip, without, units, promised = [], [], [], [], []
+    for count in range(1, 13):
+        knots = (0.1 + run.rand(count)).cumsum(0) - 3
+        values, (left, right) = run.randn(count), run.randn(2).tolist()
+        net = broken_line_network(knots, values, left, right)
+        x = torch.cat([knots, 20 * run.rand(200) - 8])
+        between = np.interp(x.numpy(), knots.numpy(), values.numpy())
+        wanted = torch.from_numpy(between) + left * (x - knots[0]).clamp(max=0)
+        wanted = wanted + right * (x - knots[-1]).clamp(min=0)
+        apart.append(float((net(x.unsqueeze(1))[:, 0] - wanted).abs().max()))
+        flat = broken_line_network(knots, values, 0.0, right)
+        without.append(float((flat(x.unsqueeze(1))[:, 0] - wanted).abs().max()))
+        found = affine_pieces(net, knots[:1] - 1, knots[-1:] + 1)
+        place = knots[0] - 1 + (knots[-1] - knots[0] + 2) * found.kinks
+        trip.append(float((place - knots).abs().max()) if len(place) == count else math.inf)
+        units.append(network_size(net).units)
+        promised.append(count + 2)
+    run.claim(
+        "N-38",
+        r"g(x)=ax+b+\sum_ic_i(x-x_i)_+,\ c_i=s_{i+1}-s_i: \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=apart,
+        tolerance=1e-12,
+        reason="random knots, values and outer slopes; at the knots and at 200 points of [-8, 12]",
+        control=Control("without the affine part a x", without),
+    )
+    run.claim(
+        "N-38",
+        r"\text{the network's kinks are the knots: largest difference}",
+        promised=0,
+        relation="==",
+        measured=trip,
+        tolerance=1e-10,
+    )
+    run.claim(
+        "N-38",
+        r"m-1 \text{ bends on all of } \mathbb R: \text{ units}=m-1+2",
+        promised=promised,
+        relation="==",
+        measured=units,
+        reason="the affine part costs two units, which the theorem does not count",
+    )
 
 
 class Distance(nn.Module):

@@ -54,7 +54,7 @@ TARGETS: tuple[tuple[str, Function, float], ...] = (
 @lab(
     "bernstein-polynomials",
     room="approximation",
-    covers=["L-077", "L-078", "L-079", "L-080"],
+    covers=["L-077", "L-078", "L-079", "L-080", "N-31", "S-32"],
     title="Bernstein polynomials converge uniformly to every continuous function",
     errata=["bernstein-sums-from-one"],
     full={"doublings": 10},
@@ -155,7 +155,7 @@ def errors(run: Run, degrees: list[int]) -> dict[str, list[tuple[float, float]]]
     rows = {name: [measure(g, rho, m) for m in degrees] for name, g, rho in TARGETS}
     jump = [measure(step, 1.0, m) for m in degrees]
     run.claim(
-        "L-078",
+        ["L-078", "N-31", "S-32"],
         r"f\ \rho\text{-Lipschitz: }\sup|f-q_m|\le\rho/2\sqrt m",
         promised=[p for row in rows.values() for p, _ in row],
         relation="<=",
@@ -166,6 +166,25 @@ def errors(run: Run, degrees: list[int]) -> dict[str, list[tuple[float, float]]]
             [e for _, e in jump],
             promised=[p for p, _ in jump],
         ),
+    )
+    roots = [measure(torch.sqrt, 1.0, m)[1] for m in degrees]
+    run.claim(
+        ["N-31", "S-32"],
+        r"f(x)=\sqrt x, \text{ not Lipschitz: }\sup|f-q_m|\le(4m)^{-1/4}",
+        promised=[(4 * m) ** -0.25 for m in degrees],
+        relation="<=",
+        measured=roots,
+        reason="|√x - √y| ≤ √|x - y|, and Jensen's inequality twice",
+        control=Control("a jump: not continuous", [e for _, e in jump]),
+    )
+    run.claim(
+        ["N-31", "S-32"],
+        r"|x-\tfrac12| \text{ and } \sqrt x: \text{ error at the largest}\ /\ "
+        r"\text{error at the least degree}",
+        promised=0.5,
+        relation="<",
+        measured=[row[-1] / row[0] for row in (roots, [e for _, e in rows[TARGETS[0][0]]])],
+        control=Control("a jump: not continuous", jump[-1][1] / jump[0][1]),
     )
     run.table(
         "errors",

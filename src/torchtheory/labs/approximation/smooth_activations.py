@@ -35,7 +35,7 @@ ACTIVATIONS = ("exp", "logistic", "tanh", "sin", "softplus")
 @lab(
     "monomials-by-differences",
     room="approximation",
-    covers=["L-082", "L-083", "L-084"],
+    covers=["A-32", "L-082", "L-083", "L-084", "N-32", "X-11"],
     title="k + 1 units of any smooth activation give x^k, as far as rounding lets them",
     errata=["degree-k-derivative-k"],
     full={"orders": 6},
@@ -53,6 +53,7 @@ def monomials_by_differences(run: Run, orders: int = 4) -> None:
     biases = {name: good_bias(name, orders + 1)[0] for name in ACTIVATIONS}
     promises(run, orders, steps, biases)
     shape_of_the_v(run, orders, biases)
+    leading_error(run)
     many_digits(run)
     common_point(run, orders)
     whole_functions(run)
@@ -81,7 +82,7 @@ def promises(run: Run, orders: int, steps: list[float], biases: dict[str, float]
     bounds = [monomial_error(k, n, b, h, central=c).total for k, n, b, h, c in cases]
     large = [(k, "exp", 0.0, 0.05, False) for k in range(1, orders + 1)]
     run.claim(
-        "L-083",
+        ["L-083", "A-32", "N-32", "X-11"],
         r"\sup_{[-1,1]}|x^k-f(x)|\le\tfrac k2h\,\tfrac{\max|\sigma^{(k+1)}|}{|\sigma^{(k)}(b)|}"
         r"+\text{rounding}, \text{ and its central form: measured/promised}",
         promised=1.0,
@@ -100,7 +101,7 @@ def promises(run: Run, orders: int, steps: list[float], biases: dict[str, float]
         fitted = fit_slope(coarse, [error_on(GRID, 2, "exp", 0.0, h, central) for h in coarse])
         other = fit_slope(coarse, [error_on(GRID, 2, "exp", 0.0, h, not central) for h in coarse])
         run.claim(
-            "L-083",
+            ["L-083", "A-32", "X-11"] if central else ["L-083", "N-32", "X-11"],
             rf"\text{{{'central' if central else 'one-sided'} differences: error}}\sim h^{power}",
             promised=power,
             relation="slope",
@@ -139,7 +140,7 @@ def shape_of_the_v(run: Run, orders: int, biases: dict[str, float]) -> None:
             beside.append(around[0] / min(around))
             rows.append((k, "central" if central else "one-sided", h, around[2], around[0]))
     run.claim(
-        "L-083",
+        ["L-083", "A-32", "X-11"],
         r"\text{error at the step of the bound}\le10\times\text{the least among } "
         r"h/100,\ h/10,\ h,\ 10h",
         promised=10.0,
@@ -152,6 +153,37 @@ def shape_of_the_v(run: Run, orders: int, biases: dict[str, float]) -> None:
         ["power", "differences", "best step", "error there", "error at a 100th of it"],
         rows,
         caption="Powers by differences of tanh in double precision",
+    )
+
+
+def leading_error(run: Run) -> None:
+    """The first term of the error of central differences, for exp, tanh and the logistic unit."""
+    step = 0.02
+    cases = [
+        (k, name, bias)
+        for name, bias in (("exp", 0.0), ("tanh", 0.5), ("logistic", 0.7))
+        for k in (1, 2, 3)
+    ]
+    ratios: list[float] = []
+    one_sided: list[float] = []
+    for k, name, bias in cases:
+        point = torch.tensor(bias, dtype=torch.float64)
+        top, slope = (float(activation_derivative(name, point, i)) for i in (k + 2, k))
+        one = torch.ones(1, dtype=torch.float64)
+        first = k / 24 * step**2 * top / slope
+        for central, kept in ((True, ratios), (False, one_sided)):
+            net = monomial_network(k, name, bias, step, central=central)
+            kept.append(float(net(one) - 1) / first)
+    run.claim(
+        "A-32",
+        r"\text{error at } 1\ /\ \tfrac p{24}h^2\varrho^{(p+2)}(\lambda)/\varrho^{(p)}(\lambda)"
+        r"\to1,\ h=0.02",
+        promised=1.0,
+        relation="==",
+        measured=ratios,
+        tolerance=0.02,
+        reason="the next term is smaller by a factor of the order h²; for exp, p = 2: h²x⁴/12",
+        control=Control("one-sided differences, whose first term is of order h", one_sided),
     )
 
 
@@ -286,7 +318,8 @@ def square(z: Tensor) -> Tensor:
 @lab(
     "universality-of-activations",
     room="approximation",
-    covers=["L-070", "L-081", "L-085"],
+    covers=["L-070", "L-081", "L-085", "N-32", "S-34", "X-12"],
+    errata=["hornik-any-activation"],
     title="One hidden layer is universal unless its activation is a polynomial",
     full={"doublings": 8, "seeds": 10},
 )
@@ -318,7 +351,7 @@ def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) ->
     }
     constant = {t: float(g(GRID).max() - g(GRID).min()) / 2 for t, g in TARGETS}
     run.claim(
-        ["L-070", "L-081"],
+        ["L-070", "L-081", "N-32", "S-34", "X-12"],
         r"\sigma \text{ no polynomial: error at the largest width}\ /\ \text{best constant's}",
         promised=0.25,
         relation="<",
@@ -331,7 +364,17 @@ def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) ->
             [curves["z²", target][-1] / constant[target] for target, _ in TARGETS],
         ),
     )
+    run.table(
+        "rates",
+        ["activation", *[target for target, _ in TARGETS]],
+        [
+            (name, *[fit_slope(widths, curves[name, target]).estimate for target, _ in TARGETS])
+            for name in layers
+        ],
+        caption="Fitted exponent of the median sup error in the number of random units",
+    )
     polynomials(run)
+    floors(run)
     run.figure(
         "curves",
         lambda axes: plot_curves(axes, widths, curves),
@@ -363,7 +406,7 @@ def polynomials(run: Run) -> None:
         control=Control("tanh, no polynomial", smooth_ranks),
     )
     run.claim(
-        "L-085",
+        ["L-085", "S-34", "N-32"],
         r"\deg\sigma=k:\ \min_c\max_{[-1,1]}|x^{k+1}-\textstyle\sum_jc_j\sigma(a_jx+b_j)|=2^{-k}",
         promised=[2.0**-k for k in degrees],
         relation="==",
@@ -371,6 +414,38 @@ def polynomials(run: Run) -> None:
         tolerance=1e-6,
         reason="40 random units, the best weights by a linear program",
         control=Control("tanh, 12 units", tanh_distances),
+    )
+
+
+def floors(run: Run) -> None:
+    """What z² leaves of |x| and of x³, exactly, however many units there are."""
+    x = torch.cos(torch.arange(121, dtype=torch.float64) * math.pi / 120)
+    widths = [3, 10, 40]
+    square_floor: list[float] = []
+    tanh_floor: list[float] = []
+    for m in widths:
+        for floor, layer in ((square_floor, square), (tanh_floor, "tanh")):
+            features = random_units(layer, m, x, random=run.generator)
+            floor += [best_uniform_fit(features, y).error for y in (x.abs(), x**3)]
+    run.claim(
+        ["X-12", "S-34"],
+        r"\sigma(z)=z^2 \text{ on } [-1,1]:\ \text{distance of } |x| \text{ and } x^3"
+        r" \text{ is } \tfrac18 \text{ and } \tfrac14 \text{ at every width}",
+        promised=[1 / 8, 1 / 4] * len(widths),
+        relation="==",
+        measured=square_floor,
+        tolerance=1e-6,
+        reason="3, 10 and 40 random units; the best approximants are x² + 1/8 and 3x/4",
+        control=Control("tanh", tanh_floor),
+    )
+    run.erratum(
+        "hornik-any-activation",
+        r"\text{any activation: } 40 \text{ units come within } 0.05 \text{ of } |x|"
+        r" \text{ and } x^3",
+        promised=0.05,
+        relation="<",
+        measured=square_floor[-2:],
+        reason="σ(z) = z² and the best output weights; the distance is the same at all widths",
     )
 
 

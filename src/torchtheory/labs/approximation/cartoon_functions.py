@@ -1,0 +1,330 @@
+"""Cartoon-like functions: how few terms, and how few weights, an edge takes."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.best_terms import (
+    best_terms_errors,
+    haar_transform,
+    inverse_haar_transform,
+    largest_terms,
+)
+from torchtheory.approximation.cartoon_networks import (
+    cartoon_error,
+    cartoon_network,
+    polygon_distance,
+)
+from torchtheory.approximation.cartoons import Cartoon, Waves, cartoon
+from torchtheory.approximation.certificates import network_size
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+
+class Curves(NamedTuple):
+    """Errors of several cartoons, one row each, against sizes."""
+
+    sizes: list[int]
+    errors: Tensor
+
+    @property
+    def slope(self) -> Interval:
+        """Student's interval over the cartoons of the fitted exponents."""
+        return mean_interval([fit_slope(self.sizes, row).estimate for row in self.errors])
+
+
+@lab(
+    "cartoon-functions",
+    room="approximation",
+    covers=["X-40", "X-44", "X-48"],
+    title="Cartoons: Fourier needs M⁻¹ᐟ⁴, wavelets M⁻¹ᐟ², networks M⁻¹",
+    full={"resolution": 1024, "cartoons": 12, "doublings": 4},
+)
+def cartoon_functions(
+    run: Run, resolution: int = 256, cartoons: int = 6, doublings: int = 3
+) -> None:
+    """A cartoon is smooth but for a jump along a curve, and the jump decides how fast methods are.
+
+    Random cartoons are drawn with norms at most 1. The best M terms of an orthonormal basis leave
+    the sum of the squares of all other coefficients: for one jump on the line that is geometric
+    in M for Haar and M^(-1/2) for Fourier, and for cartoons M^(-1/2) and M^(-1/4). Networks that
+    follow the curve by horizon patches reach M^(-n/2) for curves of smoothness n = 1, 2, which is
+    optimal. The exponents' 99% interval over the cartoons, widened by 0.1, contains the promised
+    one for the bases, and reaches it or more for the networks. Look at where the kept terms go.
+    """
+    at_least(cartoons, 2, "cartoons")
+    drawn = {n: [cartoon(n, random=run.generator) for _ in range(cartoons)] for n in (1, 2)}
+    norms(run, drawn)
+    one_jump(run)
+    images = [c.image(resolution) for c in drawn[2]]
+    fourier, haar = bases(run, images)
+    networks = {n: network_errors(drawn[n], doublings) for n in (1, 2)}
+    rates(run, fourier, haar, networks)
+    run.table(
+        "exponents",
+        ["method", "n", "promised", "fitted", "99% interval over the cartoons"],
+        [
+            (name, n, promise, c.slope.estimate, f"[{c.slope.low:.3f}, {c.slope.high:.3f}]")
+            for name, n, promise, c in (
+                ("Fourier", 2, -0.25, fourier),
+                ("Haar", 2, -0.5, haar),
+                ("network", 1, -0.5, networks[1]),
+                ("network", 2, -1.0, networks[2]),
+            )
+        ],
+        caption="How the L2 error falls with the number of terms, or of weights",
+    )
+    run.figure(
+        "cartoons",
+        lambda axes: pictures(axes, drawn, images[0]),
+        grid=(2, 3),
+        size=(11, 7.2),
+        caption="Top: cartoons with curves of smoothness 1 and 2, and a network for the second. "
+        "Bottom: the best 300 Fourier and Haar terms, and the network's error.",
+    )
+    run.figure(
+        "rates",
+        lambda axis: lines(axis, fourier, haar, networks),
+        caption="L2 errors of cartoons (thin: each; dashed: the promised exponent).",
+    )
+
+
+def norms(run: Run, drawn: dict[int, list[Cartoon]]) -> None:
+    """The norms by differences of the functions themselves, and the curve inside the square."""
+    angle = torch.linspace(0, 2 * math.pi, 20001, dtype=torch.float64)
+    found, inside, apart = [], [], []
+    for n, row in drawn.items():
+        for c in row:
+            found.append(largest_derivative(c.radius, angle, n))
+            line = torch.linspace(0, 1, 2001, dtype=torch.float64)
+            for part in (c.background, c.inside):
+                for fixed in (0.2, 0.7):
+                    along = Waves(
+                        part.amplitude,
+                        part.frequency[:, :1],
+                        part.phase + fixed * part.frequency[:, 1],
+                        part.constant,
+                    )
+                    found.append(largest_derivative(along, line, n))
+            curve = c.boundary(angle)
+            inside.append(float(torch.minimum(curve, 1 - curve).min()))
+            apart.append(float(c.radius(angle.unsqueeze(1)).min()))
+    c = drawn[2][0]
+    wild = Waves(c.radius.amplitude * 20, c.radius.frequency, c.radius.phase, 0.3)
+    run.claim(
+        "X-40",
+        r"\|r\|_{C^n}\le1,\ \|f_1\|_{C^n}\le1,\ \|f_2\|_{C^n}\le1 \text{ (by differences)}",
+        promised=1.0,
+        relation="<=",
+        measured=found,
+        tolerance=1e-3,
+        control=Control("a radius with 20 times the waves", largest_derivative(wild, angle, 2)),
+    )
+    away = Cartoon(2, c.background, c.inside, wild, c.centre).boundary(angle)
+    run.claim(
+        "X-40",
+        r"\operatorname{dist}(\partial B,\partial[0,1]^2)>0",
+        promised=0.0,
+        relation=">",
+        measured=inside,
+        control=Control(
+            "a radius with 20 times the waves", float(torch.minimum(away, 1 - away).min())
+        ),
+    )
+    run.claim(
+        "X-40",
+        r"r(\theta)>0: \text{ the curve is closed and meets every ray once}",
+        promised=0.0,
+        relation=">",
+        measured=apart,
+        control=Control("a radius with 20 times the waves", float(wild(angle.unsqueeze(1)).min())),
+    )
+
+
+def largest_derivative(f: Waves, x: Tensor, order: int) -> float:
+    values = f(x.unsqueeze(1))
+    largest = [float(values.abs().max())]
+    for _ in range(order):
+        values = values.diff() / (x[1] - x[0])
+        largest.append(float(values.abs().max()))
+    return max(largest)
+
+
+def one_jump(run: Run) -> None:
+    """Exact tails on the line: a jump at 1/3 for Haar, at 1/2 for Fourier."""
+    levels = 16
+    size = 1 << levels
+    cell = torch.arange(size, dtype=torch.float64)
+    step = ((cell + 1) / size - 1 / 3).clamp(0, 1 / size) * size
+    coefficients = haar_transform(step) / math.sqrt(size)
+    counts = list(range(1, 13))
+    smooth = haar_transform((cell + 0.5) / size) / math.sqrt(size)
+    run.claim(
+        "X-44",
+        r"\mathbf 1[x\ge\tfrac13], \text{ Haar: }\Sigma_M=\tfrac{\sqrt2}3\,2^{-(M-1)/2}",
+        promised=[math.sqrt(2) / 3 * 2 ** (-(m - 1) / 2) for m in counts],
+        relation="==",
+        measured=exact_tail(coefficients, counts, 2 / 3),
+        tolerance=1e-6,
+        control=Control("a slope instead of a jump", exact_tail(smooth, counts, 1 / 3)),
+    )
+    halves = (cell >= size // 2).double()
+    waves = torch.fft.fft(halves, norm="ortho") / math.sqrt(size)
+    pairs = list(range(1, 60, 6))
+    tail = torch.special.polygamma(1, torch.tensor(pairs, dtype=torch.float64) + 0.5) / 4
+    bump = torch.fft.fft(torch.sin(math.pi * cell / size), norm="ortho") / math.sqrt(size)
+    run.claim(
+        "X-44",
+        r"\mathbf 1[x\ge\tfrac12], \text{ Fourier: }"
+        r"\Sigma_{1+2q}^2=\tfrac2{\pi^2}\sum_{i\ge q}(2i+1)^{-2}",
+        promised=(2 / math.pi**2 * tail).sqrt(),
+        relation="==",
+        measured=best_terms_errors(waves, [1 + 2 * q for q in pairs]),
+        tolerance=1e-5,
+        control=Control(
+            "a function without a jump", best_terms_errors(bump, [1 + 2 * q for q in pairs])
+        ),
+    )
+    terms = [1 + 2 * q for q in (8, 16, 32, 64, 128)]
+    rate = fit_slope(terms, best_terms_errors(waves, terms))
+    other = fit_slope(terms, best_terms_errors(bump, terms))
+    run.claim(
+        "X-44",
+        r"\text{one jump, Fourier: }\Sigma_M\sim M^{-1/2}",
+        promised=-0.5,
+        relation="slope",
+        measured=rate.estimate,
+        interval=rate,
+        tolerance=0.02,
+        control=Control("a kink instead of a jump", other.estimate, interval=other),
+    )
+
+
+def exact_tail(coefficients: Tensor, counts: list[int], square: float) -> Tensor:
+    """The tail with what lies beyond the finest cells, by Parseval from the known norm."""
+    beyond = square - coefficients.square().sum()
+    return (best_terms_errors(coefficients, counts).square() + beyond).sqrt()
+
+
+def bases(run: Run, images: list[Tensor]) -> tuple[Curves, Curves]:
+    """Coefficients of images of cartoons; the error of the picture itself against the tail."""
+    resolution = images[0].shape[0]
+    counts = [2**k for k in range(4, resolution.bit_length() + 1)]
+    fourier, haar = [], []
+    measured, tails, wrong = [], [], []
+    for image in images:
+        plane = torch.fft.fft2(image, norm="ortho")
+        wavelet = haar_transform(image)
+        fourier.append(best_terms_errors(plane, counts) / resolution)
+        haar.append(best_terms_errors(wavelet, counts) / resolution)
+        rebuilt = inverse_haar_transform(largest_terms(wavelet, 256))
+        coarse = torch.zeros_like(wavelet)
+        coarse[:16, :16] = wavelet[:16, :16]
+        measured.append(float((rebuilt - image).norm()) / resolution)
+        tails.append(float(haar[-1][4]))
+        wrong.append(float((inverse_haar_transform(coarse) - image).norm()) / resolution)
+    run.claim(
+        "X-44",
+        r"\|f-\text{its } M \text{ largest Haar terms}\|^2=\sum_{i>M}|c_{(i)}|^2",
+        promised=tails,
+        relation="==",
+        measured=measured,
+        tolerance=1e-10,
+        control=Control("the 256 coarsest terms instead of the largest", wrong),
+    )
+    return Curves(counts, torch.stack(fourier)), Curves(counts, torch.stack(haar))
+
+
+def network_errors(drawn: list[Cartoon], doublings: int) -> Curves:
+    sizes: list[int] = []
+    rows = []
+    for c in drawn:
+        row, sizes = [], []
+        for k in range(doublings):
+            # no power of 2: the curve's octaves would look constant at the vertices
+            sides = 15 * 2**k
+            net = cartoon_network(c, sides)
+            width = 1.2 * polygon_distance(c, sides) + 2 * sides**-c.smoothness / 100
+            row.append(cartoon_error(c, partial(first_output, net), width, points=32))
+            sizes.append(network_size(net).parameters)
+        rows.append(torch.tensor(row))
+    return Curves(sizes, torch.stack(rows))
+
+
+def first_output(network: nn.Module, x: Tensor) -> Tensor:
+    values: Tensor = network(x)
+    return values[:, 0]
+
+
+def rates(run: Run, fourier: Curves, haar: Curves, networks: dict[int, Curves]) -> None:
+    """What a basis reaches is an exponent; what the theorem says of networks is a bound."""
+    for ids, name, promise, curves, broken, other in (
+        ("X-44", "Fourier", -0.25, fourier, "the Haar basis", haar),
+        ("X-44", "Haar", -0.5, haar, "the Fourier basis", fourier),
+        ("X-48", "networks, n=1", -0.5, networks[1], "the Fourier basis", fourier),
+        ("X-48", "networks, n=2", -1.0, networks[2], "curves of smoothness 1", networks[1]),
+    ):
+        sign = r"\sim" if ids == "X-44" else r"\lesssim"
+        run.claim(
+            ids,
+            rf"\mathcal E^n([0,1]^2), \text{{ {name}: error}}{sign} M^{{{promise}}}",
+            promised=promise,
+            relation="slope" if ids == "X-44" else "<=",
+            measured=curves.slope.estimate,
+            interval=curves.slope,
+            tolerance=0.1,
+            control=Control(broken, other.slope.estimate, interval=other.slope),
+        )
+
+
+def pictures(axes: Any, drawn: dict[int, list[Cartoon]], image: Tensor) -> None:
+    rough, smooth = drawn[1][0], drawn[2][0]
+    net = cartoon_network(smooth, 64)
+    small = 160
+    exact = smooth.image(small)
+    x = (torch.arange(small, dtype=torch.float64) + 0.5) / small
+    made = net(torch.cartesian_prod(x, x))[:, 0].reshape(small, small)
+    weights = network_size(net).parameters
+    plane = torch.fft.fft2(image, norm="ortho")
+    waves = torch.fft.ifft2(largest_terms(plane, 300), norm="ortho").real
+    haar = inverse_haar_transform(largest_terms(haar_transform(image), 300))
+    span = {"vmin": float(image.min()) - 0.1, "vmax": float(image.max()) + 0.1}
+    for axis, z, title, options in (
+        (axes[0, 0], rough.image(256), "a cartoon, n = 1", {}),
+        (axes[0, 1], image, "a cartoon, n = 2", span),
+        (axes[0, 2], made, f"a network, {weights} weights", span),
+        (axes[1, 0], waves, "best 300 Fourier terms", span),
+        (axes[1, 1], haar, "best 300 Haar terms", span),
+        (axes[1, 2], (made - exact).abs(), "|network - cartoon|", {"cmap": "magma"}),
+    ):
+        shown = axis.imshow(z.T, origin="lower", extent=(0, 1, 0, 1), **{"cmap": "gray", **options})
+        axis.set(title=title, xticks=[], yticks=[])
+        axis.grid(False)
+        axis.figure.colorbar(shown, ax=axis, shrink=0.75)
+
+
+def lines(axis: Any, fourier: Curves, haar: Curves, networks: dict[int, Curves]) -> None:
+    for colour, name, promise, c in zip(
+        COLOURS,
+        ("Fourier, n = 2", "Haar, n = 2", "network, n = 1", "network, n = 2"),
+        (-0.25, -0.5, -0.5, -1.0),
+        (fourier, haar, networks[1], networks[2]),
+        strict=False,
+    ):
+        for row in c.errors:
+            axis.loglog(c.sizes, row, color=colour, linewidth=0.8)
+        mean = c.errors.log().mean(0).exp()
+        axis.loglog(c.sizes, mean, "o", color=colour, label=name)
+        line = mean[0] * (torch.tensor(c.sizes) / c.sizes[0]) ** promise
+        axis.loglog(c.sizes, line, "--", color=colour, linewidth=0.8)
+    axis.set(xlabel="terms, or weights", ylabel="$L_2$ error")
+    axis.legend()

@@ -1,0 +1,122 @@
+"""A convolutional network with one wide layer fits any labels of a finite sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchtheory.approximation.convolutional_interpolation import (
+    convolutional_interpolant,
+    pooled_network,
+)
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.data.real import digits
+from torchtheory.kernels.wide_layer import layer_ranks
+from torchtheory.nets.labelled import at_least
+
+ACTIVATIONS = ("tanh", "logistic", "softplus")
+
+
+@lab(
+    "convolutional-interpolation",
+    room="approximation",
+    covers=["X-84"],
+    title="Random filters and one wide layer: a convolutional network fits any labels",
+    full={"samples": 400, "draws": 10},
+)
+def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> None:
+    """Handwritten digits with random labels go through random filters and max pooling.
+
+    The second convolution has 4 neurons a channel. As soon as it has as many neurons as there are
+    images, the images are linearly independent there and the last layer fits any labels; with one
+    channel less it cannot, nor where an image appears twice with different labels. Look at the
+    residual where neurons and samples meet.
+    """
+    at_least(samples, 16, "samples")
+    at_least(draws, 1, "draws")
+    n = samples - samples % 4
+    pixels, _ = digits(torch.float64)
+    order = torch.randperm(len(pixels), generator=run.generator)[:n]
+    x = pixels[order].reshape(n, 1, 8, 8)
+    x = x / x.max()
+    y = run.signs(n)
+    full = n // 4
+    shape = (1, 8, 8)
+    ranks, short, residuals = [], [], []
+    for name in ACTIVATIONS:
+        for _ in range(draws):
+            net = pooled_network(shape, (6, full), activation=name, random=run.generator)
+            ranks.append(layer_ranks(net, x)[4].rank)
+            fewer = pooled_network(shape, (6, full - 1), activation=name, random=run.generator)
+            short.append(layer_ranks(fewer, x)[4].rank)
+            fit = convolutional_interpolant(
+                x, y, (6, 2 * full), activation=name, random=run.generator
+            )
+            residuals.append(fit.residual)
+    run.claim(
+        "X-84",
+        r"\text{as many neurons as samples, random filters: rank of the features}=n",
+        promised=n,
+        relation="==",
+        measured=ranks,
+        reason=f"{n} digits, {', '.join(ACTIVATIONS)}, {draws} draws each; max pooling before",
+        control=Control("one channel less: n - 4 neurons", short),
+    )
+    narrow = convolutional_interpolant(x, y, (6, full - 1), random=run.generator)
+    run.claim(
+        "X-84",
+        r"\max_i|y_i-\Phi(x_i)| \text{ with the last layer solved}",
+        promised=1e-8,
+        relation="<=",
+        measured=residuals,
+        reason="twice as many neurons as samples",
+        control=Control("fewer neurons than samples", narrow.residual),
+    )
+    twins, labels = torch.cat([x, x[:1]]), torch.cat([y, -y[:1]])
+    single = convolutional_interpolant(x, y, (6, 2 * full), random=run.generator)
+    twice = convolutional_interpolant(twins, labels, (6, 2 * full), random=run.generator)
+    run.claim(
+        "X-84",
+        r"\text{all images different: rank}-\text{samples}=0",
+        promised=0,
+        relation="==",
+        measured=single.rank - single.samples,
+        control=Control(
+            f"one image twice with labels +1 and -1: an error of {twice.residual:.2f} remains",
+            twice.rank - twice.samples,
+        ),
+    )
+    widths = sorted({1, full // 4, full // 2, full - 1, full, full + 1, 2 * full})
+    rows = []
+    for wide in widths:
+        fit = convolutional_interpolant(x, y, (6, wide), random=run.generator)
+        rows.append((4 * wide, fit.rank, fit.residual))
+    run.table(
+        "width",
+        ["neurons of the wide layer", "rank", "largest error"],
+        rows,
+        caption=f"{n} digits with random labels, tanh",
+    )
+    run.figure(
+        "width",
+        lambda axes: plot(axes, rows, n),
+        grid=(1, 2),
+        caption="The largest error (left) and the rank of the features (right) against the neurons "
+        "of the second convolution; dashed, as many as samples.",
+    )
+
+
+def plot(axes: Any, rows: list[tuple[int, int, float]], n: int) -> None:
+    left, right = axes[0]
+    neurons = [row[0] for row in rows]
+    left.semilogy(neurons, [row[2] for row in rows], "o-", color=COLOURS[1], label="largest error")
+    left.axvline(n, color="0.5", linestyle="--", linewidth=0.8)
+    left.set(xlabel="neurons of the wide layer", ylabel="largest error", title=f"{n} samples")
+    right.plot(neurons, [row[1] for row in rows], "o-", color=COLOURS[0], label="rank")
+    right.plot(neurons, [min(v, n) for v in neurons], "--", color="0.5", label="min(neurons, n)")
+    right.set(xlabel="neurons of the wide layer", ylabel="rank of the features", title="rank")
+    right.legend()

@@ -1,0 +1,251 @@
+"""Kolmogorov's superposition: the step that the proof repeats, with explicit functions."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.certificates import Function, box_grid
+from torchtheory.approximation.superpositions import (
+    InnerFunctions,
+    Superposition,
+    inner_functions,
+    superposition_step,
+)
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+#: name, function on the square, Lipschitz constant, largest absolute value
+TARGETS: tuple[tuple[str, Function, float, float], ...] = (
+    ("2 x1 x2 - 1/2", lambda x: 2 * x[:, 0] * x[:, 1] - 0.5, 2 * math.sqrt(2), 1.5),
+    ("x1 - x2", lambda x: x[:, 0] - x[:, 1], math.sqrt(2), 1.0),
+    (
+        "sin(2 pi x1) cos(pi x2)",
+        lambda x: torch.sin(2 * math.pi * x[:, 0]) * torch.cos(math.pi * x[:, 1]),
+        2 * math.pi,
+        1.0,
+    ),
+)
+
+
+@lab(
+    "kolmogorov-superposition",
+    room="approximation",
+    covers=["X-21"],
+    title="Sums of functions of one variable take away three quarters of any function of two",
+    full={"finest": 256, "points": 601, "scales": (3, 900)},
+)
+def kolmogorov_superposition(
+    run: Run, finest: int = 32, points: int = 121, scales: tuple[int, ...] = (2, 240)
+) -> None:
+    """Inner functions that know nothing of f, and an outer one that reads f off: 2d + 1 terms.
+
+    The inner functions climb on narrow intervals, each on its own, and the weights give every cube
+    an image of its own. One step leaves at most (d-1)/(d+2) of sup|f|, and what the cells are too
+    coarse for: measured for three functions with the same inner functions. The proof repeats the
+    step on what is left, which varies within a cell about N₁(N₁+1) times as fast: the largest
+    error falls again where the next scale has at least 40 N₁(N₁+1) cells. Here every step has
+    inner functions of its own; the theorem merges them into one set. With equal weights the sum is
+    symmetric, and nothing of x₁ - x₂ is taken away. Look at the outer function: continuous, rough.
+    """
+    at_least(finest, 8, "finest")
+    sizes = [n for n in (4, 8, 16, 32, 64, 128, 256) if n <= finest]
+    grid = box_grid(((0.0, 1.0),) * 2, points)
+    rows = one_step(run, sizes, grid)
+    universal(run, sizes)
+    left = repeated(run, scales, grid)
+    run.table(
+        "steps",
+        ["function", "N", "bound", "measured", "knots of g"],
+        rows,
+        caption="One step with N cells, on the unit square",
+    )
+    run.figure(
+        "superposition",
+        lambda axes: plot(axes, rows, left, scales),
+        grid=(2, 2),
+        caption="Top: the five inner functions for N = 3 cells, and part of the outer function for "
+        "2 x1 x2 - 1/2. Bottom: promised (lines) and measured (marks) errors of one step, and "
+        "what is left after each of several steps.",
+    )
+
+
+def one_step(run: Run, sizes: list[int], grid: Tensor) -> list[tuple[str, int, float, float, int]]:
+    rows = []
+    for name, f, rho, top in TARGETS:
+        for n in sizes:
+            step = superposition_step(f, 2, n, lipschitz=rho, largest=top)
+            error = float((step.network(grid) - f(grid)).abs().max())
+            rows.append((name, n, step.bound, error, len(step.network.outer_knots)))
+    cube = box_grid(((0.0, 1.0),) * 3, 24)
+    solid: Function = lambda x: x.prod(1) - 0.5  # noqa: E731
+    for n in (4, 8):
+        step = superposition_step(solid, 3, n, lipschitz=math.sqrt(3), largest=0.5)
+        error = float((step.network(cube) - solid(cube)).abs().max())
+        rows.append(("x1 x2 x3 - 1/2", n, step.bound, error, len(step.network.outer_knots)))
+    fast: Function = lambda x: torch.sin(60 * x[:, 0]) * torch.sin(60 * x[:, 1])  # noqa: E731
+    understated = superposition_step(fast, 2, 16, lipschitz=1.0, largest=1.0)
+    run.claim(
+        "X-21",
+        r"\sup_{[0,1]^d}|f-S|\le\tfrac{d-1}{d+2}\sup|f|+\tfrac{2d}{d+2}Lr,\ "
+        r"r=\sqrt d\,\tfrac{d+1}{(2d+1)N}",
+        promised=[row[2] for row in rows],
+        relation="<=",
+        measured=[row[3] for row in rows],
+        tolerance=1e-6,
+        reason="three functions of two variables, one of three; on a grid",
+        control=Control(
+            "sin 60x1 sin 60x2 is not 1-Lipschitz, as the construction was told",
+            float((understated.network(grid) - fast(grid)).abs().max()),
+            promised=understated.bound,
+        ),
+    )
+    return rows
+
+
+def universal(run: Run, sizes: list[int]) -> None:
+    """The inner functions: increasing, into [0, 1], the same for every f, cubes told apart."""
+    made = [inner_functions(2, n) for n in sizes] + [inner_functions(3, n) for n in (4, 8)]
+    equal = [inner_functions(2, n, separated=False) for n in sizes]
+    run.claim(
+        "X-21",
+        r"\text{images of different cubes under } \sum_jk_j\phi_i \text{ are apart}",
+        promised=0.0,
+        relation=">",
+        measured=[m.gap for m in made],
+        control=Control("equal weights k_j", [m.gap for m in equal]),
+    )
+    run.claim(
+        "X-21",
+        r"\phi_i \text{ strictly increasing: the least rise between two knots}",
+        promised=0.0,
+        relation=">",
+        measured=[float(m.values.diff(dim=1).min()) for m in made],
+        control=Control(
+            "plateaus that are quite flat",
+            [float(m.values[:, ::2].repeat_interleave(2, dim=1).diff(dim=1).min()) for m in made],
+        ),
+    )
+    run.claim(
+        "X-21",
+        r"\phi_i([0,1])\subset[0,1],\ k_j>0,\ \textstyle\sum_jk_j\le1",
+        promised=1.0,
+        relation="<=",
+        measured=[v for m in made for v in constraint_values(m)],
+        tolerance=1e-12,
+    )
+    steps = [superposition_step(f, 2, sizes[0]).network for _, f, _, _ in TARGETS]
+    run.claim(
+        "X-21",
+        r"\phi_i \text{ and } k_j \text{ do not depend on } f,\ \text{only } g \text{ does: "
+        r"largest difference}",
+        promised=0.0,
+        relation="==",
+        measured=[
+            float((a.inner_values - steps[0].inner_values).abs().max())
+            + float((a.weights - steps[0].weights).abs().max())
+            for a in steps
+        ],
+        control=Control(
+            "the outer functions",
+            [float((a.outer_values - steps[0].outer_values).abs().max()) for a in steps],
+        ),
+    )
+    run.claim(
+        "X-21",
+        r"d=2:\ d(2d+1)=10 \text{ and } 2d+1=5 \text{ units}",
+        promised=[10, 5],
+        relation="==",
+        measured=list(steps[0].hidden_units),
+    )
+
+
+def constraint_values(m: InnerFunctions) -> list[float]:
+    """Numbers that must be at most 1."""
+    return [
+        float(m.values.max()),
+        1 - float(m.values.min()),
+        float(m.weights.sum()),
+        1 - float(m.weights.min()),
+    ]
+
+
+def repeated(run: Run, scales: tuple[int, ...], grid: Tensor) -> dict[str, list[float]]:
+    """What is left of a function after a step at each scale."""
+    found = {name: steps_down(f, scales, grid) for name, f, *_ in TARGETS}
+    run.claim(
+        "X-21",
+        r"N_2\ge40N_1(N_1+1):\ \text{the largest error left falls with every step}",
+        promised=0.0,
+        relation="<",
+        measured=[b - a for v in found.values() for a, b in pairwise(v)],
+        control=Control("equal weights, for x1 - x2", symmetric_step(TARGETS[1][1], grid)),
+    )
+    return found
+
+
+def symmetric_step(f: Function, grid: Tensor) -> float:
+    """What a step with equal weights changes: cubes mirrored at the diagonal have one image."""
+    inner = inner_functions(2, 6, separated=False)
+    rounded = inner.images.flatten().round(decimals=12)
+    images, which = torch.unique(rounded, return_inverse=True)
+    heights = f(inner.centres.reshape(-1, 2)) / 4
+    met = torch.bincount(which, heights) / torch.bincount(which)
+    net = Superposition(inner.knots, inner.values, inner.weights, images, met)
+    return float((f(grid) - net(grid)).abs().max() - f(grid).abs().max())
+
+
+def steps_down(f: Function, scales: tuple[int, ...], grid: Tensor) -> list[float]:
+    done: list[Superposition] = []
+
+    def rest(x: Tensor) -> Tensor:
+        value = f(x)
+        for net in done:
+            value = value - net(x)
+        return value
+
+    sizes = [float(rest(grid).abs().max())]
+    for n in scales:
+        done.append(superposition_step(rest, 2, n).network)
+        sizes.append(float(rest(grid).abs().max()))
+    return sizes
+
+
+def plot(
+    axes: Any,
+    rows: list[tuple[str, int, float, float, int]],
+    left: dict[str, list[float]],
+    scales: tuple[int, ...],
+) -> None:
+    inner, outer, one, many = axes.flatten()
+    shown = superposition_step(TARGETS[0][1], 2, 3).network
+    t = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    for colour, values in zip(COLOURS, shown.inner(t), strict=False):
+        inner.plot(t, values, color=colour, linewidth=1.2)
+    inner.set(xlabel="t", title="inner functions, N = 3")
+    dense = superposition_step(TARGETS[0][1], 2, 8).network
+    positions = dense.outer_knots
+    outer.plot(positions, dense.outer_values, color=COLOURS[0], linewidth=0.6)
+    outer.set(xlabel="u", title="outer function g, N = 8", xlim=(0, 1))
+    names = list(dict.fromkeys(row[0] for row in rows))
+    for colour, mark, name in zip(COLOURS, "os^d", names, strict=False):
+        mine = [row for row in rows if row[0] == name]
+        one.loglog([r[1] for r in mine], [r[2] for r in mine], color=colour, linewidth=0.8)
+        one.loglog([r[1] for r in mine], [r[3] for r in mine], mark, color=colour, label=name)
+    cells = sorted({row[1] for row in rows})
+    one.set_xticks(cells, [str(n) for n in cells])
+    one.set_xticks([], minor=True)
+    one.set(xlabel="cells N", ylabel="sup error", title="one step")
+    one.legend(fontsize=7)
+    for colour, (name, sizes) in zip(COLOURS, left.items(), strict=False):
+        many.semilogy(range(len(sizes)), sizes, "o-", color=colour, label=name)
+    many.set_xticks(range(len(scales) + 1), ["0", *[f"N = {n}" for n in scales]])
+    many.set(xlabel="steps done, and their scale", ylabel="sup error left", title="repeated")
+    many.legend(fontsize=7)

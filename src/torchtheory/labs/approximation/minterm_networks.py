@@ -1,0 +1,198 @@
+"""Boolean functions by threshold networks: minterms for all of them, depth for parity."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.boolean_networks import (
+    least_terms,
+    minterm_network,
+    parity_network,
+    parity_tree,
+)
+from torchtheory.approximation.certificates import network_size
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+from torchtheory.nets.threshold_neuron import boolean_inputs, neuron_functions
+
+
+@lab(
+    "minterm-networks",
+    room="approximation",
+    covers=["S-40", "X-65"],
+    title="2^(d-1) threshold units make any Boolean function; parity needs d, or log d layers",
+    full={"bits": 16},
+)
+def minterm_networks(run: Run, bits: int = 12) -> None:
+    """Every Boolean function of two and three bits is written down with one unit a minterm.
+
+    The units are McCulloch-Pitts neurons, and with the complement where it is shorter never more
+    than half the inputs are needed. Parity attains that number, and its shortest formula (DNF) has
+    2^(d-1) terms; but d threshold units that count do it as well, and so does a tree of exclusive
+    ors. Look at how the three sizes part with the number of bits.
+    """
+    at_least(bits, 5, "bits")
+    every_function(run)
+    parities = parity(run, bits)
+    formulas(run)
+    run.table(
+        "parity",
+        ["bits", "minterms", "counting units", "units of the tree", "layers of the tree"],
+        parities,
+        caption="Three threshold networks for parity",
+    )
+    run.figure(
+        "parity",
+        lambda axes: plot(axes, parities),
+        caption="Hidden units for parity: one a minterm, d that count, and a tree of exclusive "
+        "ors.",
+    )
+
+
+def tables(bits: int) -> Tensor:
+    """All truth tables of so many bits."""
+    return boolean_inputs(2**bits)
+
+
+def wrong(network: Any, bits: int, table: Tensor) -> int:
+    made = network(boolean_inputs(bits).double())[:, 0]
+    return int((made != table).sum())
+
+
+def every_function(run: Run) -> None:
+    mistakes, widths, limits, early, plain, ones = [], [], [], [], [], []
+    single = 0
+    for d in (2, 3):
+        for table in tables(d):
+            network = minterm_network(table)
+            mistakes.append(wrong(network, d, table))
+            widths.append(network_size(network).units)
+            limits.append(2 ** (d - 1))
+            full = minterm_network(table, complement=False)
+            plain.append(network_size(full).units)
+            ones.append(max(1, int(table.sum())))
+            with torch.no_grad():  # each unit fires one true literal too early
+                network[0].bias.add_(1.0)  # type: ignore[operator]
+            early.append(wrong(network, d, table))
+        single += len(neuron_functions(d))
+    run.claim(
+        "S-40",
+        r"\text{all } 16+256 \text{ Boolean functions of 2 and 3 bits: wrong values}",
+        promised=0,
+        relation="==",
+        measured=mistakes,
+        reason=f"one McCulloch-Pitts neuron alone makes {single} of them",
+        control=Control("thresholds |a| - 1 in place of |a|", early),
+    )
+    run.claim(
+        "S-40",
+        r"\text{width}=|f^{-1}(1)|",
+        promised=ones,
+        relation="==",
+        measured=plain,
+        control=Control("with the complement where it is shorter", widths),
+    )
+    run.claim(
+        "S-40",
+        r"\text{with the complement where it is shorter: width}\le2^{d-1}",
+        promised=limits,
+        relation="<=",
+        measured=widths,
+        control=Control("without the complement", plain),
+    )
+
+
+def parity(run: Run, bits: int) -> list[tuple[int, int, int, int, int]]:
+    rows, mistakes, short, flat = [], [], [], []
+    for d in range(2, bits + 1):
+        table = boolean_inputs(d).sum(1) % 2
+        counting, tree = parity_network(d), parity_tree(d)
+        mistakes += [wrong(counting, d, table), wrong(tree, d, table)]
+        cut = parity_network(d)
+        with torch.no_grad():  # without the last unit
+            cut[2].weight[0, -1] = 0.0  # type: ignore[operator]
+        short.append(wrong(cut, d, table))
+        flat.append(network_size(counting).depth - 1)
+        minterms = network_size(minterm_network(table)).units
+        size = network_size(tree)
+        rows.append((d, minterms, network_size(counting).units, size.units, size.depth - 1))
+    run.claim(
+        "S-40, X-65",
+        rf"\text{{parity of 2 to {bits} bits, all inputs: wrong values of }}"
+        r"\textstyle\sum_j(-1)^{j+1}\mathbf 1[\sum_ix_i\ge j] \text{ and of the tree}",
+        promised=0,
+        relation="==",
+        measured=mistakes,
+        control=Control("without the unit that counts to d", short),
+    )
+    run.claim(
+        "S-40, X-65",
+        r"\text{minterms of parity}=2^{d-1}",
+        promised=[2 ** (d - 1) for d, *_ in rows],
+        relation="==",
+        measured=[row[1] for row in rows],
+        control=Control("the units that count", [row[2] for row in rows]),
+    )
+    run.claim(
+        "X-65",
+        r"\text{hidden layers of the tree}=\lceil\log_2d\rceil",
+        promised=[math.ceil(math.log2(row[0])) for row in rows],
+        relation="==",
+        measured=[row[4] for row in rows],
+        control=Control("the units that count, in one layer", flat),
+    )
+    run.claim(
+        "X-65",
+        r"\text{units of the tree}\le2(d-1)+\lceil\log_2d\rceil",
+        promised=[2 * (row[0] - 1) + math.ceil(math.log2(row[0])) for row in rows],
+        relation="<=",
+        measured=[row[3] for row in rows],
+        control=Control("minterms", [row[1] for row in rows]),
+    )
+    return rows
+
+
+def formulas(run: Run) -> None:
+    """The shortest disjunction of conjunctions, found by search."""
+    bits = (1, 2, 3, 4)
+    parities = [least_terms(boolean_inputs(d).sum(1) % 2) for d in bits]
+    majority = [least_terms((2 * boolean_inputs(d).sum(1) > d).long()) for d in bits]
+    run.claim(
+        "X-65",
+        r"\text{terms of the shortest DNF of parity}=2^{d-1},\ d\le4",
+        promised=[2 ** (d - 1) for d in bits],
+        relation="==",
+        measured=parities,
+        control=Control("majority, where terms of fewer literals suffice", majority),
+    )
+    most = max(least_terms(table) for table in tables(3))
+    run.claim(
+        "X-65",
+        r"\text{no function of 3 bits has a longer shortest DNF than } 2^{d-1}",
+        promised=4,
+        relation="<=",
+        measured=most,
+        control=Control(
+            "minterms in place of the shortest terms",
+            max(int(table.sum()) for table in tables(3)),
+        ),
+    )
+
+
+def plot(axes: Any, rows: list[tuple[int, int, int, int, int]]) -> None:
+    d = [row[0] for row in rows]
+    for k, mark, label in (
+        (1, "o-", "one a minterm, one layer"),
+        (3, "^-", "tree of exclusive ors"),
+        (2, "s-", "d units that count, one layer"),
+    ):
+        axes.semilogy(d, [row[k] for row in rows], mark, color=COLOURS[k - 1], label=label)
+    axes.set(xlabel="bits d", ylabel="hidden units", title="parity")
+    axes.legend()

@@ -1,0 +1,416 @@
+"""The table of rates: what is needed is never more than what is enough, unless it is misprinted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import optimize, special
+
+from torchtheory.approximation.code_length import cartoon_packing, smooth_packing
+from torchtheory.approximation.interpolants import relu_interpolant
+from torchtheory.approximation.label_coding import label_function
+from torchtheory.approximation.lower_bounds import continuous_selection_floor, label_cells
+from torchtheory.approximation.network_budget import size_needed
+from torchtheory.approximation.rates import (
+    THEOREMS,
+    Setting,
+    code_exponent,
+    depth_for_weights,
+    exponent_gaps,
+)
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.network_vc import piecewise_linear_vc_order
+from torchtheory.nets.labelled import at_least
+
+
+@lab(
+    "rates-table",
+    room="approximation",
+    covers=["X-14", "X-15", "X-37", "X-42"],
+    title="Every proved rate in one table: the curse of dimension, and who escapes it",
+    errata=["ridge-exponent", "depth-for-weights-exponent"],
+    full={"dimensions": 40, "degrees": 6000, "directions": 96},
+)
+def rates_table(run: Run, dimensions: int = 12, degrees: int = 1500, directions: int = 48) -> None:
+    """The theorems on how many units or weights approximate a class, as rows that compare.
+
+    A lower bound speaks about the networks of many an upper bound; its exponent must not be larger,
+    for any smoothness and dimension. The exponents as printed fail that, which is how the
+    misprints are found. Sums of ridge functions are met in numbers: on the disc their best
+    approximation of a radial function is computed exactly, for directions as many as you like.
+    Depth traded for weights is held against the VC dimension, and the exponents of codes against
+    functions that are really that far apart. Look at the figure: sizes grow by a factor with every
+    dimension, except for the classes made to escape.
+    """
+    at_least(dimensions, 3, "dimensions")
+    consistency(run, dimensions)
+    constants(run)
+    ridges(run, degrees, directions)
+    trade(run)
+    exponents(run)
+    run.table(
+        "rates",
+        ["ids", "class", "side", "counts", "exponent at n=2, d=3", "logs", "norm", "networks",
+         "continuous", "few bits", "number known", "erratum"],
+        [table_row(row) for row in THEOREMS],
+        caption="Size of order error^-exponent, with a power of log(1/error)",
+    )  # fmt: skip
+    run.figure(
+        "curse",
+        plot,
+        grid=(1, 2),
+        caption="Left: weights needed (solid, constants known) and the order enough (dashed) "
+        "for error 0.001. Right: Pareto front of depth and weights in dimension d = 4 for "
+        "smoothness n = 2; the shaded side is excluded by the VC dimension.",
+    )
+
+
+def table_row(row: Any) -> tuple[Any, ...]:
+    p = 2.0 if row.missing(Setting(2, 3, 0.1)) else math.inf
+    setting = Setting(2, 3, 0.1, p=p)
+    return (
+        row.id, row.function_class, row.side, row.counts, row.exponent(setting),
+        row.log_power(setting), row.norm, f"{row.activation}, {row.depth}", row.continuous,
+        row.encodable, row.number is not None, row.erratum,
+    )  # fmt: skip
+
+
+def consistency(run: Run, dimensions: int) -> None:
+    """Every lower exponent against every upper exponent it speaks about."""
+    settings = [
+        Setting(n, d, 0.1, p=p, order=r)
+        for n in (1, 2, 3, 5, 8, 13)
+        for d in range(1, dimensions + 1)
+        for p in (1.0, 2.0, math.inf)
+        for r in (0.0, 1.0)
+    ]
+    gaps = [gap for s in settings for *_, gap in exponent_gaps(s)]
+    printed = [gap for s in settings for *_, gap in exponent_gaps(s, as_printed=True)]
+    run.claim(
+        "X-14",
+        r"a_{\text{upper}}-a_{\text{lower}}\ge0 \text{ for all rows that compare}",
+        promised=0.0,
+        relation=">=",
+        measured=gaps,
+        tolerance=1e-12,
+        control=Control("the exponents as they are printed", printed),
+    )
+    many = [Setting(2, d, 0.1, p=2.0) for d in range(1, 10 * dimensions)]
+    barron = [r for r in THEOREMS if r.function_class == "barron"]
+    smooth = next(r for r in THEOREMS if r.id == "X-16" and r.function_class == "sobolev")
+    run.claim(
+        "X-14",
+        r"\text{functions with a Fourier moment: the exponent stays below 2 in every dimension}",
+        promised=2.0,
+        relation="<=",
+        measured=[r.exponent(s) for r in barron for s in many],
+        control=Control("functions with two derivatives", [smooth.exponent(s) for s in many]),
+    )
+
+
+def constants(run: Run) -> None:
+    """With their constants: the floor stays below the error of a network that is written down."""
+    sizes = [2**k for k in range(1, 9)]
+    lines = [
+        (n, relu_interpolant(torch.sin, m, lipschitz=1.0, curvature=math.inf if n == 1 else 1.0))
+        for n in (1, 2)
+        for m in sizes
+    ]
+    bounds = [line.bound for _, line in lines]
+    # the knots do not depend on the function: m bends and one value are chosen
+    floors = [continuous_selection_floor(a.size.units + 1, n, 1) for n, a in lines]
+    run.claim(
+        "X-14",
+        r"c_\phi(M+1)^{-n}\le \text{ error promised by the broken line of }M-1\text{ units}",
+        promised=bounds,
+        relation="<=",
+        measured=floors,
+        control=Control(
+            "the floor of functions with one derivative, against broken lines for two",
+            [continuous_selection_floor(a.size.units + 1, 1, 1) for n, a in lines if n == 2],
+            promised=[a.bound for n, a in lines if n == 2],
+        ),
+    )
+
+
+def radial_coefficients(power: float, degrees: int, edge: float = 0.5) -> np.ndarray[Any, Any]:
+    r"""Squared norms of the parts of even degree :math:`2j` of :math:`(b-|x|^2)_+^s` on the disc.
+
+    A radial function is :math:`\sum_jc_jP_j(2r^2-1)`; in :math:`u=2r^2-1` it is
+    :math:`((u_0-u)/2)_+^s`, and Gauss-Jacobi quadrature meets its Legendre coefficients exactly.
+    """
+    count = degrees // 2
+    top = 2 * edge - 1
+    nodes, weights = special.roots_jacobi(count // 2 + 8, power, 0.0)
+    u = (top + 1) / 2 * (nodes + 1) - 1
+    scale = ((top + 1) / 2) ** (power + 1) / 2**power
+    return legendre_squares(u, weights * scale, count)
+
+
+def legendre_squares(
+    u: np.ndarray[Any, Any], weighted: np.ndarray[Any, Any], count: int
+) -> np.ndarray[Any, Any]:
+    """The squares of the coefficients in orthonormal Legendre polynomials, by their recursion."""
+    before, now = np.zeros_like(u), np.ones_like(u)
+    found = []
+    for j in range(count):
+        found.append((2 * j + 1) / 2 * float(weighted @ now) ** 2)
+        before, now = now, ((2 * j + 1) * u * now - j * before) / (j + 1)
+    return np.array(found)
+
+
+def equispaced_error(squares: np.ndarray[Any, Any], directions: int) -> float:
+    r"""Best :math:`L_2` error on the disc by sums of ridge functions in equispaced directions.
+
+    Ridge functions of degree :math:`k` in direction :math:`\varphi` have the coordinates
+    :math:`e^{-il\varphi}`, :math:`l=-k,-k+2,\dots,k`, in the orthogonal polynomials of degree
+    :math:`k`, and a radial part sits at :math:`l=0`: of it the share
+    :math:`1/(2\lfloor k/2N\rfloor+1)` is met, alias frequencies taking the rest.
+    """
+    k = 2 * np.arange(len(squares))
+    met = 1 / (2 * (k // (2 * directions)) + 1)
+    return math.sqrt(float(squares @ (1 - met)))
+
+
+def directions_error(squares: np.ndarray[Any, Any], angles: np.ndarray[Any, Any]) -> float:
+    """The same for any directions, by projecting on their span in every degree."""
+    total = 0.0
+    for j, square in enumerate(squares):
+        frequencies = np.arange(-2 * j, 2 * j + 1, 2)
+        columns = np.exp(-1j * np.outer(frequencies, angles))
+        basis = np.linalg.svd(columns, full_matrices=False)
+        span = basis[0][:, basis[1] > 1e-9 * basis[1][0]]
+        total += square * (1 - float(np.sum(np.abs(span[j]) ** 2)))
+    return math.sqrt(max(total, 0.0))
+
+
+def ridges(run: Run, degrees: int, directions: int) -> None:
+    """Sums of N ridge functions with any profiles, on the disc."""
+    # a statement about large N: the first third of the directions is left out
+    counts = list(range(max(4, directions // 3), directions + 1))
+    gauss_nodes, gauss_weights = np.polynomial.legendre.leggauss(400)
+    analytic = legendre_squares(gauss_nodes, gauss_weights * np.exp(-4 * (gauss_nodes + 1)), 120)
+    few = [2, 3, 4, 5, 6]  # beyond, the error is rounding
+    fast = fit_slope([1 / equispaced_error(analytic, n) for n in few], few)
+    powers = (0.75, 1.75, 2.75)
+    slopes, smoothness = [], [s + 0.5 for s in powers]
+    for s, n in zip(powers, smoothness, strict=True):
+        squares = radial_coefficients(s, degrees)
+        slope = fit_slope([1 / equispaced_error(squares, k) for k in counts], counts)
+        slopes.append(slope.estimate)
+        run.claim(
+            "X-15",
+            rf"N\gtrsim\epsilon^{{-(d-1)/n}},\ d=2: \text{{ exponent for }} "
+            rf"(\tfrac12-|x|^2)_+^{{{s}}},\ n={n}",
+            promised=1 / n,
+            relation=">=",
+            measured=slope.estimate,
+            tolerance=0.01,
+            interval=slope,
+            reason="N directions, equispaced, and the best profiles; the function has every "
+            "smoothness below n and not n itself",
+            control=Control("exp(-8|x|²), which has all derivatives", fast.estimate, interval=fast)
+            if s == powers[0]
+            else None,
+        )
+    run.erratum(
+        "ridge-exponent",
+        r"N\gtrsim\epsilon^{-(d-1/n)} \text{ for } d=2",
+        promised=[2 - 1 / n for n in smoothness],
+        relation=">=",
+        measured=slopes,
+        reason="functions of just that smoothness are met with far fewer ridge functions",
+    )
+    squares = radial_coefficients(powers[0], 200)[:24]
+    sizes = (2, 3, 4)
+    best, even, random = [], [], []
+    for k in sizes:
+        start = np.arange(k) * math.pi / k
+        found = optimize.minimize(
+            lambda a: directions_error(squares, a),
+            start + 0.2 * run.randn(k).numpy(),
+            method="Nelder-Mead",
+            options={"maxiter": 25 * k},
+        )
+        best.append(float(found.fun))
+        even.append(directions_error(squares, start))
+        random.append(directions_error(squares, math.pi * run.rand(k).numpy()))
+    run.claim(
+        "X-15",
+        r"\text{two ways to the error of equispaced directions: alias count and projection}",
+        promised=[equispaced_error(squares, k) for k in sizes],
+        relation="==",
+        measured=even,
+        tolerance=1e-9,
+        control=Control("random directions", random),
+    )
+    run.table(
+        "directions",
+        ["directions", "error, equispaced", "error, directions searched", "error, random"],
+        list(zip(sizes, even, best, random, strict=True)),
+        caption="Ridge functions for (1/2 - |x|²)_+^0.75: searching directions gains little",
+    )
+
+
+def trade(run: Run) -> None:
+    """Depth for weights: M weights in L layers shatter of order M L log M points."""
+    cases = [
+        (n, d, d / n * share)
+        for n in (1, 2, 4)
+        for d in (1, 2, 5)
+        for share in (0.5, 0.6, 0.75, 0.9, 0.99)
+    ]
+    pairs = [depth_for_weights(n, d, z) for n, d, z in cases]
+    error = 1e-12
+    needed = [label_cells(error, n, d) ** d for n, d, _ in cases]
+    run.claim(
+        "X-37",
+        r"M L\log M \text{ for } M=\epsilon^{-\zeta},\ L=\epsilon^{-(d/n-\zeta)} \text{ is no less "
+        r"than the labels to be shattered, } \lfloor(c_\phi/3\epsilon)^{1/n}\rfloor^d",
+        promised=needed,
+        relation=">=",
+        measured=[vc_order(error, *pair) for pair in pairs],
+        control=Control(
+            "half the exponent of the depth", [vc_order(error, z, lam / 2) for z, lam in pairs]
+        ),
+    )
+    short = [0.8 * d / (2 * n) for n, d, _ in cases]
+    run.claim(
+        "X-37",
+        r"\text{no more layers than weights: } \lambda\le\zeta \text{ for } \zeta\in[d/2n,d/n)",
+        promised=[weights for weights, _ in pairs],
+        relation="<=",
+        measured=[layers for _, layers in pairs],
+        tolerance=1e-12,
+        control=Control(
+            "ζ below d/2n",
+            [d / n - z for (n, d, _), z in zip(cases, short, strict=True)],
+            promised=short,
+        ),
+    )
+    printed = [d / (n * (z - 1)) for n, d, z in cases if z < 1]
+    run.erratum(
+        "depth-for-weights-exponent",
+        r"L=\epsilon^{-d/(r(\zeta-1))} \text{ layers are at least 1, read with } r=n",
+        promised=1.0,
+        relation=">=",
+        measured=[1e-3**-a for a in printed],
+        reason="for exponents ζ below 1; with r = 0, as the theorem it extends has it, there is no "
+        "number at all",
+    )
+
+
+def vc_order(error: float, weights: float, layers: float) -> float:
+    return piecewise_linear_vc_order(round(error**-weights), max(1, round(error**-layers)))
+
+
+def exponents(run: Run) -> None:
+    """The optimal exponents, from functions that are as far apart as the packing says."""
+    for name, pack in (("holder", smooth_packing), ("cartoon", cartoon_packing)):
+        cases = [(n, d) for n in (1, 2) for d in (2, 3)]
+        low = []
+        for n, d in cases:
+            found = [pack(k, n, d) for k in (4, 8, 16, 32)]
+            low.append(fit_slope([1 / f.error for f in found], [f.bits for f in found]).estimate)
+        run.claim(
+            "X-42",
+            r"\gamma^* \text{ of the unit ball of } C^n:\ d/n" if name == "holder"
+            else r"\gamma^* \text{ of cartoons}:\ 2(d-1)/n",
+            promised=[code_exponent(name, n, d) for n, d in cases],
+            relation="==",
+            measured=low,
+            tolerance=1e-9,
+            reason="bits that functions so far apart need, fitted against their distance",
+            control=Control(
+                "the other class",
+                [code_exponent("holder" if name == "cartoon" else "cartoon", n, d)
+                 for n, d in cases],
+                promised=low,
+            ),
+        )  # fmt: skip
+    pairs = [(n, d) for n in (1, 2) for d in range(2, 9)]
+    run.claim(
+        "X-42",
+        r"\text{edges cost more than smooth parts: } 2(d-1)/n\ge d/n",
+        promised=[code_exponent("holder", n, d) for n, d in pairs],
+        relation=">=",
+        measured=[code_exponent("cartoon", n, d) for n, d in pairs],
+        control=Control(
+            "dimension 1, where an edge is a point",
+            [2 * (1 - 1) / n for n in (1, 2)],
+            promised=[1 / n for n in (1, 2)],
+        ),
+    )
+    distances(run)
+    edge = next(r for r in THEOREMS if r.id == "X-50" and r.side == "upper")
+    run.claim(
+        "X-42",
+        r"p(d-1)/n \text{ of piecewise smooth functions is } \gamma^* \text{ for } p=2",
+        promised=[code_exponent("cartoon", n, d) for n, d in pairs],
+        relation="==",
+        measured=[edge.exponent(Setting(n, d, 0.1, p=2.0)) for n, d in pairs],
+        control=Control("p = 1", [edge.exponent(Setting(n, d, 0.1, p=1.0)) for n, d in pairs]),
+    )
+
+
+def distances(run: Run) -> None:
+    """Label functions a quarter of whose labels differ are as far apart as the packing says."""
+    promised, measured, near = [], [], []
+    for n in (1, 2, 3):
+        for cells in (8, 16, 32):
+            y = (run.rand(cells) < 0.5).long()
+            flips = torch.randperm(cells, generator=run.generator)[: cells // 4]
+            z = y.clone()
+            z[flips] = 1 - z[flips]
+            one = y.clone()
+            one[0] = 1 - one[0]
+            x = (torch.arange(cells * 200, dtype=torch.float64) + 0.5) / (cells * 200)
+            f, g, h = (label_function(v, n) for v in (y, z, one))
+            measured.append(float((f(x) - g(x)).square().mean().sqrt()))
+            near.append(float((f(x) - h(x)).square().mean().sqrt()))
+            promised.append(2 * smooth_packing(cells, n, 1).error)
+    run.claim(
+        "X-42",
+        r"\|f_y-f_z\|_2\ge2\epsilon \text{ where a quarter of the labels differ}",
+        promised=promised,
+        relation=">=",
+        measured=measured,
+        tolerance=1e-4,
+        reason="integrated with 200 points a cell",
+        control=Control("labels that differ in one place", near),
+    )
+
+
+def plot(axes: Any) -> None:
+    left, right = axes[0]
+    dims = list(range(1, 21))
+    error = 1e-3
+    for colour, n in zip(COLOURS, (1, 2), strict=False):
+        tables = [size_needed("sobolev", smoothness=n, dimension=d, error=error) for d in dims]
+        needed = [next(e for e in t.lower if e.theorem.id == "X-16").log10_size for t in tables]
+        enough = [
+            next(e for e in t.upper if e.theorem.id.startswith("X-18")).log10_size for t in tables
+        ]
+        left.plot(dims, needed, color=colour, label=f"n = {n}: needed")
+        left.plot(dims, enough, "--", color=colour, label=f"n = {n}: enough (order)")
+    barron = [size_needed("barron", dimension=d, error=error).upper[-1].log10_size for d in dims]
+    left.plot(dims, barron, color=COLOURS[3], label="Fourier moment 1: enough")
+    left.set(xlabel="dimension d", ylabel="log10 of the size", title="the curse of dimension")
+    left.xaxis.get_major_locator().set_params(integer=True)
+    left.legend()
+    zeta = np.linspace(1.0, 2.0, 60)[:-1]
+    right.plot(zeta, [depth_for_weights(2, 4, z)[1] for z in zeta], color=COLOURS[0],
+               label="exponent of the layers")  # fmt: skip
+    right.fill_between(zeta, 0, 2 - zeta, color=COLOURS[0], alpha=0.12, linewidth=0)
+    right.plot([1.0], [1.0], "o", color=COLOURS[1], label="bounded width")
+    right.plot([2.0], [0.0], "s", color=COLOURS[2], label="depth log(1/ε), continuous weights")
+    right.set(xlabel="exponent of the weights", ylabel="exponent of the layers",
+              title="depth for weights, d/n = 2")  # fmt: skip
+    right.legend()

@@ -1,0 +1,377 @@
+"""Functions of sequences of any length: recurrent networks fail rarely, and then without limit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.interpolants import relu_interpolant
+from torchtheory.approximation.network_calculus import affine_layers, chain
+from torchtheory.approximation.recurrent_systems import (
+    DynamicalSystem,
+    ShallowRNN,
+    rnn_with_bias,
+)
+from torchtheory.approximation.sequence_approximation import (
+    LengthStress,
+    SequenceFunction,
+    failure_probability,
+    fit_sequences,
+    length_cutoff,
+    length_stress_test,
+    output_bounds,
+    sequence_network,
+    sequence_values,
+    windows,
+)
+from torchtheory.approximation.system_simulation import simulate_system
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.feedforward import mlp
+from torchtheory.nets.labelled import at_least
+
+
+def median(x: Tensor) -> Tensor:
+    """The middle entry, the mean of both middle ones where the length is even."""
+    ordered = x[..., 0].sort(dim=1).values
+    i = x.shape[1]
+    return (ordered[:, (i - 1) // 2] + ordered[:, i // 2]).unsqueeze(1) / 2
+
+
+def length(x: Tensor) -> Tensor:
+    return x.new_full((len(x), 1), float(x.shape[1]))
+
+
+def parity(x: Tensor) -> Tensor:
+    return x.new_full((len(x), 1), float(x.shape[1] % 2))
+
+
+TARGETS: dict[str, SequenceFunction] = {
+    "sum": lambda x: x.sum(1),
+    "maximum": lambda x: x.amax(1),
+    "median": median,
+    "parity of the length": parity,
+}
+
+
+@lab(
+    "recurrent-sequences",
+    room="approximation",
+    covers=["X-94", "X-95"],
+    title="On sequences of any length: close with high probability, never everywhere",
+    full={"draws": 20000, "width": 600, "longest": 4000},
+)
+def recurrent_sequences(
+    run: Run, draws: int = 1200, width: int = 160, longest: int = 400, ending: float = 0.5
+) -> None:
+    """Sequences of random length, and four functions of them: sum, maximum, median, parity.
+
+    The proof's recipe is carried out: longer sequences than a cutoff are given up, a register
+    keeps the others, a shallow network of the register is fitted. The share of sequences on which
+    the recurrent network errs by more than 0.1 stays below δ = 0.2, with the upper end of its
+    confidence interval. The same networks fail on longer and longer sequences without limit: the
+    outputs of a bounded activation are bounded, those of ReLUs grow at most exponentially.
+    """
+    at_least(draws, 100, "draws")
+    at_least(longest, 50, "longest")
+    delta, accuracy = 0.2, 0.1
+    memory = cutoffs(run, ending, delta)
+    register(run, memory)
+    train, test = drawn(run, draws, ending), drawn(run, draws, ending)
+    distant = drawn(run, draws // 4, 0.1)
+    nets = networks(run, train, memory, width)
+    shares = in_probability(run, nets, test, distant, accuracy, delta)
+    exact_failures(run, nets["sum"], test, accuracy, ending, memory)
+    counter = tanh_counter(run, memory, accuracy)
+    stress = bounded(run, counter, test, accuracy, delta, longest)
+    growth = unbounded(run)
+    run.table(
+        "failures",
+        ["target", "neurons", "share of failures", "99% interval from", "to", "δ"],
+        [(name, len(nets[name].A), s.estimate, s.low, s.high, delta) for name, s in shares.items()],
+        caption=f"Sequences of geometric length, cutoff {memory}, accuracy {accuracy}",
+    )
+    run.figure(
+        "lengths",
+        lambda axes: plot(axes, nets, test, stress, growth),
+        grid=(1, 3),
+        size=(13.5, 3.6),
+        caption="Left: the mean error by length; beyond the cutoff nothing is promised. Middle: "
+        "counting with tanh. Right: outputs of ReLU networks stay below their exponential "
+        "bounds, and 2^(2^i) does not.",
+    )
+
+
+def drawn(run: Run, count: int, ending: float) -> list[Tensor]:
+    """Sequences of entries uniform on [0.2, 1] whose length, from 1 on, is geometric."""
+    lengths = 1 + torch.floor(torch.log1p(-run.rand(count)) / math.log1p(-ending)).long()
+    return [0.2 + 0.8 * run.rand(i, 1) for i in lengths.clamp(max=60).tolist()]
+
+
+def cutoffs(run: Run, ending: float, delta: float) -> int:
+    """Geometric lengths: the cutoff in closed form."""
+    endings, deltas = (0.5, 0.3, 0.1, 0.02), (0.3, 0.1, 0.011)
+    found, formula, tails, sooner = [], [], [], []
+    for q in endings:
+        for d in deltas:
+            i = length_cutoff(lambda n, q=q: (1 - q) ** n, d)  # type: ignore[misc]
+            found.append(i)
+            formula.append(math.ceil(math.log(d / 2) / math.log(1 - q)))
+            tails.append((1 - q) ** i / d)
+            sooner.append((1 - q) ** (i - 1) / d)
+    run.claim(
+        "X-94",
+        r"P(\mathrm{length}>i)=(1-q)^i:\ i_0=\lceil\ln(\delta/2)/\ln(1-q)\rceil",
+        promised=formula,
+        relation="==",
+        measured=found,
+    )
+    run.claim(
+        "X-94",
+        r"P(\mathrm{length}>i_0)/\delta\le\tfrac12",
+        promised=0.5,
+        relation="<=",
+        measured=tails,
+        control=Control("a cutoff one shorter", sooner),
+    )
+    return length_cutoff(lambda n: (1 - ending) ** n, delta)
+
+
+def register(run: Run, memory: int) -> None:
+    """The shift register keeps the last entries exactly, and the length for ever."""
+    promised, measured, forgetful = [], [], []
+    for inputs in (1, 2):
+        net = mlp([inputs * memory + 1, 9, 2], "relu", random=run.generator).requires_grad_(False)
+        rnn = sequence_network(net, inputs, memory, fill=-1.0)
+        maps, between = affine_layers(net)
+        (W, b), last = maps
+        blind = W.clone()
+        blind[:, inputs * (memory - 1) : inputs * memory] = 0
+        short = sequence_network(chain([(blind, b), last], between), inputs, memory, fill=-1.0)
+        for i in range(memory + 4):
+            x = run.randn(5, i, inputs)
+            promised.append(net(windows(x, memory, -1.0)).flatten())
+            measured.append(rnn(x).flatten())
+            forgetful.append(short(x).flatten())
+    run.claim(
+        "X-94",
+        r"\text{the recurrent network gives } \Phi(x_i,\dots,x_{i-i_0+1},i) \text{ at every } i",
+        promised=torch.cat(promised),
+        relation="==",
+        measured=torch.cat(measured),
+        tolerance=1e-11,
+        control=Control("a register one entry shorter", torch.cat(forgetful)),
+    )
+
+
+def networks(run: Run, train: list[Tensor], memory: int, width: int) -> dict[str, ShallowRNN]:
+    """Sum and parity are written down, maximum and median fitted."""
+    add = torch.ones(1, memory + 1, dtype=torch.float64)
+    add[0, -1] = 0.0
+    zero = torch.zeros(1, dtype=torch.float64)
+    total = chain([(add, zero), (torch.ones(1, 1, dtype=torch.float64), zero)], [nn.ReLU()])
+    zigzag = relu_interpolant(
+        lambda n: (1 - torch.cos(math.pi * n)) / 2, memory, (0.0, float(memory)), lipschitz=2.0
+    ).network
+    assert isinstance(zigzag, nn.Sequential)
+    (slopes, bias), last = affine_layers(zigzag)[0]
+    ahead = torch.cat([slopes.new_zeros(len(slopes), memory), slopes], dim=1)
+    made = {
+        "sum": sequence_network(total, 1, memory),
+        "parity of the length": sequence_network(
+            chain([(ahead, bias), last], [nn.ReLU()]), 1, memory
+        ),
+    }
+    for name in ("maximum", "median"):
+        made[name] = fit_sequences(TARGETS[name], train, memory, width, random=run.generator)
+    return made
+
+
+def in_probability(
+    run: Run,
+    nets: dict[str, ShallowRNN],
+    test: list[Tensor],
+    distant: list[Tensor],
+    accuracy: float,
+    delta: float,
+) -> dict[str, Interval]:
+    """The share of failures on fresh sequences, for every target."""
+    shares, longer = {}, []
+    for name, target in TARGETS.items():
+        shares[name] = failure_probability(nets[name], target, test, accuracy)
+        longer.append(failure_probability(nets[name], target, distant, accuracy).low)
+    run.claim(
+        "X-94",
+        r"P(|f_1-f_2|>\epsilon)<\delta: \text{ upper end of the 99\% interval}",
+        promised=delta,
+        relation="<",
+        measured=[s.high for s in shares.values()],
+        control=Control(
+            "sequences from another distribution, five times as long (lower end)", longer
+        ),
+    )
+    return shares
+
+
+def exact_failures(
+    run: Run, net: ShallowRNN, test: list[Tensor], accuracy: float, ending: float, memory: int
+) -> None:
+    """The sum fails exactly on what does not fit the register."""
+    found = failure_probability(net, TARGETS["sum"], test, accuracy)
+    shorter = [s[:memory] for s in test]
+    none = failure_probability(net, TARGETS["sum"], shorter, accuracy)
+    run.claim(
+        "X-94",
+        r"\text{sum: } P(|f_1-f_2|>\epsilon)=P(\mathrm{length}>i_0)=(1-q)^{i_0}",
+        promised=(1 - ending) ** memory,
+        relation="~",
+        measured=found.estimate,
+        interval=found,
+        control=Control("sequences cut off at the register's length", none.estimate, interval=none),
+    )
+
+
+def tanh_counter(run: Run, memory: int, accuracy: float) -> ShallowRNN:
+    """The length, by the recipe with another activation: a system, simulated."""
+    system = DynamicalSystem(1, 1, 1, lambda h, x: h + 1 + 0 * x, lambda h: h)
+    made = simulate_system(
+        system, (-0.1, 0.1), (0.2, 1.0), memory, accuracy / 2, random=run.generator
+    )
+    start = made.encode(torch.zeros(1, dtype=torch.float64))
+    rnn = ShallowRNN(made.rnn.A, made.rnn.B, made.rnn.C, "tanh", initial=start)
+    return rnn.requires_grad_(False)
+
+
+def bounded(
+    run: Run,
+    counter: ShallowRNN,
+    test: list[Tensor],
+    accuracy: float,
+    delta: float,
+    longest: int,
+) -> LengthStress:
+    """A bounded activation cannot count, although it seldom errs."""
+    share = failure_probability(counter, length, test, accuracy)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    true_counter = rnn_with_bias(one, 0 * one, one, one[0], "relu").requires_grad_(False)
+    run.claim(
+        ["X-94", "X-95"],
+        r"\text{tanh network, } f=\text{length}:\ P(|f_1-f_2|>\epsilon)<\delta",
+        promised=delta,
+        relation="<",
+        measured=share.high,
+    )
+    top = float(torch.linalg.matrix_norm(counter.C, ord=2)) * math.sqrt(len(counter.A))
+    steps = sorted({1, 2, 3, 4, 6, 10, 20, 50, longest // 4, longest, math.ceil(2 * top)})
+    batches = [0.2 + 0.8 * run.rand(3, i, 1) for i in steps]
+    stress = length_stress_test(counter, length, batches)
+    outputs = [float(counter(b).abs().max()) for b in batches[1:]]
+    right = [float(true_counter(b).abs().max()) for b in batches[1:]]
+    run.claim(
+        "X-95",
+        r"\sigma=\tanh:\ |y|\le\|C\|\sqrt n\,\sup|\sigma| \text{ at every length}",
+        promised=top,
+        relation="<=",
+        measured=outputs,
+        control=Control(
+            "ReLU is not bounded: the network that counts rightly",
+            right,
+            promised=float(torch.linalg.matrix_norm(true_counter.C, ord=2))
+            * math.sqrt(len(true_counter.A)),
+        ),
+    )
+    exact = length_stress_test(true_counter, length, batches)
+    far = stress.floors > 0
+    run.claim(
+        "X-95",
+        r"f=\text{length}:\ |f-f_1|\ge i-\|C\|\sqrt n\,\sup|\sigma|\to\infty",
+        promised=stress.floors[far],
+        relation=">=",
+        measured=stress.errors[far],
+        control=Control("ReLU counts: no error at any length", exact.errors[far]),
+    )
+    return stress
+
+
+def unbounded(run: Run) -> dict[str, tuple[Tensor, Tensor]]:
+    """ReLUs grow like an exponential of the length; 2^(2^i) grows faster."""
+    lengths = list(range(10))
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    measured, allowed, behind = [], [], []
+    wanted = torch.tensor([2.0**i for i in lengths], dtype=torch.float64)  # its logarithm
+    for size in (1.0, 3.0, 10.0):
+        parts = size * run.randn(8, 8), run.randn(8, 1), run.randn(1, 8)
+        rnn = ShallowRNN(*parts, "relu", initial=run.randn(8)).requires_grad_(False)
+        x = 2 * run.rand(20, lengths[-1], 1) - 1
+        outputs = rnn.run(x).outputs.norm(dim=2).amax(0)
+        bounds = output_bounds(rnn, lengths[-1], 1.0)
+        found[f"weights of size {size:g}"] = outputs, bounds
+        measured.append(outputs)
+        allowed.append(bounds)
+        missing = (torch.exp2(wanted[-1]) - outputs[-1]).abs()
+        behind.append(float(torch.log2(missing)))
+    one = torch.ones(1, 1, dtype=torch.float64)
+    doubling = ShallowRNN(2 * one, 0 * one, one, "relu", initial=one[0]).requires_grad_(False)
+    followed = doubling(torch.zeros(1, lengths[-1], 1, dtype=torch.float64))
+    left = (torch.exp2(torch.tensor(float(lengths[-1]))) - followed).abs()
+    run.claim(
+        "X-95",
+        r"\text{ReLU: }|y_i|\le\|C\|r_i,\ r_{i+1}=\|A\|r_i+\|B\|R",
+        promised=torch.cat(allowed),
+        relation="<=",
+        measured=torch.cat(measured),
+        tolerance=1e-9,
+        control=Control(
+            "the bounds of the network with small weights for the one with large ones",
+            measured[-1],
+            promised=allowed[0],
+        ),
+    )
+    run.claim(
+        "X-95",
+        r"f=2^{2^i},\ i=9:\ \log_2|f-f_1|\ge 2^9-1",
+        promised=2.0**9 - 1,
+        relation=">=",
+        measured=behind,
+        control=Control(
+            "f = 2^i is followed exactly by one neuron", float(torch.log2(left)), promised=9 - 1
+        ),
+    )
+    return found
+
+
+def plot(
+    axes: Any,
+    nets: dict[str, ShallowRNN],
+    test: list[Tensor],
+    stress: LengthStress,
+    growth: dict[str, tuple[Tensor, Tensor]],
+) -> None:
+    left, middle, right = axes[0]
+    size = torch.tensor([len(s) for s in test])
+    shown = range(1, min(9, int(size.max())) + 1)
+    for (name, target), mark in zip(TARGETS.items(), "os^d", strict=True):
+        gap = (sequence_values(nets[name], test) - sequence_values(target, test))[:, 0].abs()
+        means = [float(gap[size == i].mean()) for i in shown]
+        left.plot(shown, means, mark + "-", markersize=4, linewidth=0.8, label=name)
+    left.axhline(0.1, color="0.4", linestyle=":", label="ε")
+    left.set(xlabel="length", ylabel="mean error", title="beyond the cutoff", ylim=(-0.1, 2))
+    left.legend()
+    middle.loglog(stress.lengths, stress.errors, "o", color=COLOURS[1], label="error of counting")
+    far = stress.floors > 0
+    middle.loglog(stress.lengths[far], stress.floors[far], "k_-", label="provable")
+    middle.set(xlabel="length", title="tanh cannot count")
+    middle.legend()
+    for colour, (name, (outputs, bounds)) in zip(COLOURS, growth.items(), strict=False):
+        lengths = range(len(outputs))
+        right.semilogy(lengths, bounds, color=colour, linewidth=0.9)
+        right.semilogy(lengths, outputs, "o", markersize=4, color=colour, label=name)
+    right.semilogy(range(8), [2.0 ** (2**i) for i in range(8)], "k--", label="$2^{2^i}$")
+    right.set(xlabel="length", title="ReLUs grow exponentially")
+    right.legend()

@@ -1,0 +1,436 @@
+"""Recurrent networks that follow a given dynamical system, for a time or for ever."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.integrate import solve_ivp
+from torch import Tensor
+
+from torchtheory.approximation.certificates import Box, box_grid
+from torchtheory.approximation.recurrent_systems import DynamicalSystem, ShallowRNN
+from torchtheory.approximation.system_simulation import (
+    Simulation,
+    SystemDistance,
+    error_growth,
+    euler_system,
+    memory_bound,
+    memory_profile,
+    recurrent_fit,
+    simulate_system,
+    system_distance,
+)
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+
+def pendulum(h: Tensor, x: Tensor) -> Tensor:
+    """The vector field of a damped pendulum with a torque."""
+    angle, speed = h.unbind(-1)
+    return torch.stack([speed, -torch.sin(angle) - 0.5 * speed + x[..., 0]], dim=-1)
+
+
+def rotation(h: Tensor, x: Tensor) -> Tensor:
+    """A shrinking rotation that is pushed."""
+    turn = torch.tensor([[0.8, -0.4], [0.4, 0.8]], dtype=torch.float64)
+    return h @ turn.T + x * torch.tensor([1.0, 0.0], dtype=torch.float64)
+
+
+LOGISTIC = DynamicalSystem(1, 1, 1, lambda h, x: x * h * (1 - h), lambda h: h)
+PENDULUM = DynamicalSystem(
+    2, 1, 1, lambda h, x: h + 0.1 * pendulum(h, x), lambda h: torch.sin(h[..., :1])
+)
+LINEAR = DynamicalSystem(2, 1, 1, rotation, lambda h: h.sum(-1, keepdim=True))
+SQUARE: Box = ((-1.0, 1.0), (-1.0, 1.0))
+
+#: name, system, initial states, inputs, steps
+CASES: tuple[tuple[str, DynamicalSystem, Box, Box, int], ...] = (
+    ("pendulum", PENDULUM, SQUARE, ((-0.5, 0.5),), 15),
+    ("logistic map", LOGISTIC, ((0.1, 0.9),), ((3.5, 3.9),), 10),
+    ("rotation", LINEAR, SQUARE, ((-1.0, 1.0),), 15),
+)
+
+Step = Callable[[Tensor, Tensor], Tensor]
+Fits = dict[str, list[tuple[Simulation, SystemDistance]]]
+
+
+@lab(
+    "recurrent-simulation",
+    room="approximation",
+    covers=["X-90", "X-91", "X-92"],
+    title="A recurrent network follows any smooth system, as far as errors let it",
+    full={"widths": [16, 32, 64, 128, 256], "samples": 2000, "forever": 5000},
+)
+def recurrent_simulation(
+    run: Run, widths: list[int] | None = None, samples: int = 200, forever: int = 400
+) -> None:
+    """A pendulum, the chaotic logistic map and a pushed rotation become recurrent networks.
+
+    A shallow network is fitted to one step and closed to a loop. Trajectories that also climb
+    towards the worst one stay within what the error of one step and the Lipschitz constant
+    promise for every time, over a range of widths. A system that forgets can be followed for
+    ever; a chaotic one only as long as the exponential growth allows. Euler's steps carry this
+    over to continuous time. Look at the promises (lines) and measurements (marks) in time.
+    """
+    at_least(samples, 10, "samples")
+    closeness(run, samples)
+    fits = simulations(run, widths or [16, 32, 64], samples)
+    asked(run, samples)
+    profiles = fading(run)
+    for_ever(run, forever)
+    continuous_time(run)
+    run.figure(
+        "errors",
+        lambda axes: plot(axes, fits, profiles),
+        grid=(1, 3),
+        size=(13.5, 3.6),
+        caption="Left and middle: promised (lines) and measured (marks) errors of the states, for "
+        "three widths. Right: what the last output still owes to earlier inputs; the network "
+        "with ‖A‖ < 1 forgets at least at the promised rate.",
+    )
+
+
+def distance(
+    run: Run,
+    case: tuple[str, DynamicalSystem, Box, Box, int],
+    made: Simulation,
+    samples: int,
+    ascent: int = 3,
+) -> SystemDistance:
+    _, system, initial, inputs, time = case
+    return system_distance(
+        system,
+        made.rnn.system,
+        made.decode,
+        made.encode,
+        initial,
+        inputs,
+        time,
+        samples=samples,
+        ascent=ascent,
+        random=run.generator,
+    )
+
+
+def closeness(run: Run, samples: int) -> None:
+    """A system has no distance from itself, and a disturbed one no more than the recursion."""
+    same: list[float] = []
+    shifted: list[float] = []
+    promised, measured, careless = [], [], []
+    size = 0.01
+    # of f in the state: 1 + 0.1 · 1.28 at most; x (1 - 2h) for h in [-0.1, 1.1]; that of a rotation
+    steepest = {"pendulum": 1.128, "logistic map": 3.9 * 1.2, "rotation": math.sqrt(0.8)}
+    for name, system, initial, inputs, time in CASES:
+        lipschitz = steepest[name]
+        identity = (lambda h: h, lambda h: h)
+
+        def kicked(h: Tensor, x: Tensor, step: Step = system.step) -> Tensor:
+            made: Tensor = step(h, x) + size * torch.cos(3 * h) / h.shape[-1] ** 0.5
+            return made
+
+        other = DynamicalSystem(system.states, system.inputs, system.outputs, kicked, system.read)
+        for partner, into in ((system, same), (other, shifted)):
+            found = system_distance(
+                system,
+                partner,
+                *identity,
+                initial,
+                inputs,
+                time,
+                samples=samples,
+                random=run.generator,
+            )
+            into.append(found.accuracy)
+        promised.append(error_growth(lipschitz, size, time))
+        careless.append(error_growth(min(1.0, lipschitz), size, time))
+        measured.append(found.states)
+    run.claim(
+        "X-90",
+        r"\Sigma \text{ approximates itself with accuracy } 0",
+        promised=0.0,
+        relation="==",
+        measured=same,
+        control=Control("a step disturbed by up to 0.01", shifted),
+    )
+    run.claim(
+        "X-90",
+        r"\|f-\tilde f\|\le\delta:\ e_{t+1}\le\mathrm{Lip}_h(f)\,e_t+\delta",
+        promised=torch.cat(promised),
+        relation="<=",
+        measured=torch.cat(measured),
+        tolerance=1e-12,
+        control=Control(
+            "Lipschitz constants taken to be at most 1", torch.cat(measured), torch.cat(careless)
+        ),
+    )
+    push = DynamicalSystem(1, 1, 1, lambda h, x: 2 * h, lambda h: h)
+    more = DynamicalSystem(1, 1, 1, lambda h, x: 2 * h + size, lambda h: h)
+    tight = system_distance(push, more, lambda h: h, lambda h: h, (0.0, 1.0), (0.0, 1.0), 8)
+    run.claim(
+        "X-90",
+        r"f(h)=2h,\ \tilde f=f+\delta:\ e_t=\delta(2^t-1)",
+        promised=error_growth(2.0, size, 8),
+        relation="==",
+        measured=tight.states,
+        tolerance=1e-12,
+    )
+
+
+def simulations(run: Run, widths: list[int], samples: int) -> Fits:
+    """The construction over a range of widths."""
+    fits: Fits = {}
+    states, outputs, state_bounds, output_bounds, first = [], [], [], [], []
+    lost, rows = [], []
+    for case in CASES:
+        name, system, initial, inputs, time = case
+        fits[name] = []
+        for width in widths:
+            made = recurrent_fit(system, initial, inputs, time, width, random=run.generator)
+            found = distance(run, case, made, samples)
+            fits[name].append((made, found))
+            states.append(found.states)
+            outputs.append(found.outputs[1:])
+            first.append(found.outputs[:1].expand(time))
+            state_bounds.append(made.state_bounds(time))
+            output_bounds.append(made.output_bounds(time))
+            start = made.rnn.initial
+
+            def unaware(h: Tensor, start: Tensor = start) -> Tensor:
+                return start.expand(*h.shape[:-1], len(start))
+
+            blind = system_distance(
+                system, made.rnn.system, made.decode, unaware, initial, inputs, time,
+                samples=samples, random=run.generator,
+            )  # fmt: skip
+            lost.append(blind.states)
+            rows.append(
+                (name, width, made.lipschitz, made.defect, made.accuracy(time), found.accuracy)
+            )
+    run.claim(
+        ["X-90", "X-91"],
+        r"\|h_t-\alpha(\tilde h_t)\|\le\delta\sum_{k<t}L^k,\ t=0,\dots,T",
+        promised=torch.cat(state_bounds),
+        relation="<=",
+        measured=torch.cat(states),
+        tolerance=1e-10,
+        control=Control("β ignores the initial state, so that α(β(h)) is not h", torch.cat(lost)),
+    )
+    run.claim(
+        ["X-90", "X-91"],
+        r"\|y_t-\tilde y_t\|\le\delta_g+L_{g\circ f}\,e_{t-1},\ t=1,\dots,T",
+        promised=torch.cat(output_bounds),
+        relation="<=",
+        measured=torch.cat(outputs),
+        tolerance=1e-10,
+        control=Control("outputs at t = 0, which no step has made", torch.cat(first)),
+    )
+    run.table(
+        "simulations",
+        ["system", "units", "L", "error of a step", "promised in time T", "measured"],
+        rows,
+        caption="Recurrent networks with random units and a fitted readout",
+    )
+    return fits
+
+
+def asked(run: Run, samples: int) -> None:
+    """Theorem 3.31 read forwards: an accuracy is asked for, and a network comes back."""
+    promised, measured, rows = [], [], []
+    requests = ((0, 0.05, "tanh"), (1, 0.05, "logistic"), (2, 0.01, "softplus"))
+    for index, accuracy, sigma in requests:
+        case = CASES[index]
+        name, system, initial, inputs, time = case
+        made = simulate_system(
+            system, initial, inputs, time, accuracy, nonlinearity=sigma, random=run.generator
+        )
+        found = distance(run, case, made, samples)
+        promised.append(accuracy)
+        measured.append(found.accuracy)
+        rows.append((name, sigma, accuracy, len(made.rnn.A), made.accuracy(time), found.accuracy))
+    name, system, initial, inputs, time = CASES[1]
+    straight = recurrent_fit(
+        system, initial, inputs, time, 64, nonlinearity="linear", random=run.generator
+    )
+    run.claim(
+        "X-91",
+        r"\text{within the } \epsilon \text{ that was asked for, in time } T",
+        promised=promised,
+        relation="<=",
+        measured=measured,
+        control=Control(
+            "σ(z) = z, for which the universal approximation theorem fails",
+            distance(run, CASES[1], straight, samples).accuracy,
+            promised=promised[1],
+        ),
+    )
+    run.table(
+        "asked",
+        ["system", "activation", "ε asked", "neurons", "promised", "measured"],
+        rows,
+        caption="The smallest of 8, 16, 32, … units (and the constant one) whose promise suffices",
+    )
+
+
+def fading(run: Run, states: int = 6, lags: int = 30) -> dict[str, tuple[Tensor, Tensor]]:
+    """A contraction forgets at its rate; a network that is none need not."""
+    turn = torch.linalg.qr(run.randn(states, states))[0]
+    B, C = run.randn(states, 1), run.randn(1, states)
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for norm in (0.6, 0.8, 1.25):
+        rnn = ShallowRNN(norm * turn, B, C, "tanh")
+        x = 0.05 * run.randn(20, lags, 1)
+        # only what happens near 0, where tanh has its full slope, shows the rate
+        profile = memory_profile(rnn.system, 0.05 * run.randn(20, states), x)
+        found[f"‖A‖ = {norm}"] = profile, memory_bound(rnn, lags)
+    contracting = list(found.values())[:2]
+    run.claim(
+        "X-92",
+        r"\lambda\|A\|=q<1:\ \|\partial y_t/\partial x_{t-k}\|\le\|C\|\lambda\|B\|\,q^{k-1}",
+        promised=torch.cat([bound for _, bound in contracting]),
+        relation="<=",
+        measured=torch.cat([profile for profile, _ in contracting]),
+        tolerance=1e-12,
+        control=Control(
+            "‖A‖ = 1.25 is no contraction, and q = 0.8 is promised",
+            found["‖A‖ = 1.25"][0],
+            found["‖A‖ = 0.8"][1],
+        ),
+    )
+    return found
+
+
+def for_ever(run: Run, steps: int) -> None:
+    """A contraction is followed for ever, although the network was made for a short time."""
+    leaky = DynamicalSystem(
+        2, 1, 1, lambda h, x: 0.8 * torch.tanh(rotation(h, x)), lambda h: h[..., :1]
+    )
+    box: Box = ((-0.8, 0.8), (-0.8, 0.8))  # no state leaves it, whatever the inputs
+    inputs: Box = ((-1.0, 1.0),)
+    made = recurrent_fit(leaky, box, inputs, 5, 96, random=run.generator)
+    case = ("leaky", leaky, box, inputs, steps)
+    found = distance(run, case, made, 40, ascent=0)
+    _, system, initial, fed, time = CASES[1]
+    chaotic = recurrent_fit(system, initial, fed, time, 64, random=run.generator)
+    wild = distance(run, ("logistic map", system, initial, fed, 60), chaotic, 40, ascent=0)
+    run.claim(
+        "X-92",
+        r"L<1:\ \sup_{t\le " + str(steps) + r"}\|h_t-\alpha(\tilde h_t)\|\le\delta/(1-L)",
+        promised=made.defect / (1 - made.lipschitz),
+        relation="<=",
+        measured=float(found.states.max()),
+        tolerance=1e-10,
+        control=Control(
+            "the logistic map, L > 1, after 60 steps (and |1 - L|)",
+            float(wild.states.max()),
+            promised=chaotic.defect / abs(1 - chaotic.lipschitz),
+        ),
+    )
+    run.note(
+        f"made for 5 steps and followed for {steps}: the leaky system's states err by "
+        f"{float(found.states.max()):.1e}, and δ/(1-L) is "
+        f"{made.defect / (1 - made.lipschitz):.1e}"
+    )
+
+
+def continuous_time(run: Run, horizon: float = 1.0) -> None:
+    """Euler's steps of the pendulum, and a recurrent network for each step size."""
+    taus = [0.2, 0.1, 0.05]
+    torque = 0.5 * (2 * run.rand(round(horizon / taus[0])) - 1)
+    start = torch.tensor([0.8, -0.3], dtype=torch.float64)
+    exact = solved(start, torque, taus[0])
+    box: Box = ((-1.0, 1.0), (-1.0, 1.0))
+    slope = 1.0 + 0.5  # of the field: its derivative is a rotation's size and the damping
+    speed = float(pendulum(box_grid(box, 21), torch.tensor([[0.5]])).norm(dim=1).max())
+    measured, promised, rows, made = [], [], [], []
+    for tau in taus:
+        repeat = round(taus[0] / tau)
+        fed = torque.repeat_interleave(repeat)[:, None]
+        system = euler_system(pendulum, 2, 1, tau)
+        made.append(recurrent_fit(system, box, ((-0.5, 0.5),), len(fed), 96, random=run.generator))
+        measured.append(astray(made[-1], start, fed, exact))
+        # between two jumps of the torque the second derivative of the solution is Dv v
+        euler = tau * slope * speed / (2 * slope) * math.expm1(slope * horizon)
+        promised.append(euler + float(made[-1].state_bounds(len(fed))[-1]))
+        rows.append((tau, len(fed), made[-1].defect, promised[-1], measured[-1]))
+    run.claim(
+        "X-92",
+        r"\text{continuous time: }\|h(t)-\alpha(\tilde h_{t/\tau})\|\le"
+        r"\tfrac{\tau M}{2L}(e^{Lt}-1)+\delta\sum_k(1+\tau L)^k",
+        promised=promised,
+        relation="<=",
+        measured=measured,
+        control=Control(
+            f"the network for steps of {taus[0]} takes as many steps as the one for {taus[-1]}",
+            astray(made[0], start, fed, exact),
+            promised=promised[-1],
+        ),
+    )
+    pace = fit_slope(taus, measured, 0.9)
+    run.claim(
+        "X-92",
+        r"\text{the error to the continuous pendulum falls like } \tau",
+        promised=1.0,
+        relation="slope",
+        measured=pace.estimate,
+        interval=pace,
+        tolerance=0.1,
+    )
+    run.table(
+        "continuous-time",
+        ["τ", "steps", "error of a step", "promised", "measured"],
+        rows,
+        caption="A pendulum in continuous time, followed by recurrent networks of 97 neurons",
+    )
+
+
+def astray(made: Simulation, start: Tensor, fed: Tensor, exact: Tensor) -> float:
+    """How far the decoded states are from the solution when the torque jumps."""
+    with torch.no_grad():
+        followed = made.decode(made.rnn.run(fed, made.encode(start)).states)
+    every = len(fed) // (len(exact) - 1)
+    return float((followed[::every] - exact).norm(dim=1).max())
+
+
+def solved(start: Tensor, torque: Tensor, hold: float) -> Tensor:
+    """The pendulum itself at the times when the torque jumps, ``[jumps + 1, 2]``."""
+    h, path = start.numpy(), [start.numpy()]
+    for value in torque.tolist():
+
+        def field(_: float, v: Any, push: float = value) -> Any:
+            return np.array([v[1], -np.sin(v[0]) - 0.5 * v[1] + push])
+
+        h = solve_ivp(field, (0, hold), h, rtol=1e-10, atol=1e-12).y[:, -1]
+        path.append(h)
+    return torch.from_numpy(np.array(path))
+
+
+def plot(axes: Any, fits: Fits, profiles: dict[str, tuple[Tensor, Tensor]]) -> None:
+    *pair, right = axes[0]
+    for panel, name in zip(pair, ("pendulum", "logistic map"), strict=True):
+        for colour, (made, found) in zip(COLOURS, fits[name][:5], strict=False):
+            time = range(1, len(found.states))
+            panel.semilogy(time, made.state_bounds(len(time))[1:], color=colour, linewidth=0.9)
+            label = f"{len(made.rnn.A) - 1} units"
+            panel.semilogy(time, found.states[1:], "o", markersize=3, color=colour, label=label)
+        panel.set(xlabel="t", ylabel=r"$\|h_t-\alpha(\tilde h_t)\|$", title=name)
+        panel.legend(loc="best", ncols=3, columnspacing=0.8, handletextpad=0.2)
+        low, high = panel.get_ylim()
+        panel.set_ylim(low, high * 30)
+    for colour, (name, (profile, bound)) in zip(COLOURS, profiles.items(), strict=False):
+        lags = range(1, len(profile) + 1)
+        right.semilogy(lags, bound, color=colour, linewidth=0.9)
+        right.semilogy(lags, profile, "o", markersize=3, color=colour, label=name)
+    right.set(
+        xlabel="steps ago, k",
+        ylabel=r"$\|\partial y_t/\partial x_{t-k}\|$",
+        title="fading memory",
+    )
+    right.legend()

@@ -1,0 +1,301 @@
+"""Approximation, estimation and training: three links of one chain, and the sup norm's share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.certificates import measured_error
+from torchtheory.approximation.cybenko import sigmoid_staircase
+from torchtheory.approximation.risk_gaps import (
+    LossName,
+    RiskChain,
+    linear_class_chain,
+    loss_lipschitz,
+)
+from torchtheory.approximation.uniform_fit import best_uniform_fit
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+from torchtheory.nets.regression import least_squares
+
+X = torch.linspace(0, 1, 257, dtype=torch.float64)
+NOISE = 0.3
+WIDTHS = (2, 4, 8, 16)
+STEPS = 30
+
+
+def target(x: Tensor) -> Tensor:
+    return torch.sin(2 * math.pi * x) + x**2
+
+
+def relu_features(width: int) -> Tensor:
+    """A constant and ReLUs with kinks at multiples of 1/width: the classes nest as it doubles."""
+    kinks = torch.arange(width, dtype=torch.float64) / width
+    return torch.cat([torch.ones(len(X), 1).double(), torch.relu(X.unsqueeze(1) - kinks)], 1)
+
+
+@lab(
+    "risk-decomposition",
+    room="approximation",
+    covers=["A-33", "X-01", "X-02"],
+    title="Excess risk = approximation + estimation + training; the sup norm bounds its first part",
+    full={"trials": 400, "sizes": (50, 200, 800, 3200)},
+)
+def risk_decomposition(run: Run, trials: int = 30, sizes: tuple[int, ...] = (50, 200, 800)) -> None:
+    """ReLU networks with fixed kinks are fitted to noisy values of a wave, exactly and by descent.
+
+    The class is linear, so its best function and the empirical minimiser are projections and the
+    parts of the excess risk are exact. They add up to no less than the total; more samples shrink
+    the second, more units the first, which is a squared L² distance and at most the squared sup
+    distance. Risk gaps of random functions stay below Lipschitz constant times sup distance. Look
+    at the chain in the figure.
+    """
+    at_least(trials, 10, "trials")
+    if len(sizes) < 2 or min(sizes) < 20:
+        raise InvalidInput(f"take two sample sizes of 20 or more, not {sizes}")
+    sizes = tuple(sorted(sizes))
+    chains = {(n, m): [one_chain(run, n, m) for _ in range(trials)] for n in WIDTHS for m in sizes}
+    every = [c for row in chains.values() for c in row]
+    run.claim(
+        "X-01",
+        r"|R(\hat f)-R(\hat f^*_{H,S})|\le\text{optimisation gap}+\text{estimation}"
+        r"+\text{approximation}",
+        promised=[c.bound for c in every],
+        relation="<=",
+        measured=[c.total for c in every],
+        tolerance=1e-12,
+        control=Control(
+            "without the optimisation gap",
+            [c.total for c in every],
+            promised=[c.estimation + c.approximation for c in every],
+        ),
+    )
+    sample_size(run, chains, sizes)
+    distances(run)
+    lipschitz(run)
+    run.table(
+        "parts",
+        ["units", "sample", "approximation", "estimation", "optimisation gap", "total"],
+        [
+            (n, m, *[sum(getattr(c, part) for c in row) / len(row) for part in PARTS], mean(row))
+            for (n, m), row in chains.items()
+        ],
+        caption=f"Parts of the excess risk, means over {trials} samples; the source calls the "
+        "optimisation gap the training error",
+    )
+    run.figure(
+        "chain",
+        lambda axes: plot(axes, chains, sizes),
+        grid=(1, 2),
+        size=(11.0, 4.2),
+        caption="Left: the chain from the best function to the trained one, with the mean lengths "
+        "for 4 units and the smallest sample. Right: the parts by width.",
+    )
+
+
+PARTS = ("approximation", "estimation", "optimisation_gap")
+
+
+def mean(row: list[RiskChain]) -> float:
+    return sum(c.total for c in row) / len(row)
+
+
+def one_chain(run: Run, width: int, size: int) -> RiskChain:
+    where = torch.randint(len(X), (size,), generator=run.generator)
+    labels = target(X)[where] + NOISE * run.randn(size)
+    return linear_class_chain(relu_features(width), target(X), NOISE, where, labels, STEPS)
+
+
+def sample_size(
+    run: Run, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple[int, ...]
+) -> None:
+    """Beforehand: the 99 % intervals of the mean estimation error do not meet."""
+    falls, again = [], []
+    for n in WIDTHS:
+        spans = [mean_interval([c.estimation for c in chains[n, m]]) for m in sizes]
+        falls += [b.high - a.low for a, b in pairwise(spans)]
+        again += [a.high - a.low for a in spans]
+    run.claim(
+        "X-01",
+        r"m\to\infty: \text{ the estimation error falls (99 \% intervals apart)}",
+        promised=0,
+        relation="<",
+        measured=falls,
+        control=Control("the same size twice", again),
+    )
+    best = [chains[n, sizes[0]][0].approximation for n in WIDTHS]
+    line = [
+        float(least_squares(relu_features(n), 2 * X + 1).residual.square().mean()) for n in WIDTHS
+    ]
+    run.claim(
+        "X-01",
+        r"\text{more units: the approximation error is at most a quarter for twice the width}",
+        promised=[b / 4 for b in best[:-1]],
+        relation="<=",
+        measured=best[1:],
+        control=Control(
+            "classes that do not grow: constants and one ReLU",
+            [float(least_squares(relu_features(1), target(X)).residual.square().mean())] * 3,
+        ),
+    )
+    run.claim(
+        "X-01",
+        r"\hat f\in H: \text{ no approximation error}",
+        promised=0,
+        relation="==",
+        measured=line,
+        tolerance=1e-24,
+        control=Control("the wave", best),
+    )
+
+
+def distances(run: Run) -> None:
+    """The excess risk on noisy labels against squared distances of functions."""
+    excess, squared, absolute, sup = [], [], [], []
+    y = torch.stack([target(X) - NOISE, target(X) + NOISE])
+    for n in WIDTHS:
+        features = relu_features(n)
+        best = features @ least_squares(features, target(X)).weight
+        risk = [float((f - y).square().mean()) for f in (best, target(X))]
+        excess.append(risk[0] - risk[1])
+        squared.append(float((best - target(X)).square().mean()))
+        loss = [float((f - y).abs().mean()) for f in (best, target(X))]
+        absolute.append(loss[0] - loss[1])
+        sup.append(best_uniform_fit(features, target(X)).error ** 2)
+    run.claim(
+        "A-33",
+        r"\varepsilon^{approx}=R(f_H)-R(f^*)=\min_{f\in H}\|f-f^*\|_{L^2}^2",
+        promised=squared,
+        relation="==",
+        measured=excess,
+        tolerance=1e-12,
+        reason="risks from labels f* ± 0.3; the distance without them",
+        control=Control("the absolute loss", absolute),
+    )
+    run.claim(
+        "A-33",
+        r"\min_{f\in H}\|f-f^*\|_{L^2}^2\le\min_{f\in H}\|f-f^*\|_\infty^2",
+        promised=sup,
+        relation="<=",
+        measured=squared,
+        control=Control("the sup distance of a class of eight times the width", squared[0],
+                        promised=sup[3]),
+    )  # fmt: skip
+
+
+LOSSES: dict[LossName, Callable[[Tensor, Tensor], Tensor]] = {
+    "absolute": lambda z, y: (z - y).abs(),
+    "logistic": lambda z, y: torch.nn.functional.softplus(-y * z),
+    "hinge": lambda z, y: torch.relu(1 - y * z),
+    "squared": lambda z, y: (z - y).square(),
+}
+
+
+def lipschitz(run: Run) -> None:
+    """Random pairs of functions, random laws on 40 points."""
+    gaps, bounds, wide = [], [], []
+    for _ in range(40):
+        x, mass = run.rand(40), run.rand(40)
+        mass = mass / mass.sum()
+        a, b, c, d = run.randn(4).tolist()
+        f, g = torch.sin(9 * a * x + b), torch.sin(9 * c * x + d)
+        y = run.signs(40)
+        apart = float((f - g).abs().max())
+        for name, loss in LOSSES.items():
+            gaps.append(abs(float(mass @ (loss(f, y) - loss(g, y)))))
+            bounds.append(loss_lipschitz(name, 1.0) * apart)
+        # ten times as large: no longer in [-1, 1]
+        far = [float(mass @ ((10 * h + 10 - y).square())) for h in (f, g)]
+        wide.append((abs(far[0] - far[1]), loss_lipschitz("squared", 1.0) * 10 * apart))
+    run.claim(
+        "X-02",
+        r"|R(f)-R(g)|\le\mathrm{Lip}(L)\,\|f-g\|_\infty",
+        promised=bounds,
+        relation="<=",
+        measured=gaps,
+        reason="absolute, logistic, hinge: 1; squared on [-1, 1]: 4",
+        control=Control(
+            "the squared loss outside [-1, 1]",
+            [w for w, _ in wide],
+            promised=[p for _, p in wide],
+        ),
+    )
+    promised, found = [], []
+    for cells in (4, 16, 64):
+        made = sigmoid_staircase(target, cells, lipschitz=2 * math.pi + 2)
+        y = torch.where(run.rand(len(X)) < torch.sigmoid(target(X)), 1.0, -1.0)
+        loss = LOSSES["logistic"]
+        found.append(abs(float((loss(made(X), y) - loss(target(X), y)).mean())))
+        promised.append(loss_lipschitz("logistic") * measured_error(target, made).value)
+    run.claim(
+        "X-02",
+        r"\text{Cybenko's sum: gap of the logistic risk}\le1\cdot\text{its sup error}",
+        promised=promised,
+        relation="<=",
+        measured=found,
+    )
+
+
+def plot(axes: Any, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple[int, ...]) -> None:
+    from matplotlib.patches import Ellipse
+
+    left, right = axes[0]
+    row = chains[4, sizes[0]]
+    means = {part: sum(getattr(c, part) for c in row) / len(row) for part in PARTS}
+    left.add_patch(Ellipse((4.6, 1.6), 9.0, 4.2, facecolor=COLOURS[0], alpha=0.08))
+    left.add_patch(Ellipse((3.3, 1.1), 5.2, 2.4, facecolor=COLOURS[0], alpha=0.15))
+    left.text(7.4, 0.5, "all functions", fontsize=9, color="0.3")
+    left.text(2.2, 0.15, "class H", fontsize=9, color="0.3")
+    places = [(7.6, 2.4), (5.0, 1.5), (3.2, 1.8), (1.5, 1.2)]
+    names = [r"$\hat f$", r"$\hat f_H$", r"$\hat f_{H,S}$", r"$\hat f^*_{H,S}$"]
+    words = ["approximation", "estimation", "optimisation"]
+    for (x, y), name in zip(places, names, strict=True):
+        left.plot(x, y, "o", color="black", markersize=5)
+        left.annotate(name, (x, y), xytext=(0, -14), textcoords="offset points", ha="center")
+    for i, (word, part) in enumerate(zip(words, PARTS, strict=True)):
+        left.annotate(
+            "", places[i + 1], places[i], arrowprops={"arrowstyle": "->", "color": COLOURS[i]}
+        )
+        middle = [(a + b) / 2 for a, b in zip(places[i], places[i + 1], strict=True)]
+        left.annotate(
+            f"{word}\n{means[part]:.2g}",
+            middle,
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=COLOURS[i],
+        )
+    left.set(xlim=(0, 9.2), ylim=(-0.6, 3.8))
+    left.set_axis_off()
+    widths = range(len(WIDTHS))
+    for k, m in enumerate((sizes[0], sizes[-1])):
+        bottom = torch.zeros(len(WIDTHS))
+        for i, part in enumerate(PARTS):
+            height = torch.tensor(
+                [sum(getattr(c, part) for c in chains[n, m]) / len(chains[n, m]) for n in WIDTHS]
+            )
+            right.bar(
+                [w + 0.4 * k - 0.2 for w in widths],
+                height,
+                0.36,
+                bottom=bottom,
+                color=COLOURS[i],
+                alpha=1.0 if k else 0.6,
+                label=f"{words[i]}, sample {m}",
+            )
+            bottom = bottom + height
+    right.margins(y=0.1)
+    right.set_xticks(list(widths), [str(n) for n in WIDTHS])
+    right.set(xlabel="hidden units", ylabel="excess risk", title="three parts of the excess risk")
+    right.legend(fontsize=7)

@@ -1,0 +1,273 @@
+"""One hidden layer of a smooth unit: as good as polynomials, with weights to match."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.certificates import Function, box_grid
+from torchtheory.approximation.divided_differences import activation_derivative, good_bias
+from torchtheory.approximation.shallow_polynomials import (
+    ShallowPolynomial,
+    SpanDistance,
+    exponential_span,
+    kolmogorov_width,
+    shallow_polynomial,
+)
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+BOTH = ["A-31", "X-18"]
+
+
+@lab(
+    "shallow-smooth-rates",
+    room="approximation",
+    covers=["A-31", "X-17", "X-18"],
+    title="N units of a smooth activation err by N^(-k/d) for k derivatives",
+    errata=["shallow-rate-exponent"],
+    full={"largest_degree": 128, "panels": 64},
+)
+def shallow_smooth_rates(run: Run, largest_degree: int = 64, panels: int = 32) -> None:
+    """Polynomials in one to three variables by differences of an activation, and what they reach.
+
+    A polynomial of degree m in each variable takes (m + 1)^d units, and its error falls with the
+    step as promised until rounding takes over. With units e^(j·x), whose weights do not depend on
+    the function, the least L₂ error is measured for functions with exactly k derivatives, and for
+    analytic ones. Its exponent is at most -k/d. Look at the size of the output weights that this
+    takes.
+    """
+    at_least(largest_degree, 32, "largest_degree")
+    polynomials(run)
+    found = rates(run, largest_degree, panels)
+    analytic = fast(run, panels)
+    widths(run)
+    run.figure(
+        "rates",
+        lambda axes: plot(axes, found, analytic),
+        grid=(1, 3),
+        caption="Least L₂ error of units e^(j·x) for functions of finite smoothness (left; lines: "
+        "N^(-k/d)) and for an analytic one (middle), where the Taylor polynomial at 1/2 diverges. "
+        "Right: the output weights that the fits need.",
+    )
+
+
+def steps_error(made: ShallowPolynomial, c: Tensor, points: Tensor) -> float:
+    exact = torch.zeros(len(points), dtype=torch.float64)
+    for alpha in c.nonzero().tolist():
+        exact += float(c[tuple(alpha)]) * (points ** torch.tensor(alpha)).prod(1)
+    return float((made.approximant.network(points)[:, 0] - exact).abs().max())
+
+
+def polynomials(run: Run) -> None:
+    biases = {name: good_bias(name, 6)[0] for name in ("exp", "logistic", "tanh", "softplus")}
+    promised, measured, beyond, beyond_promise, units, counts = [], [], [], [], [], []
+    rows = []
+    for name, bias in biases.items():
+        for d, m in ((1, 3), (2, 2), (3, 1)):
+            c = run.randn(*[m + 1] * d)
+            inside = torch.cat([run.rand(200, d), box_grid(((0.0, 1.0),) * d, 3)])
+            for step in (0.05, 0.01, 0.002):
+                made = shallow_polynomial(c, name, bias, step)
+                measured.append(steps_error(made, c, inside))
+                promised.append(made.approximant.bound)
+                size = made.approximant.size
+                rows.append((name, d, m, step, size.units, made.truncation,
+                             made.rounding, measured[-1], size.largest))  # fmt: skip
+                beyond.append(steps_error(made, c, 6 * inside))
+                beyond_promise.append(made.approximant.bound)
+            units.append(rows[-1][4])
+            counts.append((m + 1) ** d)
+    run.claim(
+        "X-17",
+        r"\sup_{[0,1]^d}|p-\text{network}|\le\tfrac h2\sum_\alpha|c_\alpha||\alpha|"
+        r"\tfrac{\max|\sigma^{(|\alpha|+1)}|}{|\sigma^{(|\alpha|)}(b)|}+\text{rounding}",
+        promised=promised,
+        relation="<=",
+        measured=measured,
+        control=Control("on [0, 6]^d, beyond the cube", beyond, promised=beyond_promise),
+    )
+    run.claim(
+        "X-17",
+        r"\text{degree } m \text{ in each of } d \text{ variables: } (m+1)^d \text{ units}",
+        promised=counts,
+        relation="==",
+        measured=units,
+    )
+    c = torch.zeros(3, 3, dtype=torch.float64)
+    c[2, 1], c[0, 2] = 1.0, -2.0
+    coarse = [0.1, 0.05, 0.025, 0.0125, 0.00625]
+    grid = box_grid(((0.0, 1.0), (0.0, 1.0)), 11)
+    errors = [steps_error(shallow_polynomial(c, "exp", 0.0, h), c, grid) for h in coarse]
+    fine = [1e-5 * h for h in coarse]
+    rounded = [steps_error(shallow_polynomial(c, "exp", 0.0, h), c, grid) for h in fine]
+    slope, broken = fit_slope(coarse, errors), fit_slope(fine, rounded)
+    run.claim(
+        "X-17",
+        r"\text{error}\sim h \text{ for } x^2y-2y^2: \text{ exponent}",
+        promised=1,
+        relation="slope",
+        measured=slope.estimate,
+        interval=slope,
+        tolerance=0.1,
+        control=Control("steps of 10⁻⁶, where rounding decides", broken.estimate, interval=broken),
+    )
+    one, zero = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    run.claim(
+        "X-17",
+        r"\sigma^{(k)}(1)\ne0,\ k\le6 \text{ for the logistic function: } \min_k|\sigma^{(k)}(1)|",
+        promised=0,
+        relation=">",
+        measured=[float(activation_derivative("logistic", one, k).abs()) for k in range(7)],
+        control=Control(
+            "at 0, where even derivatives vanish",
+            [float(activation_derivative("logistic", zero, k).abs()) for k in range(7)],
+        ),
+    )
+    run.table(
+        "polynomials",
+        ["activation", "d", "m", "step", "units", "truncation", "rounding", "measured",
+         "largest weight"],
+        rows,
+        caption="Random polynomials as one hidden layer",
+    )  # fmt: skip
+
+
+def corner(k: int, d: int) -> Function:
+    """A function in W^{k,2} and no better: |x - 1/2|^(k - 0.49), and products of it."""
+    if d == 1:
+        return lambda x: (x - 0.5).abs() ** (k - 0.49)
+    return lambda x: ((x - 0.5).abs() ** (k - 0.49)).prod(1)
+
+
+def rates(run: Run, largest: int, panels: int) -> dict[tuple[int, int], list[SpanDistance]]:
+    """Decided beforehand: degrees from 8 on (4 in the plane), half a doubling apart."""
+    found: dict[tuple[int, int], list[SpanDistance]] = {}
+    slopes: dict[tuple[int, int], Interval] = {}
+    for k, d in ((1, 1), (2, 1), (3, 1), (1, 2), (2, 2)):
+        start, stop = (8, largest) if d == 1 else (4, min(32, largest // 2))
+        halves = 2 * int(math.log2(stop / start))
+        degrees = [round(start * 2 ** (i / 2)) for i in range(halves + 1)]
+        side = panels if d == 1 else panels // 2
+        made = [exponential_span(corner(k, d), m, d, panels=side) for m in degrees]
+        found[k, d] = made
+        slopes[k, d] = fit_slope([s.units for s in made], [s.mean_square for s in made])
+    for (k, d), slope in slopes.items():
+        rougher = slopes[1, d] if k > 1 else fit_jump(largest, panels, d)
+        run.claim(
+            BOTH,
+            rf"\min_{{\theta^{{(2)}}}}\|\Phi-g\|_{{L_2}}\sim N^{{-k/d}}: \text{{ exponent for }} "
+            rf"k={k},\ d={d}",
+            promised=-k / d,
+            relation="<=",
+            measured=slope.estimate,
+            interval=slope,
+            reason="products of |x - 1/2|^(k - 0.49), which have k square integrable derivatives",
+            control=Control(
+                "a function with less than k derivatives", rougher.estimate, interval=rougher
+            ),
+        )
+    run.table(
+        "rates",
+        ["k", "d", "promised exponent", "exponent", "from", "to"],
+        [(k, d, -k / d, s.estimate, s.low, s.high) for (k, d), s in slopes.items()],
+        caption="Exponents of the least L₂ error in the number of units (99% intervals)",
+    )
+    return found
+
+
+def fit_jump(largest: int, panels: int, d: int) -> Interval:
+    """The exponent for a jump at 1/2, which has no derivative at all."""
+
+    def jump(x: Tensor) -> Tensor:
+        return (x.reshape(len(x), -1)[:, 0] > 0.5).double()
+
+    degrees = [8, 11, 16, 23, 32] if d == 1 else [4, 6, 8, 11, 16]
+    made = [exponential_span(jump, m, d, panels=panels if d == 1 else panels // 2) for m in degrees]
+    return fit_slope([s.units for s in made], [s.mean_square for s in made])
+
+
+def pole(x: Tensor) -> Tensor:
+    return 1 / (1 + 16 * (x - 0.5) ** 2)
+
+
+def fast(run: Run, panels: int) -> list[tuple[int, SpanDistance, float]]:
+    """Decided beforehand: ten degrees more divide the error at least by ten."""
+    functions: dict[str, Function] = {
+        "1/(1 + x²)": lambda x: 1 / (1 + x**2),
+        "1/(1 + 16(x - 1/2)²)": pole,
+        "sin 5x": lambda x: torch.sin(5 * x),
+    }
+    measured = []
+    for f in functions.values():
+        errors = [exponential_span(f, m, 1, panels=panels).mean_square for m in (2, 12)]
+        measured.append(errors[1] / errors[0])
+    rough = [exponential_span(corner(2, 1), m, 1, panels=panels).mean_square for m in (12, 22)]
+    run.claim(
+        BOTH,
+        r"g \text{ analytic: ten degrees more divide the error by 10}",
+        promised=0.1,
+        relation="<=",
+        measured=measured,
+        reason=", ".join(functions),
+        control=Control("|x - 1/2|^1.51 is not analytic", rough[1] / rough[0]),
+    )
+    x = torch.linspace(0, 1, 401, dtype=torch.float64)
+    rows = []
+    for m in range(2, 31, 2):
+        series = sum((-16 * (x - 0.5) ** 2) ** i for i in range(m // 2 + 1))
+        rows.append(
+            (m, exponential_span(pole, m, 1, panels=panels), float((series - pole(x)).abs().max()))
+        )
+    run.note(
+        "the proof speaks of Taylor polynomials: for 1/(1 + 16(x - 1/2)²) the one of degree 30 at "
+        f"1/2 errs by {rows[-1][2]:.1e} on [0, 1], and the best fit of degree 30 by "
+        f"{rows[-1][1].largest:.1e}"
+    )
+    return rows
+
+
+def widths(run: Run) -> None:
+    counts = [4, 16, 64, 256, 1024]
+    slope = fit_slope(counts, [kolmogorov_width(n, 2) for n in counts])
+    run.erratum(
+        "shallow-rate-exponent",
+        r"d=2,\ k=1,\ p=2:\ \text{error}\le c\,n^{-d/k}: \text{ exponent}",
+        promised=-2,
+        relation="<=",
+        measured=slope.estimate,
+        interval=slope,
+        reason="the distance that some g of norm 1 keeps from any first layer of n units",
+    )
+
+
+def plot(
+    axes: Any,
+    found: dict[tuple[int, int], list[SpanDistance]],
+    analytic: list[tuple[int, SpanDistance, float]],
+) -> None:
+    left, middle, right = axes[0]
+    for colour, mark, ((k, d), made) in zip(COLOURS, "os^dv", found.items(), strict=False):
+        units = [s.units for s in made]
+        left.loglog(units, [s.mean_square for s in made], mark, color=colour,
+                    label=f"k = {k}, d = {d}")  # fmt: skip
+        line = [made[0].mean_square * (u / units[0]) ** (-k / d) for u in units]
+        left.loglog(units, line, color=colour, linewidth=0.8)
+        right.loglog(units, [s.weight for s in made], mark + "-", color=colour, markersize=4,
+                     label=f"k = {k}, d = {d}")  # fmt: skip
+    left.set(xlabel="units N", ylabel="$L_2$ error", title="k derivatives in d variables")
+    left.legend()
+    degrees = [m for m, _, _ in analytic]
+    middle.semilogy(degrees, [s.largest for _, s, _ in analytic], "o-", label="best fit")
+    middle.semilogy(degrees, [t for _, _, t in analytic], "s-", label="Taylor at 1/2")
+    middle.set(xlabel="degree", ylabel="sup error", title="1/(1 + 16(x - 1/2)²)")
+    middle.legend()
+    right.set(xlabel="units N", ylabel="largest output weight", title="the price")
+    right.legend()

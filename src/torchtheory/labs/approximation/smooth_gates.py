@@ -1,0 +1,303 @@
+"""Smooth activations multiply with a fixed number of units; deep ones with linearly many."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.certificates import Approximant
+from torchtheory.approximation.divided_differences import (
+    activation_derivative,
+    best_difference_step,
+    good_bias,
+    monomial_network,
+)
+from torchtheory.approximation.smooth_gates import (
+    best_product_step,
+    deep_product_network,
+    shallow_product_error,
+    shallow_product_network,
+    smooth_square_network,
+)
+from torchtheory.approximation.squaring import square_network, squaring_levels
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+ACTIVATIONS = ("tanh", "logistic", "softplus", "exp", "sin")
+X = torch.linspace(-1, 1, 401, dtype=torch.float64)
+
+
+@lab(
+    "smooth-gates",
+    room="approximation",
+    covers=["X-29", "X-67"],
+    title="Two smooth units square, four multiply; d factors take 2^d units or 4(d - 1)",
+    full={"factors": 12, "points": 4000},
+)
+def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
+    """Differences of a smooth activation square and multiply, with a step h instead of layers.
+
+    The measured errors stay below Taylor's remainder plus what rounding can add, for steps from
+    0.5 to 10⁻⁶; they fall with h², with the predicted constant, until rounding takes over; the
+    number of weights never changes. Products of d factors are then made by one layer of 2^d units
+    and by a tree of 4(d - 1). Units that do not sit where the formula takes its derivative spoil
+    everything. Look at the V of the left panel, and at how much earlier the shallow network meets
+    the limit of double precision.
+    """
+    at_least(factors, 4, "factors")
+    at_least(points, 50, "points")
+    centres = {a: good_bias(a, 4)[0] for a in ACTIVATIONS}
+    curves = squares(run, centres)
+    rates(run, centres)
+    constant_size(run)
+    exact_identity(run, factors)
+    rows = many(run, factors, points)
+    run.figure(
+        "smooth-products",
+        lambda axes: plot(axes, curves, rows),
+        grid=(1, 3),
+        caption="Left: error of the square against the step, measured (marks) and promised "
+        "(lines). Middle: units of a product of d factors. Right: its error at the best step in "
+        "double precision.",
+    )
+
+
+def square_error(a: Approximant) -> float:
+    return float((a(X) - X**2).abs().max())
+
+
+def moved(a: Approximant, by: float) -> Approximant:
+    """The same network with its units at another point than the formula's."""
+    first = next(m for m in a.network.modules() if isinstance(m, nn.Linear))
+    first.bias.add_(by)
+    return a
+
+
+def squares(
+    run: Run, centres: dict[str, float]
+) -> dict[str, tuple[list[float], list[float], list[float]]]:
+    """Measured errors against Taylor's remainder plus rounding."""
+    steps = [0.5 * 10 ** (-0.75 * j) for j in range(8)]
+    curves = {}
+    wrong, wrong_promise = [], []
+    for name, centre in centres.items():
+        made = [smooth_square_network(name, centre, h) for h in steps]
+        curves[name] = (steps, [a.bound for a in made], [square_error(a) for a in made])
+        fine = smooth_square_network(name, centre, 1e-2)
+        wrong_promise.append(fine.bound)
+        wrong.append(square_error(moved(fine, 0.3)))
+    run.claim(
+        "X-29",
+        r"\Big|\tfrac{\sigma(x_0+hx)-2\sigma(x_0)+\sigma(x_0-hx)}{h^2\sigma''(x_0)}-x^2\Big|"
+        r"\le\tfrac{h^2}{12}\tfrac{\max|\sigma''''|}{|\sigma''(x_0)|}+\text{rounding}",
+        promised=[b for _, bounds, _ in curves.values() for b in bounds],
+        relation="<=",
+        measured=[e for *_, errors in curves.values() for e in errors],
+        control=Control("units at x₀ + 0.3", wrong, promised=wrong_promise),
+    )
+    return curves
+
+
+def rates(run: Run, centres: dict[str, float]) -> None:
+    """The square of the step, with the constant of the next Taylor term."""
+    steps = [0.2 * 2.0**-j for j in range(5)]
+    for name in ("softplus", "tanh"):
+        errors = [square_error(smooth_square_network(name, centres[name], h)) for h in steps]
+        one_sided = [square_error(monomial_network(2, name, centres[name], h)) for h in steps]
+        slope, other = fit_slope(steps, errors), fit_slope(steps, one_sided)
+        run.claim(
+            "X-29",
+            rf"\text{{the error falls as }} h^2 \text{{ ({name})}}",
+            promised=2.0,
+            relation="slope",
+            measured=slope.estimate,
+            interval=slope,
+            tolerance=0.02,
+            control=Control("differences to one side", other.estimate, interval=other),
+        )
+    ratios = []
+    for name, centre in centres.items():
+        at = torch.tensor(centre, dtype=torch.float64)
+        fourth = float(activation_derivative(name, at, 4) / activation_derivative(name, at, 2))
+        h = 0.01
+        error = square_error(smooth_square_network(name, centre, h))
+        ratios.append(error / (h**2 / 12 * abs(fourth)))
+    coarse = square_error(smooth_square_network("tanh", centres["tanh"], 1.0))
+    at = torch.tensor(centres["tanh"], dtype=torch.float64)
+    tanh = float(activation_derivative("tanh", at, 4) / activation_derivative("tanh", at, 2))
+    run.claim(
+        "X-29",
+        r"\sup|\ldots-x^2|\big/\tfrac{h^2}{12}\big|\tfrac{\sigma''''(x_0)}{\sigma''(x_0)}\big|"
+        r"\to1",
+        promised=1.0,
+        relation="==",
+        measured=ratios,
+        tolerance=0.01,
+        reason="at h = 0.01, five activations",
+        control=Control("h = 1, where the next terms count", coarse / (abs(tanh) / 12)),
+    )
+
+
+def constant_size(run: Run) -> None:
+    """A fixed number of weights, where ReLU needs a layer more for a quarter of the error."""
+    errors = [10.0**-k for k in range(2, 7)]
+    smooth = [smooth_square_network("softplus", 0.0, math.sqrt(e)) for e in errors]
+    relu = [square_network(squaring_levels(e)) for e in errors]
+    run.claim(
+        "X-29",
+        r"\text{weights that are not 0, whatever }\epsilon: \text{ as many as at }"
+        r"\epsilon=10^{-2}",
+        promised=[smooth[0].size.parameters] * len(errors),
+        relation="==",
+        measured=[a.size.parameters for a in smooth],
+        control=Control(
+            "the squaring network of ReLUs",
+            [a.size.parameters for a in relu],
+            promised=[relu[0].size.parameters] * len(errors),
+        ),
+    )
+    run.table(
+        "squares-of-equal-error",
+        ["error at most", "softplus: measured", "weights", "depth", "ReLU: weights", "depth "],
+        [
+            (e, square_error(a), a.size.parameters, 2, r.size.parameters, r.size.depth)
+            for e, a, r in zip(errors, smooth, relu, strict=True)
+        ],
+        caption="x² by softplus and by ReLU",
+    )
+    run.claim(
+        "X-29",
+        r"h=\sqrt\epsilon \text{ gives an error below }\epsilon \text{ for softplus at 0}",
+        promised=errors,
+        relation="<=",
+        measured=[square_error(a) for a in smooth],
+    )
+
+
+def exact_identity(run: Run, factors: int) -> None:
+    """The algebra behind it, in whole numbers."""
+    gaps, wrong = [], []
+    for d in range(2, min(factors, 9) + 1):
+        x = torch.randint(-5, 6, (d,), generator=run.generator).tolist()
+        x = [v or 1 for v in x]
+        target = 2**d * math.factorial(d) * math.prod(x)
+        gaps.append(abs(alternating(x, d) - target))
+        wrong.append(abs(alternating(x, d + 2) - target))
+    run.claim(
+        "X-67",
+        r"\sum_{s\in\{\pm1\}^d}\prod_is_i\Big(\sum_is_ix_i\Big)^d-2^dd!\prod_ix_i",
+        promised=0.0,
+        relation="==",
+        measured=gaps,
+        reason="in whole numbers, without rounding",
+        control=Control("the power d + 2", wrong),
+    )
+
+
+def alternating(x: list[int], power: int) -> int:
+    return sum(
+        math.prod(s) * sum(a * b for a, b in zip(s, x, strict=True)) ** power
+        for s in product((1, -1), repeat=len(x))
+    )
+
+
+def many(run: Run, factors: int, points: int) -> list[tuple[int, int, int, float, float]]:
+    """Products of d factors by one layer and by a tree, each at its best step."""
+    rows, promised, measured, wrong = [], [], [], []
+    widths, counted = [], []
+    centre = 0.0
+    gate_step = best_product_step(2, "exp", centre)
+    for d in range(2, factors + 1):
+        # factors near ±1, where errors are handed on undiminished
+        x = (1 - 0.5 * run.rand(points, d) ** 2) * run.signs(points, d)
+        shallow = shallow_product_network(d, "exp", centre, best_product_step(d, "exp", centre))
+        deep = deep_product_network(d, "exp", centre, gate_step)
+        errors = [product_error(a, x) for a in (shallow, deep)]
+        promised += [shallow.bound, deep.bound]
+        measured += errors
+        rows.append((d, shallow.size.units, deep.size.units, errors[0], errors[1]))
+        counted += [shallow.size.units]
+        widths += [2**d]
+        if d & (d - 1) == 0:
+            counted.append(deep.size.units)
+            widths.append(4 * (d - 1))
+        other = shallow_product_network(d, "exp", centre, best_product_step(d, "exp", centre))
+        wrong.append(product_error(moved(other, 0.5), x) / other.bound)
+    run.claim(
+        "X-67",
+        r"\Big|\prod x_i-\text{network}\Big|\le\text{truncation}+\text{rounding},\ d=2,3,\dots: "
+        r"\text{ error over promise}",
+        promised=1.0,
+        relation="<=",
+        measured=[m / p for m, p in zip(measured, promised, strict=True)],
+        control=Control("units at x₀ + 1/2", wrong),
+    )
+    run.claim(
+        "X-67",
+        r"\text{units: } 2^d \text{ (one layer)},\ 4(d-1) \text{ (tree, } d \text{ a power of 2)}",
+        promised=widths,
+        relation="==",
+        measured=counted,
+    )
+    larger = [row for row in rows if row[0] >= 4]
+    smaller = [row for row in rows if row[0] < 4]
+    run.claim(
+        "X-67",
+        r"\text{from } d=4 \text{ on the tree has fewer units: deep over shallow}",
+        promised=1.0,
+        relation="<",
+        measured=[row[2] / row[1] for row in larger],
+        control=Control("two or three factors", [row[2] / row[1] for row in smaller]),
+    )
+    run.claim(
+        "X-67",
+        r"\text{from } d=4 \text{ on the tree is the more accurate in doubles: error, deep over "
+        r"shallow}",
+        promised=1.0,
+        relation="<",
+        measured=[row[4] / row[3] for row in larger],
+    )
+    parts = [shallow_product_error(d, "exp", centre, 1e-2) for d in range(2, factors + 1)]
+    run.table(
+        "products-of-many",
+        ["d", "units, one layer", "units, tree", "error, one layer", "error, tree",
+         "rounding of one layer at h = 0.01"],
+        [(*row, part.rounding) for row, part in zip(rows, parts, strict=True)],
+        caption="Products by exp units, each network at its best step",
+    )  # fmt: skip
+    return rows
+
+
+def product_error(a: Approximant, x: Tensor) -> float:
+    return float((a(x) - x.prod(1)).abs().max())
+
+
+def plot(
+    axes: Any,
+    curves: dict[str, tuple[list[float], list[float], list[float]]],
+    rows: list[tuple[int, int, int, float, float]],
+) -> None:
+    left, middle, right = axes[0]
+    for colour, (name, (steps, bounds, errors)) in zip(COLOURS, curves.items(), strict=False):
+        left.loglog(steps, bounds, color=colour, linewidth=0.8)
+        left.loglog(steps, errors, "o", markersize=3, color=colour, label=name)
+    best = best_difference_step(2, "softplus", 0.0, central=True)
+    left.axvline(best, color="0.6", linewidth=0.8, linestyle=":")
+    left.set(xlabel="step h", ylabel="sup error", title="$x^2$ by two units")
+    left.legend()
+    d = [row[0] for row in rows]
+    for axis, first in ((middle, 1), (right, 3)):
+        axis.semilogy(d, [row[first] for row in rows], "o-", color=COLOURS[1], label="one layer")
+        axis.semilogy(d, [row[first + 1] for row in rows], "s-", color=COLOURS[0], label="tree")
+        axis.set(xlabel="factors d")
+        axis.legend()
+    middle.set(title="units")
+    right.set(title="error in double precision")

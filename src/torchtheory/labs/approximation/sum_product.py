@@ -1,0 +1,119 @@
+"""Sum-product networks: the same polynomial with d - 1 neurons or with exponentially many."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from torchtheory.approximation.relu_polynomials import polynomial_values
+from torchtheory.approximation.sum_product import ShallowSumProduct, SumProductTree, expand_tree
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.labelled import at_least
+
+
+@lab(
+    "sum-product-networks",
+    room="approximation",
+    covers=["X-66"],
+    title="A tree of d - 1 sums and products is a sum of 2^(√d - 1) products",
+    full={"points": 4000},
+)
+def sum_product_networks(run: Run, points: int = 400) -> None:
+    """Trees over 4, 16 and 64 inputs with random positive weights are multiplied out.
+
+    The number of monomials is 2^(√d - 1), the shallow network with one product neuron for each
+    computes the same numbers, and it cannot do with fewer: the monomials are linearly independent
+    functions, which the rank of their values at random points shows. With a weight 0 in every sum
+    the tree is one single product. Look at the last column of the table.
+    """
+    at_least(points, 200, "points")
+    rows, gaps, crippled, ranks, counts, single = [], [], [], [], [], []
+    for rounds in (1, 2, 3):
+        weights = [0.5 + run.rand(4 ** (rounds - r), 2) for r in range(1, rounds + 1)]
+        tree = SumProductTree(rounds, weights)
+        terms = expand_tree(tree)
+        shallow = ShallowSumProduct(terms)
+        # inputs around 1, so that products of many of them neither vanish nor explode
+        x = 0.5 + run.rand(points, tree.inputs)
+        with torch.no_grad():
+            deep, wide = tree(x)[:, 0], shallow(x)[:, 0]
+            by_terms = polynomial_values(terms, x)
+            gaps.append(float(((deep - wide) / deep).abs().max()))
+            gaps.append(float(((deep - by_terms) / deep).abs().max()))
+            smallest = min(terms, key=lambda t: abs(terms[t]))
+            fewer = ShallowSumProduct({t: c for t, c in terms.items() if t != smallest})
+            crippled.append(float(((deep - fewer(x)[:, 0]) / deep).abs().max()))
+            values = shallow.monomials(x)
+            ranks.append(int(torch.linalg.matrix_rank(values / values.norm(dim=0))))
+        counts.append(len(terms))
+        one_sided = [w * torch.tensor([1.0, 0.0], dtype=torch.float64) for w in weights]
+        single.append(len(expand_tree(SumProductTree(rounds, one_sided))))
+        rows.append((tree.inputs, tree.depth, tree.neurons, len(terms), ranks[-1], gaps[-2]))
+    sizes = [row[0] for row in rows]
+    promised = [2 ** (math.isqrt(d) - 1) for d in sizes]
+    run.claim(
+        "X-66",
+        r"\text{monomials of the tree over } d=4^i \text{ inputs: } 2^{\sqrt d-1}",
+        promised=promised,
+        relation="==",
+        measured=counts,
+        control=Control("one weight of every sum is 0", single),
+    )
+    run.claim(
+        "X-66",
+        r"\text{the shallow network of } 2^{\sqrt d-1} \text{ products computes the same: "
+        r"largest relative difference}",
+        promised=0.0,
+        relation="==",
+        measured=gaps,
+        tolerance=1e-12,
+        control=Control("one product neuron less", crippled),
+    )
+    run.claim(
+        "X-66",
+        r"\text{no product neuron can be spared: rank of the monomials' values}",
+        promised=promised,
+        relation=">=",
+        measured=ranks,
+        control=Control("the products of the tree's first layer alone, d/2 of them at d = 64",
+                        first_layer_rank(run, points), promised=promised[-1]),
+    )  # fmt: skip
+    run.claim(
+        "X-66",
+        r"\text{neurons of the tree: } d-1; \text{ layers: } \log_2d",
+        promised=[v for d in sizes for v in (d - 1, math.log2(d))],
+        relation="==",
+        measured=[v for row in rows for v in (row[2], row[1])],
+    )
+    run.table(
+        "deep-and-shallow",
+        ["inputs d", "layers", "deep neurons", "shallow products", "rank", "difference"],
+        rows,
+        caption="The same function, deep and shallow",
+    )
+    run.figure(
+        "neurons",
+        lambda axis: plot(axis, sizes, counts),
+        caption="Neurons of the tree (d - 1) and product neurons of the shallow network: counted "
+        "(marks) and 2^(√d - 1) (line).",
+    )
+
+
+def first_layer_rank(run: Run, points: int) -> int:
+    x = 0.5 + run.rand(points, 64)
+    return int(torch.linalg.matrix_rank(x.reshape(points, 32, 2).prod(-1)))
+
+
+def plot(axis: Any, sizes: list[int], counts: list[int]) -> None:
+    d = [4, 9, 16, 25, 36, 49, 64, 100, 144, 196, 256]
+    axis.loglog(d, [n - 1 for n in d], color=COLOURS[0], label="deep: $d - 1$")
+    axis.loglog(d, [2.0 ** (n**0.5 - 1) for n in d], "--", color=COLOURS[1],
+                label="shallow: $2^{\\sqrt{d} - 1}$")  # fmt: skip
+    axis.loglog(sizes, counts, "o", color=COLOURS[1], label="monomials counted")
+    axis.set(xlabel="inputs d", ylabel="neurons")
+    axis.legend()

@@ -1,0 +1,188 @@
+"""Boolean functions, pay-offs and superpositions: worked cases, properties, refused input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchtheory.approximation.boolean_networks import (
+    least_terms,
+    minterm_network,
+    parity_network,
+    parity_tree,
+    prime_implicants,
+)
+from torchtheory.approximation.certificates import network_size
+from torchtheory.approximation.payoffs import Payoff, largest_network, payoff_network
+from torchtheory.approximation.superpositions import (
+    Superposition,
+    broken_line,
+    inner_functions,
+    superposition_step,
+)
+from torchtheory.core.errors import (
+    InvalidInput,
+    LabelOutOfRange,
+    NonFinite,
+    ShapeMismatch,
+    UnknownName,
+)
+from torchtheory.core.random import as_generator
+from torchtheory.nets.threshold_neuron import boolean_inputs
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4).flatmap(lambda d: st.lists(st.booleans(), min_size=2**d, max_size=2**d)))
+def test_minterm_networks(table: list[bool]) -> None:
+    values = torch.tensor(table)
+    d = int(math.log2(len(table)))
+    for complement in (True, False):
+        net = minterm_network(values, complement=complement)
+        assert torch.equal(net(boolean_inputs(d).double())[:, 0], values.double())
+    assert network_size(minterm_network(values)).units <= max(1, 2 ** (d - 1))
+
+
+@pytest.mark.parametrize("d", range(1, 9))
+def test_parity(d: int) -> None:
+    x = boolean_inputs(d)
+    for net in (parity_network(d), parity_tree(d)):
+        assert torch.equal(net(x.double())[:, 0], (x.sum(1) % 2).double())
+
+
+def brute_force_terms(table: list[int], d: int) -> int:
+    """The fewest conjunctions, of all 3^d there are, whose disjunction is the function."""
+    ones = {a for a, v in enumerate(table) if v}
+    cubes = []
+    for pattern in itertools.product("01-", repeat=d):
+        inside = {
+            a
+            for a in range(2**d)
+            if all(c in ("-", bit) for c, bit in zip(pattern, format(a, f"0{d}b"), strict=True))
+        }
+        if inside <= ones:
+            cubes.append(inside)
+    for count in range(len(ones) + 1):
+        for chosen in itertools.combinations(cubes, count):
+            if set().union(*chosen) == ones:
+                return count
+    raise AssertionError
+
+
+def test_least_terms_against_brute_force() -> None:
+    for table in itertools.product((0, 1), repeat=8):
+        if sum(table) in (0, 3, 4, 6, 8):
+            assert least_terms(torch.tensor(table)) == brute_force_terms(list(table), 3)
+
+
+def test_boolean_by_hand_and_refusals() -> None:
+    # the majority of three: ab + ac + bc
+    majority = (boolean_inputs(3).sum(1) > 1).long()
+    assert sorted(prime_implicants(majority)) == [(3, 3), (5, 5), (6, 6)]
+    assert least_terms(majority) == 3
+    with pytest.raises(ShapeMismatch):
+        minterm_network(torch.tensor([0, 1, 1]))
+    with pytest.raises(LabelOutOfRange):
+        minterm_network(torch.tensor([0, 2]))
+    with pytest.raises(InvalidInput):
+        least_terms(torch.zeros(128))
+    with pytest.raises(InvalidInput):
+        parity_tree(0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 17))
+def test_largest(seed: int, d: int) -> None:
+    x = torch.randn(40, d, dtype=torch.float64, generator=as_generator(seed))
+    net = largest_network(d)
+    torch.testing.assert_close(net(x)[:, 0], x.amax(1), atol=1e-13, rtol=0)
+    size = network_size(net)
+    assert size.depth == math.ceil(math.log2(d)) + 1
+    assert size.units <= 3 * d + 2 * math.log2(d)
+
+
+@pytest.mark.parametrize("kind", get_args(Payoff))
+def test_payoffs_at_worked_prices(kind: Payoff) -> None:
+    x = torch.tensor([[1.0, 5.0], [4.0, 4.0]]).double()
+    wanted = {
+        "basket call": [1.0, 2.0],
+        "basket put": [0.0, 0.0],
+        "call on max": [3.0, 2.0],
+        "put on max": [0.0, 0.0],
+        "call on min": [0.0, 2.0],
+        "put on min": [1.0, 0.0],
+        "straddle": [1.0, 2.0],
+        "call spread": [1.0, 1.5],
+    }
+    second = 3.5 if kind == "call spread" else None
+    net = payoff_network(kind, 2, 2.0, second_strike=second)
+    assert net(x)[:, 0].tolist() == wanted[kind]
+
+
+def test_payoffs_refuse() -> None:
+    with pytest.raises(InvalidInput, match="jumps"):
+        payoff_network("digital", 2, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(UnknownName):
+        payoff_network("lookback", 2, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(NonFinite):
+        payoff_network("straddle", 2, float("nan"))
+    with pytest.raises(InvalidInput):
+        payoff_network("call spread", 2, 1.0)
+    with pytest.raises(InvalidInput):
+        payoff_network("call on max", 2, 1.0, weights=torch.ones(2))
+    with pytest.raises(ShapeMismatch):
+        payoff_network("basket call", 2, 1.0, weights=torch.ones(3))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 3), st.integers(1, 7))
+def test_one_superposition_step(seed: int, d: int, cells: int) -> None:
+    source = as_generator(seed)
+    slope = torch.randn(d, dtype=torch.float64, generator=source)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x @ slope)
+
+    step = superposition_step(f, d, cells, lipschitz=float(slope.norm()), largest=1.0)
+    x = torch.rand(500, d, dtype=torch.float64, generator=source)
+    assert float((step.network(x) - f(x)).abs().max()) <= step.bound + 1e-6
+    assert step.network.hidden_units == (d * (2 * d + 1), 2 * d + 1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 3), st.integers(1, 8), st.floats(0, 1))
+def test_inner_functions(d: int, cells: int, t: float) -> None:
+    inner = inner_functions(d, cells)
+    assert inner.gap > 0
+    assert bool((inner.values.diff(dim=1) > 0).all())
+    assert bool((inner.values >= 0).all() & (inner.values <= 1).all())
+    assert float(inner.weights.sum()) <= 1 + 1e-12
+    # a point is between two plateaus for at most one of the functions
+    starts, ends = inner.knots[:, ::2], inner.knots[:, 1::2]
+    flat = ((starts <= t + 1e-12) & (t - 1e-12 <= ends)).any(1)
+    assert int(flat.sum()) >= 2 * d
+
+
+def test_broken_line_is_numpys() -> None:
+    knots, values = torch.tensor([0.0, 0.5, 2.0]).double(), torch.tensor([1.0, -1.0, 4.0]).double()
+    t = torch.linspace(-1, 3, 41, dtype=torch.float64)
+    wanted = np.interp(t.numpy(), knots.numpy(), values.numpy())
+    np.testing.assert_allclose(broken_line(knots, values, t).numpy(), wanted, atol=1e-14)
+
+
+def test_superpositions_refuse() -> None:
+    line = torch.tensor([0.0, 1.0]).double()
+    with pytest.raises(ShapeMismatch):
+        Superposition(line.expand(2, 2), line.expand(2, 2), torch.ones(1), line, line)
+    with pytest.raises(InvalidInput):
+        Superposition(line.expand(3, 2), line.expand(3, 2), torch.ones(1), 0 * line, line)
+    with pytest.raises(InvalidInput):
+        inner_functions(1, 4)
+    with pytest.raises(InvalidInput, match="too many"):
+        inner_functions(3, 400)

@@ -1,0 +1,154 @@
+"""The table of rates and the sizes that follow from it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchtheory.approximation.boxes import box_network
+from torchtheory.approximation.explicit_sizes import (
+    barron_units,
+    box_units,
+    interpolant_units,
+    taylor_grid,
+    yarotsky_units,
+)
+from torchtheory.approximation.interpolants import relu_interpolant
+from torchtheory.approximation.network_budget import KNOWN, ORDER, size_needed
+from torchtheory.approximation.rates import (
+    FUNCTION_CLASSES,
+    THEOREMS,
+    Setting,
+    code_exponent,
+    depth_for_weights,
+    exponent_gaps,
+    theorems_of,
+)
+from torchtheory.core import catalogue
+from torchtheory.core.errors import InvalidInput, UnknownName
+
+
+def test_every_row_names_entries_of_the_catalogue_and_a_class() -> None:
+    for row in THEOREMS:
+        assert row.function_class in FUNCTION_CLASSES
+        assert all(catalogue.entry(i.strip()) for i in row.id.split(","))
+    assert {r.function_class for r in THEOREMS} == set(FUNCTION_CLASSES)
+
+
+@given(
+    n=st.integers(1, 20), d=st.integers(1, 200), p=st.sampled_from([1.0, 2.0, 3.5, math.inf]),
+    r=st.sampled_from([0.0, 0.5, 1.0]),
+)  # fmt: skip
+def test_no_lower_bound_passes_an_upper_bound(n: int, d: int, p: float, r: float) -> None:
+    assert all(gap >= -1e-12 for *_, gap in exponent_gaps(Setting(n, d, 0.1, p=p, order=r)))
+
+
+def test_the_printed_exponents_do_not_fit_together() -> None:
+    found = exponent_gaps(Setting(2, 2, 0.1, p=2.0), as_printed=True)
+    assert ("X-15", "X-18, A-31", 1.0 - 1.5) in found
+    deep = exponent_gaps(Setting(8, 10, 0.1, p=2.0), as_printed=True)
+    # the smoothness 8 exceeds d/2 + 2 = 7
+    assert any(low == "X-34" and high == "X-83" and gap < 0 for low, high, gap in deep)
+
+
+@given(error=st.floats(1e-4, 0.2), d=st.integers(1, 3))
+def test_explicit_sizes_are_those_of_the_networks(error: float, d: int) -> None:
+    pieces = interpolant_units(error).size
+    assert relu_interpolant(torch.sin, pieces, lipschitz=1.0).bound <= error * (1 + 1e-9)
+    smooth = interpolant_units(error, smooth=True).size
+    assert relu_interpolant(torch.sin, smooth, curvature=1.0).bound <= error * (1 + 1e-6)
+    if error**-d < 300:
+        net = box_network(
+            lambda x: x.reshape(len(x), -1).sum(1), d, lipschitz=float(d), error=error / 2
+        )
+        assert net.bound == pytest.approx(error)
+        assert box_units(error, d, float(d)).size == net.size.units
+
+
+def test_sizes_by_hand() -> None:
+    assert barron_units(0.5, 3.0, 2.0).size == (2 * 2 * 3 * 2) ** 2
+    patches, accuracy = taylor_grid(0.1, 2, 2)
+    assert patches == math.ceil((2 / (4 * 4) * 0.05) ** -0.5)
+    assert accuracy == pytest.approx(0.1 / (8 * 4 * 4))
+    # n = d = 1: constants times trapezoids, no product at all
+    assert yarotsky_units(0.1, 1, 1).size == 4 * 41
+
+
+@given(error=st.floats(1e-5, 0.3), n=st.integers(1, 4), d=st.integers(1, 5))
+def test_needed_is_below_enough_with_all_constants(error: float, n: int, d: int) -> None:
+    table = size_needed("sobolev", smoothness=n, dimension=d, error=error)
+    low = {e.theorem.id: e.size for e in table.lower}
+    high = {e.theorem.id: e.size for e in table.upper}
+    assert low["X-16"] is not None
+    assert high["X-31"] is not None
+    assert low["X-16"] <= high["X-31"]
+    assert [e.log10_size for e in table.lower] == sorted(e.log10_size for e in table.lower)
+    assert len(table.lower) + len(table.upper) + len(table.silent) == len(theorems_of("sobolev"))
+
+
+def test_orders_say_so_and_reasons_are_given() -> None:
+    table = size_needed("sobolev", smoothness=2, dimension=5, error=0.01)
+    labels = {e.theorem.id: e.constant for e in (*table.lower, *table.upper)}
+    assert labels["X-18, A-31"] == ORDER
+    assert labels["X-31"] == KNOWN
+    assert {row.id: why for row, why in table.silent}["X-15"] == "it is about p = 2"
+    order = next(e for e in table.upper if e.theorem.id == "X-18, A-31")
+    assert order.log10_size == pytest.approx(5.0)
+    assert order.exponent == 2.5
+
+
+@pytest.mark.parametrize("name", FUNCTION_CLASSES)
+def test_every_class_has_an_upper_bound_and_json(name: str) -> None:
+    smoothness = 2.0 if name in ("sobolev", "holder", "cartoon", "piecewise-holder") else None
+    table = size_needed(name, smoothness=smoothness, dimension=2, error=0.01)
+    assert table.upper
+    data = table.to_json()
+    assert data["class"] == name
+    assert {row["constant"] for row in data["upper"]} <= {KNOWN, ORDER}
+
+
+def test_dimensions_beyond_floats() -> None:
+    table = size_needed("lipschitz", dimension=20_000, error=0.01)
+    assert table.lower[0].log10_size == pytest.approx(20_000 * math.log10(49))
+    assert table.to_json()["lower"][0]["size"] is None
+    assert size_needed("sobolev", smoothness=3, dimension=5000, error=0.01).upper
+
+
+def test_a_manifold_pays_for_its_surroundings_once() -> None:
+    few = size_needed("manifold", dimension=2, error=1e-6, ambient=3).upper[0].log10_size
+    many = size_needed("manifold", dimension=2, error=1e-6, ambient=1000).upper[0].log10_size
+    assert 10**many - 10**few == pytest.approx(997, rel=1e-3)
+
+
+def test_trade_and_codes() -> None:
+    assert depth_for_weights(1, 2, 1.5) == (1.5, 0.5)
+    assert code_exponent("cartoon", 1, 2) == 2.0
+    with pytest.raises(InvalidInput, match="down to the exponent"):
+        depth_for_weights(1, 2, 2.0)
+    with pytest.raises(InvalidInput, match="smoothness 1 or 2"):
+        code_exponent("cartoon", 3, 2)
+    with pytest.raises(InvalidInput, match="no optimal exponent"):
+        code_exponent("barron", 1, 2)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(UnknownName, match="sobolev"):
+        size_needed("sobolef", smoothness=1, dimension=2, error=0.1)
+    with pytest.raises(InvalidInput, match="needs its smoothness"):
+        size_needed("sobolev", dimension=2, error=0.1)
+    with pytest.raises(InvalidInput, match="leave it out"):
+        size_needed("korobov", smoothness=5, dimension=2, error=0.1)
+    with pytest.raises(InvalidInput, match="between 0 and 1"):
+        size_needed("barron", dimension=2, error=1.5)
+    with pytest.raises(InvalidInput, match="whole number"):
+        size_needed("barron", dimension=0, error=0.1)
+    with pytest.raises(InvalidInput, match="at most 100000"):
+        size_needed("barron", dimension=10**6, error=0.1)
+    with pytest.raises(InvalidInput, match="p is a positive"):
+        Setting(1, 1, 0.1, p=math.nan)
+    with pytest.raises(InvalidInput, match="0 to 1 derivatives"):
+        Setting(1, 1, 0.1, order=2)

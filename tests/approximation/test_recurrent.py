@@ -1,0 +1,284 @@
+"""Recurrent networks: torch's own, unrolled, made from systems, on sequences of any length."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from torchtheory.approximation.recurrent_systems import (
+    DynamicalSystem,
+    ShallowRNN,
+    constant_neuron,
+    rnn_with_bias,
+    shallow_rnn,
+)
+from torchtheory.approximation.sequence_approximation import (
+    failure_probability,
+    fit_sequences,
+    length_cutoff,
+    length_stress_test,
+    output_bounds,
+    sequence_network,
+    sequence_values,
+    windows,
+)
+from torchtheory.approximation.system_simulation import (
+    error_growth,
+    euler_system,
+    memory_bound,
+    memory_profile,
+    recurrent_fit,
+    simulate_system,
+    system_distance,
+)
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    NonFinite,
+    NotConverged,
+    ShapeMismatch,
+    UnsupportedModel,
+)
+from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.nets.feedforward import mlp
+
+ONE = torch.ones(1, 1, dtype=torch.float64)
+
+
+def drawn(seed: int, n: int = 4, m: int = 2, p: int = 3, sigma: str = "tanh") -> ShallowRNN:
+    source = torch.Generator().manual_seed(seed)
+    parts = [
+        torch.randn(s, generator=source, dtype=torch.float64) for s in ((n, n), (n, m), (p, n))
+    ]
+    start = torch.randn(n, generator=source, dtype=torch.float64)
+    return ShallowRNN(*parts, sigma, initial=start)
+
+
+def rand(seed: int, *shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_two_steps_by_hand() -> None:
+    rnn = ShallowRNN(-ONE, 2 * ONE, 3 * ONE, "relu", initial=torch.tensor([1.0]))
+    path = rnn.run(torch.tensor([[2.0], [1.0]], dtype=torch.float64))
+    # 1; max(-1 + 4, 0) = 3; max(-3 + 2, 0) = 0
+    assert path.states.flatten().tolist() == [1.0, 3.0, 0.0]
+    assert path.outputs.flatten().tolist() == [3.0, 9.0, 0.0]
+    assert path.immediate.flatten().tolist() == [9.0, 0.0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["tanh", "relu"]), st.booleans(), st.booleans())
+def test_is_torchs_rnn(seed: int, kind: str, bias: bool, read_bias: bool) -> None:
+    rnn = nn.RNN(2, 5, nonlinearity=kind, bias=bias, batch_first=True).double()
+    readout = nn.Linear(5, 3, bias=read_bias).double()
+    before = [p.clone() for p in rnn.parameters()]
+    x = rand(seed, 4, 6, 2)
+    made = shallow_rnn(rnn, readout)
+    with torch.no_grad():
+        torch.testing.assert_close(made.run(x).immediate, readout(rnn(x)[0]))
+    assert len(made.A) == 5 + (bias or read_bias)
+    assert all(torch.equal(a, b) for a, b in zip(before, rnn.parameters(), strict=True))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 10**6), st.sampled_from(["tanh", "relu", "logistic", "elu"]), st.integers(0, 6)
+)
+def test_unrolled_and_encoded_agree(seed: int, sigma: str, time: int) -> None:
+    rnn = drawn(seed, sigma=sigma)
+    x = rand(seed, 3, time, 2)
+    outputs = rnn.run(x).outputs
+    joined = torch.cat([rnn.initial.expand(3, 4), x.flatten(1)], dim=1)
+    torch.testing.assert_close(rnn.unroll(time)(joined), outputs)
+    for k in range(3):
+        torch.testing.assert_close(rnn.encode(list(x[k])), outputs[k, -1])
+    torch.testing.assert_close(rnn(x), outputs[:, -1])
+
+
+def test_unrolled_is_piecewise_linear_for_the_other_rooms() -> None:
+    net = drawn(3, sigma="relu").unroll(3)
+    # its pieces along a segment are found exactly, as for any feed-forward network
+    found = affine_pieces(net, torch.zeros(10).double(), torch.ones(10).double())
+    t = torch.linspace(0, 1, 50, dtype=torch.float64)
+    torch.testing.assert_close(found(t), net(t[:, None].expand(50, 10)).detach())
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "logistic", "arctan", "softplus", "elu"])
+def test_constant_neuron(name: str) -> None:
+    weight, value = constant_neuron(name)
+    alone = ShallowRNN(weight * ONE, ONE, ONE, name, initial=value * ONE[0])
+    assert abs(float(alone(torch.zeros(500, 1).double()).detach()) - value) < 1e-12
+
+
+def test_refused_recurrent() -> None:
+    with pytest.raises(ShapeMismatch, match=r"B is \[n, m\]"):
+        ShallowRNN(torch.eye(3), torch.ones(2, 3), torch.ones(1, 3))
+    with pytest.raises(ShapeMismatch, match="matrices"):
+        ShallowRNN(torch.eye(3), torch.ones(3), torch.ones(1, 3))
+    with pytest.raises(ShapeMismatch, match="initial"):
+        ShallowRNN(ONE, ONE, ONE, initial=torch.ones(2))
+    with pytest.raises(NonFinite):
+        ShallowRNN(ONE * math.nan, ONE, ONE)
+    with pytest.raises(UnsupportedModel):
+        shallow_rnn(nn.RNN(2, 3, num_layers=2), nn.Linear(3, 1))
+    with pytest.raises(UnsupportedModel):
+        shallow_rnn(nn.RNN(2, 3), nn.Linear(2, 1))
+    rnn = drawn(0)
+    with pytest.raises(ShapeMismatch):
+        rnn.run(torch.zeros(5, 3).double())
+    with pytest.raises(ShapeMismatch):
+        rnn.encode([torch.zeros(3)])
+    with pytest.raises(NonFinite):
+        rnn.run(torch.full((5, 2), math.inf).double())
+    with pytest.raises(ShapeMismatch, match="pair up"):
+        rnn.run(torch.zeros(5, 2, 2).double(), torch.zeros(3, 4).double())
+    with pytest.raises(ShapeMismatch):
+        rnn.unroll(2)(torch.zeros(1, 3))
+    with pytest.raises(ShapeMismatch, match="keep the state"):
+        DynamicalSystem(1, 1, 1, lambda h, x: torch.cat([h, h]), lambda h: h).run(
+            torch.zeros(1), torch.zeros(1, 1)
+        )
+
+
+def test_growth_and_distance_by_hand() -> None:
+    assert error_growth(3.0, 2.0, 2, initial=1.0).tolist() == [1.0, 5.0, 17.0]
+    one = DynamicalSystem(1, 1, 1, lambda h, x: 2 * h + x, lambda h: h)
+    two = DynamicalSystem(1, 1, 1, lambda h, x: 2 * h + x + 0.1, lambda h: h)
+    found = system_distance(
+        one, two, lambda h: h, lambda h: h, (0, 1), (0, 1), 4, samples=20, ascent=2
+    )
+    torch.testing.assert_close(found.states, error_growth(2.0, 0.1, 4))
+    torch.testing.assert_close(found.outputs, found.states)
+
+
+def test_ascent_only_finds_more() -> None:
+    one = DynamicalSystem(1, 1, 1, lambda h, x: torch.sin(3 * h) + x, lambda h: h)
+    two = DynamicalSystem(1, 1, 1, lambda h, x: torch.sin(2.9 * h) + x, lambda h: h)
+    args = (one, two, lambda h: h, lambda h: h, (0, 1), (-0.3, 0.3), 6)
+    plain = system_distance(*args, samples=30, random=1)  # type: ignore[arg-type]
+    more = system_distance(*args, samples=30, ascent=5, random=1)  # type: ignore[arg-type]
+    assert bool((more.states >= plain.states - 1e-15).all())
+    assert more.accuracy > plain.accuracy
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.integers(0, 10**6), st.floats(0.3, 1.5), st.sampled_from(["tanh", "logistic", "softplus"])
+)
+def test_simulation_keeps_its_promise(seed: int, slope: float, sigma: str) -> None:
+    system = DynamicalSystem(
+        1, 1, 1, lambda h, x: torch.sin(slope * h) + 0.3 * x, lambda h: h.square()
+    )
+    made = recurrent_fit(system, (-1, 1), (-1, 1), 8, 24, nonlinearity=sigma, random=seed)
+    h = rand(seed, 5, 1)
+    torch.testing.assert_close(made.decode(made.encode(h)), h, atol=1e-8, rtol=0)
+    found = system_distance(
+        system, made.rnn.system, made.decode, made.encode, (-1, 1), (-1, 1), 8,
+        samples=60, random=seed,
+    )  # fmt: skip
+    assert bool((found.states <= made.state_bounds(8) + 1e-8).all())
+    assert bool((found.outputs[1:] <= made.output_bounds(8) + 1e-8).all())
+    assert found.accuracy <= made.accuracy(8) + 1e-8
+
+
+def test_asked_accuracy_or_an_error() -> None:
+    system = DynamicalSystem(1, 1, 1, lambda h, x: torch.cos(h + x), lambda h: h)
+    made = simulate_system(system, (0, 1), (0, 1), 5, 1e-3)
+    assert made.accuracy(5) <= 1e-3
+    with pytest.raises(NotConverged, match="allow more"):
+        simulate_system(system, (0, 1), (0, 1), 5, 1e-9, largest=8)
+    with pytest.raises(ShapeMismatch):
+        recurrent_fit(system, ((0, 1), (0, 1)), (0, 1), 5, 8)
+    with pytest.raises(InvalidInput):
+        error_growth(-1.0, 0.0, 2)
+    burst = DynamicalSystem(1, 1, 1, lambda h, x: torch.exp(100 * h * h), lambda h: h)
+    with pytest.raises(NonFinite):
+        recurrent_fit(burst, (1, 2), (0, 1), 9, 8)
+
+
+def test_memory() -> None:
+    rnn = drawn(5, sigma="tanh")
+    with torch.no_grad():
+        rnn.A.mul_(0.7 / torch.linalg.matrix_norm(rnn.A, 2))
+    x, h = rand(1, 6, 8, 2), rand(2, 6, 4)
+    profile = memory_profile(rnn.system, h, x)
+    assert bool((profile <= memory_bound(rnn, 8) + 1e-12).all())
+    # against torch's own Jacobian of the whole map
+    jacobian = torch.func.jacrev(lambda v, s: rnn.run(v, s).outputs[-1])
+    last = torch.stack([jacobian(v, s) for v, s in zip(x, h, strict=True)])
+    sizes = torch.linalg.matrix_norm(last.permute(0, 2, 1, 3), ord=2).amax(0).flip(0)
+    torch.testing.assert_close(profile, sizes.detach())
+    assert euler_system(lambda h, x: x, 1, 1, 0.5).step(ONE, ONE).item() == 1.5
+    with pytest.raises(ShapeMismatch):
+        memory_profile(rnn.system, h[0], x)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.02, 0.9), st.floats(0.01, 0.9))
+def test_geometric_cutoff(q: float, delta: float) -> None:
+    found = length_cutoff(lambda i: (1 - q) ** i, delta)
+    assert (1 - q) ** found <= delta / 2 < (1 - q) ** (found - 1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 2), st.integers(0, 7))
+def test_register_is_exact(seed: int, memory: int, inputs: int, length: int) -> None:
+    net = mlp([memory * inputs + 1, 5, 2], "relu", random=seed)
+    rnn = sequence_network(net, inputs, memory, fill=0.5)
+    x = rand(seed, 3, length, inputs) - 0.5
+    torch.testing.assert_close(rnn(x), net(windows(x, memory, 0.5)).detach())
+
+
+def test_failures_are_counted() -> None:
+    draws = [rand(k, k % 5 + 1, 1) + 1 for k in range(50)]
+    last = ShallowRNN(0 * ONE, ONE, ONE, "relu").requires_grad_(False)
+    found = failure_probability(last, lambda x: x.sum(1), draws, 0.5)
+    assert found.estimate == 0.8  # right only for the sequences of one entry
+    values = sequence_values(lambda x: x.sum(1), draws)
+    torch.testing.assert_close(values[:, 0], torch.stack([d.sum() for d in draws]))
+
+
+def test_fitted_sequences_and_refusals() -> None:
+    draws = [rand(k, k % 3 + 1, 1) for k in range(600)]
+    made = fit_sequences(lambda x: x.amax(1), draws, 3, 80)
+    assert failure_probability(made, lambda x: x.amax(1), draws, 0.1).estimate < 0.05
+    with pytest.raises(EmptyData):
+        fit_sequences(lambda x: x.amax(1), [torch.ones(5, 1).double()], 3, 8)
+    with pytest.raises(ShapeMismatch):
+        sequence_network(mlp([3, 4, 1]), 1, 3)
+    with pytest.raises(UnsupportedModel):
+        sequence_network(mlp([4, 4, 1], "tanh"), 1, 3)
+    with pytest.raises(EmptyData):
+        sequence_values(lambda x: x.sum(1), [])
+    with pytest.raises(InvalidInput):
+        length_cutoff(lambda i: 0.5**i, 1.5)
+    with pytest.raises(NotConverged):
+        length_cutoff(lambda i: 1.0, 0.1, most=100)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["tanh", "relu", "logistic", "softplus"]))
+def test_output_bounds(seed: int, sigma: str) -> None:
+    rnn = drawn(seed, sigma=sigma).requires_grad_(False)
+    x = 2 * rand(seed, 10, 9, 2) - 1
+    bound = output_bounds(rnn, 9, float(x.norm(dim=2).max()))
+    assert bool((rnn.run(x).outputs.norm(dim=2).amax(0) <= bound * (1 + 1e-9)).all())
+    stress = length_stress_test(
+        rnn, lambda s: s.new_full((len(s), 3), 1e3), [x[:, :i] for i in (1, 9)]
+    )
+    assert bool((stress.errors >= stress.floors - 1e-9).all())
+
+
+def test_counter_counts() -> None:
+    counter = rnn_with_bias(ONE, 0 * ONE, ONE, ONE[0], "relu").requires_grad_(False)
+    batches = [torch.zeros(1, i, 1).double() for i in (0, 3, 100)]
+    found = length_stress_test(counter, lambda x: x.new_full((1, 1), float(x.shape[1])), batches)
+    assert found.errors.tolist() == [0.0, 0.0, 0.0]
+    with pytest.raises(EmptyData):
+        length_stress_test(counter, lambda x: x.sum(1), [])
