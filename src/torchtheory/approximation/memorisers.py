@@ -142,7 +142,8 @@ def inverse_certificate(left: Tensor, matrix: Tensor) -> float:
 
 
 def _sample(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    x = points(x)
+    # the matrices are ill-conditioned: what single precision leaves of a fit is no fit
+    x = points(x).double()
     y = targets(x, y)
     if y.ndim > 2:
         raise InvalidInput(f"y must be [samples] or [samples, outputs], not {list(y.shape)}")

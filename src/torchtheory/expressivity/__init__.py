@@ -8,7 +8,12 @@ from torchtheory.expressivity.bends import (
     sample_shape,
     watch_bends,
 )
-from torchtheory.expressivity.boundary import Boundary, connected_parts, decision_boundary
+from torchtheory.expressivity.boundary import (
+    Boundary,
+    class_cells,
+    connected_parts,
+    decision_boundary,
+)
 from torchtheory.expressivity.bounds import (
     RegionBounds,
     alternation_floor,
@@ -41,11 +46,20 @@ from torchtheory.expressivity.polygons import (
     widths,
 )
 from torchtheory.expressivity.regions import Box, Polyline, activation_pattern, count_regions
+from torchtheory.expressivity.topology import (
+    BettiNumbers,
+    betti_numbers,
+    decision_betti_numbers,
+    euler_characteristic,
+    most_intervals,
+    region_betti_numbers,
+)
 from torchtheory.expressivity.trajectory import circle, gaussian_network, image_length
 
 __all__ = [
     "Arrangement",
     "BendWatch",
+    "BettiNumbers",
     "Boundary",
     "Box",
     "Complex",
@@ -60,14 +74,18 @@ __all__ = [
     "alternation_floor",
     "areas",
     "bending_points",
+    "betti_numbers",
     "central_hyperplanes",
     "circle",
+    "class_cells",
     "connected_parts",
     "count_regions",
     "curvature_floor",
+    "decision_betti_numbers",
     "decision_boundary",
     "doubling_bound",
     "enumerate_regions",
+    "euler_characteristic",
     "even_bound",
     "exact_function",
     "folding_network",
@@ -79,10 +97,12 @@ __all__ = [
     "merge_points",
     "montufar_bound",
     "montufar_network",
+    "most_intervals",
     "most_pieces",
     "most_regions",
     "pieces_along",
     "plane_arrangement",
+    "region_betti_numbers",
     "region_bounds",
     "sample_shape",
     "sawtooth_floor",

@@ -130,8 +130,8 @@ def slopes(run: Run, dimensions: tuple[int, ...]) -> None:
             measured=floor.estimate,
             tolerance=0.05,
             control=Control(
-                "the class on the line: d = 1",
-                fit_slope(ks, [fixed_basis_floor(k, 1) for k in ks]).estimate,
+                "functions of twice as many variables",
+                fit_slope(ks, [fixed_basis_floor(k, 2 * d) for k in ks]).estimate,
             ),
         )
 
