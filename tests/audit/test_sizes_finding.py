@@ -1,4 +1,4 @@
-"""Findings about sizes: the smallest memoriser, and networks no wider than their input."""
+"""Findings about sizes: a small memoriser, and networks no wider than their input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchtheory.core.finding import FindingRecord
 
 
 def _findings(model: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, FindingRecord]:
-    report = tt.audit(model, data, only=["smallest-memoriser", "width"])
+    report = tt.audit(model, data, only=["memoriser", "width"])
     return {f.name: f for f in report.findings}
 
 
@@ -34,7 +34,7 @@ def test_the_memoriser_is_built_and_exact(outputs: int, targets: str) -> None:
         "signs": (torch.arange(80) % 2).float(),
         "numbers": torch.randn(80, 2),
     }[targets]
-    found = _findings(_mlp(5, 16, outputs), (x, y))["smallest-memoriser"]
+    found = _findings(_mlp(5, 16, outputs), (x, y))["memoriser"]
     (claim,) = found.claims
     assert claim.verdict == Verdict.HOLDS
     assert claim.control is not None
@@ -45,7 +45,7 @@ def test_the_memoriser_is_built_and_exact(outputs: int, targets: str) -> None:
 
 def test_equal_inputs_are_named() -> None:
     found = _findings(_mlp(2, 4, 2), (torch.ones(10, 2), torch.arange(10) % 2))
-    assert "equal" in found["smallest-memoriser"].claims[0].reason
+    assert "equal" in found["memoriser"].claims[0].reason
 
 
 def test_a_narrow_network_never_rises_on_some_way() -> None:

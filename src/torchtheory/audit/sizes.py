@@ -24,14 +24,14 @@ ROUNDING = 1e-14
 
 
 @finding(
-    "smallest-memoriser",
+    "memoriser",
     section="Expressivity",
-    title="The smallest network known to fit these training data",
+    title="A small network that fits any labels of these training data",
     cost="parameters",
     covers=["A-30"],
     needs=[floating_inputs],
 )
-def smallest_memoriser(problem: Problem, record: FindingRecord) -> None:
+def memoriser(problem: Problem, record: FindingRecord) -> None:
     """A network with one unit, then one a sample, fits any labels: so fitting says little."""
     x = problem.train.x.flatten(1)
     d, k = x.shape[1], _labels(problem, problem.train.y[:1]).shape[1]
@@ -47,9 +47,7 @@ def smallest_memoriser(problem: Problem, record: FindingRecord) -> None:
         ],
         caption=f"Networks that fit any labels of {n} different inputs, beside this one.",
     )
-    record.quantity(
-        "memoriser-parameters", "parameters of the smallest network known to fit any labels", needed
-    )
+    record.quantity("memoriser-parameters", "parameters that are enough to fit any labels", needed)
     _build(problem, record)
     if own >= needed:
         record.headline(

@@ -45,7 +45,7 @@ from torchtheory.training.schedules import PowerLaw, Schedule, robbins_monro
 @lab(
     "stochastic-gradient-descent",
     room="optimization",
-    covers=["N-52", "S-21", "S-22", "A-23", "A-24"],
+    covers=["N-52", "S-21", "S-22", "A-23", "A-24", "L-135", "L-136", "L-137"],
     title="Stochastic gradient descent: unbiased steps, shrinking steps, averaged steps",
     errata=[
         "robbins-monro-finite-sum",
@@ -105,7 +105,7 @@ def unbiased(run: Run) -> None:
     # the control's sampler prefers the examples with large residuals: it leaves the smallest out
     order = ((x @ theta - y).abs()).argsort()
     run.claim(
-        "A-23, S-21, N-52",
+        "A-23, S-21, N-52, L-136, L-137",
         r"\text{mean of } \tfrac1{m'}\sum_{z\in S'}\nabla\ell(\theta,z) \text{ over all } S'"
         r" \text{ of size } m' = \nabla r(\theta)",
         promised=full.expand(samples, -1),
@@ -190,7 +190,7 @@ def batch_variance(run: Run, trials: int) -> tuple[list[int], Tensor, float]:
     rate = fit_slope(sizes, drawn.mean(1))
     copies = fit_slope(sizes, measured_copies(run, each, full, sizes, 10 * trials))
     run.claim(
-        "N-52, S-21",
+        "N-52, S-21, L-137",
         r"\mathrm{Var}\,\hat g\propto1/m: \text{ slope on logarithmic scales}",
         promised=-1,
         relation="slope",
@@ -206,7 +206,7 @@ def batch_variance(run: Run, trials: int) -> tuple[list[int], Tensor, float]:
     eight = mean_interval(drawn[3])
     alone = mean_interval(drawn[0])
     run.claim(
-        "N-52, S-21",
+        "N-52, S-21, L-137",
         r"m=8:\ \mathbb E\|\hat g-\nabla r\|^2=\sigma^2/8",
         promised=single / 8,
         relation="~",
@@ -215,7 +215,7 @@ def batch_variance(run: Run, trials: int) -> tuple[list[int], Tensor, float]:
         control=Control("m = 1", alone.estimate, interval=alone),
     )
     run.claim(
-        "S-21, A-23",
+        "S-21, A-23, L-137",
         r"\text{without replacement: } \mathbb E\|\hat g-\nabla r\|^2=\frac{\sigma^2}m"
         r"\frac{n-m}{n-1}",
         promised=single / 32 * (samples - 32) / (samples - 1),
@@ -267,7 +267,7 @@ def same_as_torch(run: Run) -> None:
         optimizer.step()
         schedule.step()
     run.claim(
-        "S-21, A-23, N-52",
+        "S-21, A-23, N-52, L-135",
         r"\theta\leftarrow\theta-\epsilon_k\hat g \text{ is torch.optim.SGD with the same batches"
         r" and schedule: largest difference}",
         promised=0,
