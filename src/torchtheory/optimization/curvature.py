@@ -22,7 +22,7 @@ from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.core.model import Parameters, flatten, global_randomness_kept, unflatten
 from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
-from torchtheory.optimization.convolution_derivatives import LeanConvolutions
+from torchtheory.optimization.convolution_derivatives import LeanConvolutions, channels_last
 
 #: From directions, one a parameter, to their images.
 _Product = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -231,11 +231,11 @@ def _summed(
     samples = problem.train if samples is None else samples
     point = problem.parameters if parameters is None else parameters
     like = flatten(point)
-    leaves = {k: _laid_out(p.detach()).requires_grad_() for k, p in point.items()}
+    leaves = {k: channels_last(p.detach()).requires_grad_() for k, p in point.items()}
 
     def recorded(x: Tensor, y: Tensor) -> _Product:
         with torch.enable_grad(), global_randomness_kept(), LeanConvolutions():
-            return record(Samples(_laid_out(x), y), leaves)
+            return record(Samples(channels_last(x), y), leaves)
 
     fits = len(samples) <= problem.capacity
     chunks = list(samples.chunks(len(samples) if fits else problem.chunk))
@@ -252,10 +252,3 @@ def _summed(
     return LinearOperator(
         (like.numel(), like.numel()), product, symmetric=True, dtype=like.dtype, device=like.device
     )
-
-
-def _laid_out(tensor: Tensor) -> Tensor:
-    """Images and filters with their channels last, in which convolutions run fastest."""
-    if tensor.ndim == 4 and tensor.is_floating_point():
-        return tensor.contiguous(memory_format=torch.channels_last)
-    return tensor
