@@ -50,8 +50,8 @@ STEPS = 20
 )
 def curvature(problem: Problem, record: FindingRecord) -> None:
     """Lanczos and Hutch++ on the Hessian of the training loss, checked by loss values alone."""
-    problem = _precise(problem)
-    samples, others = _affordable(problem, record)
+    problem = precise(problem)
+    samples, others = affordable_samples(problem, record)
     hessian = hessian_operator(problem, samples)
     top = _sharpest(hessian, record)
     sharpness, residual = float(top.values[0]), float(top.residuals[0])
@@ -102,14 +102,14 @@ def curvature(problem: Problem, record: FindingRecord) -> None:
         _try_learning_rate(problem, record, samples, sharpness, problem.learning_rate)
 
 
-def _precise(problem: Problem) -> Problem:
+def precise(problem: Problem) -> Problem:
     """In double precision, where so many vectors of that size fit into the memory."""
     if problem.function.count * 8 * VECTORS > problem.memory:
         return problem
     return problem.in_double_if_possible()
 
 
-def _affordable(problem: Problem, record: FindingRecord) -> tuple[Samples, Samples]:
+def affordable_samples(problem: Problem, record: FindingRecord) -> tuple[Samples, Samples]:
     """As many training samples as the time allows the products to be made with, and others."""
     train = problem.train
     count = min(SAMPLES, len(train), max(FEWEST, problem.affordable(PASSES * PRODUCTS)))
@@ -128,7 +128,7 @@ def _sharpest(hessian: LinearOperator, record: FindingRecord) -> EigenResult:
             hessian,
             1,
             tolerance=1e-4 if hessian.dtype == torch.float64 else 1e-3,
-            max_iterations=_products(hessian, 0.5),
+            max_iterations=products_in(hessian, 0.5),
             generator=record.generator,
         )
     except (NonFinite, OutOfTime):
@@ -140,7 +140,7 @@ def _sharpest(hessian: LinearOperator, record: FindingRecord) -> EigenResult:
         ) from error
 
 
-def _products(hessian: LinearOperator, share: float) -> int:
+def products_in(hessian: LinearOperator, share: float) -> int:
     """How many products fit into a share of the time left, at most 300."""
     if time_left() == math.inf:
         return 300
@@ -155,7 +155,7 @@ def _trace(hessian: LinearOperator, record: FindingRecord) -> Estimate | None:
     if size <= 45:
         return trace(hessian, samples=size, generator=record.generator)
     large = size > 1_000_000
-    count = min(45, _products(hessian, 0.6))
+    count = min(45, products_in(hessian, 0.6))
     if count < 6:
         record.note("There was no time for the trace of the Hessian.")
         return None
