@@ -1,6 +1,11 @@
 """Approximation: networks written down by their proofs, with certificates; spectra and rates."""
 
 from torchtheory.approximation.approximate_identity import deepen_approximately, identity_network
+from torchtheory.approximation.architecture_drawings import (
+    ArchitectureGraph,
+    architecture_graph,
+    draw_architecture,
+)
 from torchtheory.approximation.arithmetic_circuits import (
     DeepCircuit,
     ShallowCircuit,
@@ -11,6 +16,11 @@ from torchtheory.approximation.arithmetic_circuits import (
     matricise,
     random_deep_circuit,
     shallow_from_tensor,
+)
+from torchtheory.approximation.ball_measure import (
+    draw_band_limited,
+    length_distribution,
+    sphere_tube_share,
 )
 from torchtheory.approximation.band_limited import (
     band_limited_root,
@@ -66,6 +76,7 @@ from torchtheory.approximation.boxes import (
 )
 from torchtheory.approximation.broken_lines import broken_line_network
 from torchtheory.approximation.bumps import BumpSum, SplineBump, cells_of
+from torchtheory.approximation.caratheodory import PrunedNetwork, Selection, few_terms, prune_units
 from torchtheory.approximation.cartoon_networks import (
     cartoon_error,
     cartoon_network,
@@ -120,6 +131,7 @@ from torchtheory.approximation.decision_functions import (
     half_space_unit,
     strip_width,
 )
+from torchtheory.approximation.depth_comparison import DepthComparison, compare_depth, equal_widths
 from torchtheory.approximation.dictionary_networks import (
     dictionary_element,
     dictionary_network,
@@ -333,6 +345,22 @@ from torchtheory.approximation.quantisation import (
     holder_network,
     quantise,
 )
+from torchtheory.approximation.radial_networks import (
+    RadialShells,
+    absolute_sum_network,
+    radial_shells,
+    squared_length_network,
+    squared_length_size,
+    sum_over_coordinates,
+)
+from torchtheory.approximation.random_steps import (
+    Exponentials,
+    MeanOfSteps,
+    StepPairs,
+    draw_step_pairs,
+    sampled_exponentials,
+    step_pair_network,
+)
 from torchtheory.approximation.rates import (
     RateTheorem,
     Setting,
@@ -509,6 +537,7 @@ from torchtheory.approximation.yarotsky import (
 
 __all__ = [
     "Approximant",
+    "ArchitectureGraph",
     "BarronEstimate",
     "BernsteinForm",
     "BumpSum",
@@ -526,9 +555,11 @@ __all__ = [
     "Coverage",
     "DeepCircuit",
     "DeepConvolutional",
+    "DepthComparison",
     "DepthExponents",
     "DiscriminatoryTest",
     "DynamicalSystem",
+    "Exponentials",
     "FolkloreSize",
     "FourierNetwork",
     "FourierPair",
@@ -544,6 +575,7 @@ __all__ = [
     "LipschitzCodec",
     "ManifoldNetwork",
     "MaureyError",
+    "MeanOfSteps",
     "Memoriser",
     "Mesh",
     "NetworkBits",
@@ -552,6 +584,8 @@ __all__ = [
     "PackingBound",
     "ParametrisedManifold",
     "PlaneWaves",
+    "PrunedNetwork",
+    "RadialShells",
     "RateTheorem",
     "RationalNetwork",
     "RecurrentSquare",
@@ -563,6 +597,7 @@ __all__ = [
     "RiskChain",
     "RolledSample",
     "SampledNetwork",
+    "Selection",
     "SelectionWitness",
     "Setting",
     "ShallowCircuit",
@@ -585,6 +620,7 @@ __all__ = [
     "Spectrum",
     "SplineBump",
     "StepError",
+    "StepPairs",
     "Steps",
     "SumProductTree",
     "SupError",
@@ -599,12 +635,14 @@ __all__ = [
     "WeightGrid",
     "WidthThreshold",
     "absolute_sine_integral",
+    "absolute_sum_network",
     "activation_derivative",
     "affine_layers",
     "affine_map",
     "affine_pieces_around",
     "algebra_conditions",
     "antipodal_witness",
+    "architecture_graph",
     "as_box",
     "as_convolutional",
     "as_fully_connected",
@@ -652,6 +690,7 @@ __all__ = [
     "code_length_bounds",
     "coefficient_tensor",
     "combine",
+    "compare_depth",
     "compose",
     "compose_product",
     "composite_network",
@@ -680,10 +719,14 @@ __all__ = [
     "discretise",
     "discriminatory_test",
     "distance_to_steps",
+    "draw_architecture",
+    "draw_band_limited",
+    "draw_step_pairs",
     "draw_steps",
     "encode",
     "encode_network",
     "energy_convnet",
+    "equal_widths",
     "equispaced_interpolant",
     "equivariance_gaps",
     "error_growth",
@@ -694,6 +737,7 @@ __all__ = [
     "factor_filter",
     "failure_probability",
     "far_bound",
+    "few_terms",
     "finite_element_network",
     "fit_sequences",
     "fixed_basis_floor",
@@ -751,6 +795,7 @@ __all__ = [
     "layer_maps_of",
     "least_terms",
     "length_cutoff",
+    "length_distribution",
     "length_stress_test",
     "leshno_network",
     "level_path",
@@ -816,9 +861,11 @@ __all__ = [
     "prime_implicants",
     "product_error",
     "product_network",
+    "prune_units",
     "quantise",
     "radial_barron_constant",
     "radial_network",
+    "radial_shells",
     "random_deep_circuit",
     "random_frame",
     "random_units",
@@ -838,6 +885,7 @@ __all__ = [
     "risk_gap_bound",
     "rnn_with_bias",
     "root_dimension_bound",
+    "sampled_exponentials",
     "selection_cells",
     "separating_cosine",
     "sequence_network",
@@ -875,17 +923,22 @@ __all__ = [
     "sparse_grid_size",
     "sparse_levels",
     "speaks_about",
+    "sphere_tube_share",
     "sphere_witness",
     "spline_network",
     "split_residual",
     "square_network",
+    "squared_length_network",
+    "squared_length_size",
     "squaring_levels",
     "squashed_cosine",
     "stack",
     "staircase_factor",
     "step_image",
     "step_integral",
+    "step_pair_network",
     "strip_width",
+    "sum_over_coordinates",
     "sup_distance",
     "superposition_step",
     "swiss_roll",

@@ -147,9 +147,8 @@ def _pairs(samples: Samples, problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
 
 def _apart(states: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """How many units are in different states, ``[pairs]``."""
-    return torch.stack(
-        [(states[a] != states[b]).sum() for a, b in zip(i.tolist(), j.tolist(), strict=True)]
-    ).cpu()
+    pairs = zip(i.tolist(), j.tolist(), strict=True)
+    return torch.tensor([int((states[a] != states[b]).sum()) for a, b in pairs])
 
 
 def _plot_distances(

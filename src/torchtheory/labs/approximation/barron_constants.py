@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from scipy import special
 from torch import Tensor
 
 from torchtheory.approximation.barron_constants import (
@@ -18,7 +19,7 @@ from torchtheory.approximation.barron_constants import (
 )
 from torchtheory.approximation.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
 from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
-from torchtheory.core.intervals import mean_interval
+from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
@@ -31,7 +32,7 @@ PAIRS = {pair.name: pair for pair in FOURIER_PAIRS}
 @lab(
     "barron-constants",
     room="approximation",
-    covers=["L-093", "L-094", "L-095", "L-113", "S-36"],
+    covers=["A-103", "L-093", "L-094", "L-095", "L-113", "S-36", "X-19"],
     title="Barron's constant by formula, quadrature, FFT and sampling; kinks make it infinite",
     errata=["gaussian-density-positive-exponent", "barron-constant-without-modulus"],
     full={"draws": 400_000, "points": 4096},
@@ -176,7 +177,7 @@ def closed_forms(run: Run) -> None:
     radial = [radial_barron_constant(angular_bell(d), d).value for d in (1, 2, 3, 10)]
     in_cycles = [radial_barron_constant(cycles_bell(d), d).value for d in (1, 2, 3, 10)]
     run.claim(
-        ["S-36", "L-095"],
+        ["S-36", "L-095", "X-19"],
         r"e^{-|x|^2/2}: C_f=\sqrt2\,\Gamma(\tfrac{d+1}2)/\Gamma(\tfrac d2)",
         promised=exact,
         relation="==",
@@ -184,8 +185,9 @@ def closed_forms(run: Run) -> None:
         tolerance=1e-8,
         control=Control("frequencies in cycles: another constant, by a factor 2π", in_cycles),
     )
+    in_cycles_too(run, in_cycles)
     run.claim(
-        "S-36",
+        ["S-36", "X-19"],
         r"C_{\text{Gauss}}\le\sqrt d",
         promised=[math.sqrt(d) for d in (1, 2, 3, 10, 100)],
         relation="<=",
@@ -237,6 +239,62 @@ def closed_forms(run: Run) -> None:
             "scaled in height as well as in width",
             [3 * on_line(bump(3 * x[:, None]))],
             [3 * base],
+        ),
+    )
+
+
+def in_cycles_too(run: Run, unit: list[float]) -> None:
+    """The constant of the monograph, with frequencies in cycles."""
+    dims = (1, 2, 3, 10)
+    ratios = [math.exp(special.gammaln((d + 1) / 2) - special.gammaln(d / 2)) for d in dims]
+    # e^{-π|x|²} is its own transform
+    own = [radial_barron_constant(lambda r: math.exp(-math.pi * r * r), d).value for d in dims]
+    x = torch.arange(-40, 40, 1 / 8, dtype=torch.float64)
+    line = grid_barron_constant(torch.exp(-x.square() / 2), -40.0, 1 / 8)
+    run.claim(
+        "A-103",
+        r"C_g=\int\|\xi\||\hat g(\xi)|d\xi: \quad\frac{\sqrt2\,\Gamma(\frac{d+1}2)}"
+        r"{2\pi\Gamma(\frac d2)}\text{ for }e^{-|x|^2/2},\quad\frac{\Gamma(\frac{d+1}2)}"
+        r"{\sqrt\pi\Gamma(\frac d2)}\text{ for }e^{-\pi|x|^2}",
+        promised=[
+            *(math.sqrt(2) * q / (2 * math.pi) for q in ratios),
+            *(q / math.sqrt(math.pi) for q in ratios),
+        ],
+        relation="==",
+        measured=[*unit, *own],
+        tolerance=1e-8,
+        reason="d = 1, 2, 3, 10",
+        control=Control(
+            "angular frequencies",
+            [GaussianBump(d).barron_constant for d in dims],
+            [math.sqrt(2) * q / (2 * math.pi) for q in ratios],
+        ),
+    )
+    # Euler-Maclaurin: the corner of |ξ| at 0 costs the sum over the grid ĝ(0)Δξ²/6
+    missing = math.sqrt(2 * math.pi) / (6 * 80**2)
+    wider = torch.arange(-80, 80, 1 / 8, dtype=torch.float64)
+    finer = grid_barron_constant(torch.exp(-wider.square() / 2), -80.0, 1 / 8)
+    run.claim(
+        "A-103",
+        r"d=1\text{, by the FFT on }[-40,40]: \quad(C_g-\text{estimate})/(\hat g(0)\Delta\xi^2/6)",
+        promised=1,
+        relation="==",
+        measured=(unit[0] - line.in_cycles) / missing,
+        tolerance=1e-2,
+        control=Control("a grid of twice the length", (unit[0] - finer.in_cycles) / missing),
+    )
+    many = (10, 40, 160, 640)
+    growth = [GaussianBump(d).barron_constant / (2 * math.pi) for d in many]
+    run.claim(
+        "A-103",
+        r"C_g\sim\sqrt d/(2\pi): \text{dimension-free only through }C_g",
+        promised=0.5,
+        relation="==",
+        measured=fit_slope(many, growth).estimate,
+        tolerance=0.01,
+        control=Control(
+            "a bump that gets wider like the root of d",
+            fit_slope(many, [GaussianBump(d, d**0.5).barron_constant for d in many]).estimate,
         ),
     )
 

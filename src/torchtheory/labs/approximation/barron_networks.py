@@ -61,7 +61,7 @@ class Curve:
 @lab(
     "barron-networks",
     room="approximation",
-    covers=["L-101", "L-103", "S-27", "S-35", "S-37", "S-38"],
+    covers=["L-101", "L-103", "N-34", "S-27", "S-35", "S-37", "S-38", "X-19"],
     title="Networks drawn from a function's frequencies err by at most (2rC)²/k in any dimension",
     errata=["sample-sum-without-average", "relu-satisfies-assumption-one"],
     full={"seeds": 200, "points": 2000},
@@ -160,7 +160,7 @@ def rate(run: Run, gaussians: dict[int, Curve], waves: dict[int, Curve], wrong: 
     for d in DIMENSIONS:
         both = (gaussians[d], waves[d])
         run.claim(
-            ["L-101", "S-37", "S-38"],
+            ["L-101", "N-34", "S-37", "S-38", "X-19"],
             rf"d={d}: \quad\mathbb E\int_{{B_1}}(f-f_k)^2d\mu\le(2C_f)^2/k"
             r"\text{, upper ends of the intervals at every }k",
             promised=[b for c in both for b in c.bounds],
@@ -169,7 +169,7 @@ def rate(run: Run, gaussians: dict[int, Curve], waves: dict[int, Curve], wrong: 
         )
         for name, c in (("Gaussian", both[0]), ("waves", both[1])):
             run.claim(
-                ["L-101", "S-38"],
+                ["L-101", "S-38", "X-19"],
                 rf"d={d}\text{{, {name}: squared error}}\sim k^{{-1}}",
                 promised=-1,
                 relation="slope",
@@ -279,7 +279,7 @@ def theorem(run: Run, waves: dict[int, Curve], seeds: int, points: int) -> None:
     inside = mean_interval(errors(run, target, 1024, seeds, x))
     outside = mean_interval(errors(run, target, 1024, seeds, 4 * x))
     run.claim(
-        ["S-37", "L-101"],
+        ["S-37", "L-101", "X-19"],
         r"\mu\text{ on }B_r: \quad\mathbb E\int(G-f)^2d\mu\le(2rC_f)^2/n",
         promised=approximation_bound(1024, target.barron_constant),
         relation="<=",

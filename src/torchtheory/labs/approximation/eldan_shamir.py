@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 from scipy import integrate, special
+from torch import Tensor
 
+from torchtheory.approximation.ball_measure import (
+    draw_band_limited,
+    length_distribution,
+    sphere_tube_share,
+)
 from torchtheory.approximation.band_limited import (
     band_limited_root,
     covered_share,
@@ -29,7 +35,7 @@ RADIUS = 3.0
 @lab(
     "eldan-shamir",
     room="approximation",
-    covers=["L-110", "L-111"],
+    covers=["A-86", "A-87", "L-110", "L-111"],
     title="A few ridge functions cover exponentially little of a ball of frequencies",
     errata=["band-limited-density-unit-ball"],
     full={"points": 400_000},
@@ -40,12 +46,16 @@ def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
     The function whose transform is the indicator of the ball of volume 1 has a square that is a
     density, and errors weighted with it are errors of frequencies. The share of a ball that the
     tube around one line covers is a regularised beta function; it is met by counting points, and
-    falls exponentially with the dimension. Look at the figure: how many tubes, hence units, half
-    of the ball takes.
+    falls exponentially with the dimension. A network with four hidden units is transformed on a
+    grid of the plane: seen through the density, its frequencies lie in four tubes. Look at the
+    figures: the star, and how many tubes, hence units, half of the ball takes.
     """
     at_least(points, 1000, "points")
     density(run)
+    drawn(run, points)
+    star(run)
     tubes(run, points)
+    spheres(run, points)
 
 
 def density(run: Run) -> None:
@@ -54,7 +64,7 @@ def density(run: Run) -> None:
     masses = [mass(n, None) for n in dims]
     unit = [mass(n, 1.0) for n in dims]
     run.claim(
-        "L-110",
+        ["A-86", "L-110"],
         r"R_n=\Gamma(\tfrac n2+1)^{1/n}/\sqrt\pi: \quad\int\varphi^2=1",
         promised=1,
         relation="==",
@@ -81,7 +91,7 @@ def density(run: Run) -> None:
     step = float(xi[1] - xi[0])
     _, bare = fourier_transform((f - g) * torch.exp(-x.square() / 100), -64.0, h)
     run.claim(
-        "L-110",
+        ["A-86", "L-110"],
         r"\int(f-g)^2\varphi^2=\|\widehat{f\varphi}-\widehat{g\varphi}\|^2",
         promised=((f - g) * phi).square().sum() * h,
         relation="==",
@@ -107,6 +117,161 @@ def density(run: Run) -> None:
             leaked[outside].sum() / leaked.sum(),
         ),
     )
+
+
+def plane(half: float = 16.0, points: int = 512) -> tuple[Tensor, Tensor, float]:
+    """A grid of the plane, the two coordinates, and its spacing."""
+    h = 2 * half / points
+    axis = -half + h * torch.arange(points, dtype=torch.float64)
+    x, y = torch.meshgrid(axis, axis, indexing="ij")
+    return x, y, h
+
+
+def drawn(run: Run, points: int) -> None:
+    """Radii, the density on the line and in the plane, and points drawn from it."""
+    x = torch.linspace(-8, 8, 321, dtype=torch.float64)
+    run.claim(
+        "A-86",
+        r"d=1: r=\tfrac12,\ \varphi(x)=\sin(\pi x)/(\pi x);\quad d=2: r=1/\sqrt\pi",
+        promised=torch.cat([x.new_tensor([0.5, math.pi**-0.5]), torch.sinc(x)]),
+        relation="==",
+        measured=torch.cat(
+            [
+                x.new_tensor([unit_volume_radius(1), unit_volume_radius(2)]),
+                band_limited_root(x.abs(), 1),
+            ]
+        ),
+        tolerance=1e-9,
+        control=Control(
+            "the sinc in three dimensions", band_limited_root(x.abs(), 3), torch.sinc(x)
+        ),
+    )
+    u, v, h = plane()
+    phi = band_limited_root((u.square() + v.square()).sqrt(), 2)
+    f, g = torch.cos(3 * u + v), torch.tanh(2 * v)
+    xi, left = fourier_transform(f * phi, float(u[0, 0]), h)
+    _, right = fourier_transform(g * phi, float(u[0, 0]), h)
+    step = float(xi[1] - xi[0])
+    away = (left - right).abs().square().sum() * step**2
+    run.claim(
+        "A-86",
+        r"d=2: \quad\|\Phi-g\|^2_{L^2(\mu)}=\|\widehat{\Phi\varphi}-\widehat{g\varphi}\|^2_{L^2}",
+        promised=((f - g) * phi).square().sum() * h**2,
+        relation="==",
+        measured=away,
+        tolerance=1e-9,
+        control=Control("angular frequencies without the factor (2π)⁻²", away * (2 * math.pi) ** 2),
+    )
+    # the transform of the density's root is the indicator of the ball, up to the cut at 16
+    _, indicator = fourier_transform(phi, float(u[0, 0]), h)
+    lengths = (xi[:, None].square() + xi.square()).sqrt()
+    inside, beyond = lengths < 0.46, (lengths > 0.67) & (lengths < 4)
+    run.claim(
+        "A-86",
+        r"\hat\varphi=1_{B_r}: \text{mean value inside }0.46\text{ and beyond }0.67\ (r=0.564)",
+        promised=[1.0, 0.0],
+        relation="==",
+        measured=[float(indicator.real[part].mean()) for part in (inside, beyond)],
+        tolerance=0.01,
+        control=Control(
+            "frequencies up to 0.92, beyond the ball",
+            indicator.real[lengths < 0.92].mean(),
+            1.0,
+        ),
+    )
+    confidence = 1 - 0.01 / 12
+    outside: list[float] = []
+    wrong: list[float] = []
+    for n in (1, 2, 5):
+        found = draw_band_limited(points // 4, n, run.generator).norm(dim=1)
+        flat = run.randn(points // 4, n).norm(dim=1)
+        for at in (0.3, 0.7, 1.5, 4.0):
+            exact = float(length_distribution(torch.tensor([at]), n))
+            for sample, store in ((found, outside), (flat, wrong)):
+                i = clopper_pearson(int((sample <= at).sum()), len(sample), confidence)
+                store.append(max(0.0, i.low - exact, exact - i.high))
+    run.claim(
+        "A-86",
+        r"P(\|x\|\le\rho)=J_\nu^2(z)+2\textstyle\sum_{k\ge1}J_{\nu+k}^2(z)\text{ for drawn points; "
+        r"distance outside the interval of the count}",
+        promised=0,
+        relation="==",
+        measured=outside,
+        reason="1, 2 and 5 dimensions, four lengths each, together at 99 % confidence",
+        control=Control("points of a Gaussian", wrong),
+    )
+
+
+def star(run: Run) -> None:
+    """A network (2, 4, 1), transformed on the plane."""
+    u, v, h = plane()
+    angles = torch.tensor([0.2, 0.9, 1.7, 2.6], dtype=torch.float64)
+    directions = torch.stack([angles.cos(), angles.sin()], 1)
+    offsets = torch.tensor([0.3, -0.5, 0.1, 0.4], dtype=torch.float64)
+    net = sum(
+        torch.tanh(10 * (d[0] * u + d[1] * v) + b) for d, b in zip(directions, offsets, strict=True)
+    )
+    assert isinstance(net, Tensor)
+    phi = band_limited_root((u.square() + v.square()).sqrt(), 2)
+    xi, tubed = fourier_transform(net * phi, float(u[0, 0]), h)
+    _, ring = fourier_transform(
+        torch.special.bessel_j0(4 * math.pi * (u.square() + v.square()).sqrt()) * phi,
+        float(u[0, 0]),
+        h,
+    )
+    grid = torch.stack(torch.meshgrid(xi, xi, indexing="ij"), -1)
+    squares = grid.square().sum(-1, keepdim=True) - (grid @ directions.T).square()
+    near = squares.min(-1).values.clamp(min=0).sqrt()
+    outside = near > unit_volume_radius(2) + 0.05
+    energy, other = tubed.abs().square(), ring.abs().square()
+    # near 0 the tubes cover everything
+    far = grid.square().sum(-1) > 1
+    run.claim(
+        ["A-87", "L-111"],
+        r"\Phi=\textstyle\sum_{j\le4}\varrho_j(\langle w_j,\cdot\rangle): \quad\operatorname{supp}"
+        r"\widehat{\Phi\varphi}\subset\bigcup_j(\operatorname{span}w_j+B_r)\text{, share of the "
+        r"energy of }|\xi|>1\text{ outside}",
+        promised=5e-2,
+        relation="<=",
+        measured=energy[outside & far].sum() / energy[far].sum(),
+        reason="φ falls like |x|^(-3/2) and is cut at 16, which blurs the edges of the tubes",
+        control=Control(
+            "a radial function, whose frequencies fill a ring",
+            other[outside & far].sum() / other[far].sum(),
+        ),
+    )
+    run.figure(
+        "star",
+        lambda axes: plot_star(axes, xi, energy, directions),
+        caption="Left: the transform of a sum of four ridge functions lives on four lines. Right: "
+        "times φ, on four tubes (logarithm of the energy; dashed: radius r of the ball).",
+        grid=(1, 2),
+        size=(9, 4.2),
+    )
+
+
+def plot_star(axes: Any, xi: Tensor, energy: Tensor, directions: Tensor) -> None:
+    left, right = axes[0]
+    reach = 3.0
+    r = unit_volume_radius(2)
+    shown = xi.abs() <= reach
+    picture = energy[shown][:, shown].clamp(min=1e-9).log10()
+    right.imshow(
+        picture.T, origin="lower", extent=(-reach, reach, -reach, reach), cmap="viridis", vmin=-6
+    )
+    for d in directions:
+        normal = torch.stack([-d[1], d[0]])
+        left.plot(*(torch.stack([-5 * d, 5 * d]).T), color="C0")
+        for side in (r, -r):
+            ends = torch.stack([-5 * d, 5 * d]) + side * normal
+            right.plot(*ends.T, color="white", lw=0.8, ls="--")
+    for axis, title in (
+        (left, "support of $\\hat\\Phi$"),
+        (right, "energy of $\\widehat{\\Phi\\varphi}$"),
+    ):
+        axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", title=title)
+        axis.set(xlabel="$\\xi_1$", ylabel="$\\xi_2$")
+        axis.grid(False)
 
 
 def mass(n: int, radius: float | None) -> float:
@@ -185,6 +350,68 @@ def tubes(run: Run, points: int) -> None:
             for n in (2, 5, 10, 20)
         ],
         caption="Radius of the ball of volume 1, and tubes in a ball of radius 3",
+    )
+
+
+def spheres(run: Run, points: int) -> None:
+    """Tubes on a sphere of frequencies, as the monograph counts them."""
+    ratio = 2.0
+    dims = (2, 3, 5, 8)
+    confidence = 1 - 0.01 / len(dims)
+    away: list[float] = []
+    wrong: list[float] = []
+    for d in dims:
+        x = run.randn(points // 2, d)
+        axis = torch.zeros(1, d, dtype=torch.float64)
+        axis[0, 0] = 1
+        exact = sphere_tube_share(d, ratio)
+        for rows, store in (
+            (ratio * x / x.norm(dim=1, keepdim=True), away),
+            (ball_points(points // 2, d, ratio, random=run.generator), wrong),
+        ):
+            i = clopper_pearson(round(covered_share(rows, axis) * len(rows)), len(rows), confidence)
+            store.append(max(0.0, i.low - exact, exact - i.high))
+    run.claim(
+        "A-87",
+        r"\text{one tube: share }I_{(r/\rho)^2}(\tfrac{d-1}2,\tfrac12)\text{ of the sphere of "
+        r"radius }\rho=2r\text{; distance outside the interval of the count}",
+        promised=0,
+        relation="==",
+        measured=away,
+        reason="four dimensions, together at 99 % confidence",
+        control=Control("points of the ball instead of the sphere", wrong),
+    )
+    lines = run.randn(20, 8)
+    lines = lines / lines.norm(dim=1, keepdim=True)
+    x = run.randn(points // 2, 8)
+    x = x / x.norm(dim=1, keepdim=True)
+    many, near = (
+        clopper_pearson(round(covered_share(s * x, lines) * len(x)), len(x)) for s in (ratio, 1.0)
+    )
+    run.claim(
+        "A-87",
+        r"n=20\text{ tubes: share}\le n\,I_{(r/\rho)^2}(\tfrac{d-1}2,\tfrac12)",
+        promised=20 * sphere_tube_share(8, ratio),
+        relation="<=",
+        measured=many.estimate,
+        interval=many,
+        control=Control("the sphere of radius r itself", near.estimate, interval=near),
+    )
+    high = list(range(20, 201, 20))
+    fall = fit_slope(high, [math.log(sphere_tube_share(d, ratio)) for d in high], log=False)
+    run.claim(
+        "A-87",
+        r"\rho/r=2: \quad\ln\text{share falls by at least }\ln2\text{ a dimension, so half of the "
+        r"sphere takes a number of tubes exponential in }d",
+        promised=-math.log(2),
+        relation="<=",
+        measured=fall.estimate,
+        control=Control(
+            "ρ = r: one tube has it all",
+            fit_slope(
+                high, [math.log(sphere_tube_share(d, 1.0)) for d in high], log=False
+            ).estimate,
+        ),
     )
 
 

@@ -29,7 +29,7 @@ CONSTANT = 2 * math.pi
 @lab(
     "adaptive-against-fixed-basis",
     room="approximation",
-    covers=["L-102"],
+    covers=["L-102", "X-19"],
     title="No k functions fixed in advance are good for all of Barron's class; k units are",
     full={"dimensions": (4, 6, 8, 12), "seeds": 50, "units": 4096},
 )
@@ -123,7 +123,7 @@ def slopes(run: Run, dimensions: tuple[int, ...]) -> None:
         ks = [2**j for j in range(8, 27, 2)] if d <= 6 else [2**j for j in range(16, 33, 2)]
         floor = fit_slope(ks, [fixed_basis_floor(k, d) for k in ks])
         run.claim(
-            "L-102",
+            ["L-102", "X-19"],
             rf"d={d}: \text{{the floor of every basis falls like }}k^{{-2/d}}",
             promised=-2 / d,
             relation="==",

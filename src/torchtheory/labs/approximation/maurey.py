@@ -23,7 +23,7 @@ TERMS = (4, 8, 16, 32, 64, 128, 256)
 @lab(
     "maurey-sampling",
     room="approximation",
-    covers=["L-098", "L-099", "L-100"],
+    covers=["A-141", "L-098", "L-099", "L-100"],
     title="k random terms of a mixture err by exactly (E‖V‖² − ‖X‖²)/k, whatever the dimension",
     errata=["sine-second-problem"],
     full={"draws": 5000, "width": 4000},
@@ -85,7 +85,7 @@ def hilbert(
         wrong_ratios.append(mean_square(wrong) / error.expected)
     right, bad = mean_interval(torch.cat(ratios)), mean_interval(torch.cat(wrong_ratios))
     run.claim(
-        ["L-098", "L-099"],
+        ["A-141", "L-098", "L-099"],
         r"\mathbb E\|X-\tfrac1k\sum V_i\|^2=(\mathbb E\|V\|^2-\|X\|^2)/k: \text{ratio of the two}",
         promised=1,
         relation="~",
