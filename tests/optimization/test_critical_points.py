@@ -11,8 +11,15 @@ from torch import nn
 from torchtheory.core.eigenvalues import extremal_eigenvalues
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.problem import Problem
-from torchtheory.optimization.critical_points import classify, critical_point, escape_times
+from torchtheory.optimization.critical_points import (
+    classify,
+    critical_point,
+    escape_times,
+    landscape_probe,
+    lower_point,
+)
 from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.objectives import objective_of
 
 
 @given(st.integers(0, 10**6), st.lists(st.sampled_from([-2.0, -0.5, 0.7, 3.0]), min_size=1))
@@ -69,7 +76,78 @@ def test_escape_times_by_hand():
     assert escape_times(points, torch.tensor([0.0, 5.0]), 4.9).tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("function", "label", "evidence"),
+    [
+        (lambda x: x[..., 0] ** 2 + x[..., 1] ** 2, "local minimum", "Hessian"),
+        (lambda x: -(x[..., 0] ** 2) - x[..., 1] ** 2, "local maximum", "Hessian"),
+        (lambda x: x[..., 0] ** 2 - x[..., 1] ** 2, "strict saddle", "Hessian"),
+        (lambda x: x[..., 0] ** 2 - x[..., 1] ** 4, "degenerate saddle", "search"),
+        (lambda x: x[..., 0] ** 3 - 3 * x[..., 0] * x[..., 1] ** 2, "degenerate saddle", "search"),
+        (lambda x: x[..., 0] ** 2 + x[..., 1] ** 4, "local minimum", "search"),
+        (lambda x: -(x[..., 0] ** 2) + x[..., 1] ** 4, "strict saddle", "search"),
+        (lambda x: -(x[..., 0] ** 2) + 0 * x[..., 1], "local maximum", "search"),
+        (lambda x: (x.norm(dim=-1) - 1).clamp(min=0) ** 3, "plateau", "search"),
+        (lambda x: x[..., 0] + x[..., 1] ** 2, "not stationary", "gradient"),
+    ],
+)
+def test_labels_at_the_origin(function, label, evidence):
+    origin = torch.full((2,), 1e-12, dtype=torch.float64)
+    found = landscape_probe(function, origin)
+    assert (found.label, found.evidence) == (label, evidence)
+    low, high = found.index
+    assert 0 <= low <= high <= 2
+    assert (found.direction is not None) == (low > 0)
+    if found.lower is not None:
+        assert float(function(found.lower)) < found.value
+        assert float(found.lower.norm()) <= 0.1 + 1e-9
+
+
+def test_a_known_infimum_makes_a_minimum_global():
+    bowl = torch.zeros(1, dtype=torch.float64)
+
+    def square(x):
+        return x[..., 0] ** 2
+
+    assert landscape_probe(square, bowl, infimum=0.0).label == "global minimum"
+    assert landscape_probe(square, bowl, infimum=-1.0).label == "local minimum"
+
+
+def test_the_loss_of_a_network_and_the_network_unchanged():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)).double()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    x = torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    problem = Problem(net, (x, x.sum(1, keepdim=True)), task="regression")
+    loss, theta = objective_of(problem)
+    assert float(loss(theta)) == pytest.approx(problem.risk(problem.train))
+    assert loss(torch.stack([theta, theta + 1])).shape == (2,)
+    assert landscape_probe(loss, theta).label == "not stationary"
+    # all weights 0 and the mean as output: the gradient in the hidden weights vanishes as well
+    flat = torch.zeros_like(theta)
+    flat[-1] = 4 / 3
+    assert landscape_probe(loss, flat).label in ("strict saddle", "degenerate saddle")
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+
+
+def test_search_stays_in_its_ball_and_follows_the_seed():
+    def slope(x):
+        return x.sum(-1)
+
+    centre = torch.ones(3, dtype=torch.float64)
+    found = lower_point(slope, centre, 0.5, random=1)
+    assert float((found - centre).norm()) == pytest.approx(0.5)
+    assert torch.equal(found, lower_point(slope, centre, 0.5, random=1))
+
+
 def test_bad_input_is_refused():
+    with pytest.raises(ShapeMismatch, match="one point"):
+        landscape_probe(lambda x: x.sum(-1), torch.zeros(2, 2))
+    with pytest.raises(InvalidInput, match="radius"):
+        landscape_probe(lambda x: x.sum(-1), torch.zeros(2), radius=0.0)
+    with pytest.raises(InvalidInput, match="tolerance"):
+        landscape_probe(lambda x: x.sum(-1), torch.zeros(2), tolerance=-1.0)
+    with pytest.raises(InvalidInput, match="trials"):
+        lower_point(lambda x: x.sum(-1), torch.zeros(2), 1.0, trials=0)
     with pytest.raises(ShapeMismatch, match="one point"):
         critical_point(lambda x: x.sum(), torch.zeros(2, 2))
     with pytest.raises(InvalidInput, match="NaN"):

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.model import flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.labelled import at_least, positive
 from torchtheory.optimization.descent import Function, check_start, gradient_of, last_iterate
@@ -172,7 +170,7 @@ def landscape_probe(
     minimum nor a maximum, whether or not its Hessian is indefinite.
 
     Args:
-        function: of ``[..., p]``, one value a vector; :func:`loss_function` makes it from a
+        function: of ``[..., p]``, one value a vector; ``objective_of`` makes it from a
             network and its data.
         point: ``[p]``.
         infimum: the least value of the function, where it is known.
@@ -224,9 +222,7 @@ def landscape_probe(
         higher = lower_point(lambda x: -function(x), point, radius, trials=trials, random=source)
         label, evidence = _searched(falls, lower is not None, higher is not None), "search"
     direction = vectors[:, 0] if falls else None
-    return ProbedPoint(
-        label, evidence, value, slope, eigenvalues, index, direction, lower, higher
-    )
+    return ProbedPoint(label, evidence, value, slope, eigenvalues, index, direction, lower, higher)
 
 
 def lower_point(
@@ -235,7 +231,7 @@ def lower_point(
     radius: float,
     *,
     trials: int = 32,
-    steps: int = 200,
+    steps: int = 100,
     random: RandomSource = None,
 ) -> Tensor | None:
     r"""The lowest point found within ``radius`` of a point, None if none is lower than it.
@@ -263,7 +259,11 @@ def lower_point(
     at_least(trials, 1, "trials")
     at_least(steps, 1, "steps")
     draw = gaussian(
-        trials, len(point) + 1, generator=as_generator(random), dtype=point.dtype, device=point.device
+        trials,
+        len(point) + 1,
+        generator=as_generator(random),
+        dtype=point.dtype,
+        device=point.device,
     )
     # the first coordinates of a point on a sphere of one dimension more: inside the ball
     starts = point + radius * draw[:, :-1] / draw.norm(dim=1, keepdim=True)
@@ -286,33 +286,6 @@ def lower_point(
     rounding = 1e3 * torch.finfo(point.dtype).eps * max(float(own.abs()), float(values.abs().max()))
     best = int(values.argmin())
     return ends[best] if float(values[best]) < float(own) - rounding else None
-
-
-def loss_function(problem: Problem) -> tuple[Function, Tensor]:
-    r"""The mean training loss of a network as a function of ``[..., p]``, and where it stands.
-
-    Both are what :func:`landscape_probe` and ``gradient_descent`` take.
-
-    >>> from torch import nn
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> net = nn.Linear(1, 1, bias=False)
-    >>> loss, theta = loss_function(Problem(net, (x, 3 * x), task="regression"))
-    >>> float(loss(torch.tensor([3.0]))), theta.shape
-    (0.0, torch.Size([1]))
-    """
-    objective = problem.objective(problem.train)
-    like = {k: p.detach() for k, p in problem.parameters.items()}
-
-    def one(theta: Tensor) -> Tensor:
-        return objective(unflatten(theta, like))
-
-    def loss(theta: Tensor) -> Tensor:
-        if theta.ndim == 1:
-            return one(theta)
-        flat = theta.reshape(-1, theta.shape[-1])
-        return torch.func.vmap(one)(flat).reshape(theta.shape[:-1])
-
-    return loss, flatten(like)
 
 
 def _searched(falls: bool, lower: bool, higher: bool) -> Label:

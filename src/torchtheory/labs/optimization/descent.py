@@ -29,7 +29,7 @@ WAVY_SMOOTHNESS = 8.0
 @lab(
     "gradient-descent",
     room="optimization",
-    covers=["N-42", "N-43", "N-44", "N-45", "N-46", "N-47"],
+    covers=["N-42", "N-43", "N-44", "N-45", "N-46", "N-47", "L-131", "L-132", "L-133", "L-134"],
     title="Smoothness sets the step of gradient descent, and what it then achieves",
     errata=[
         "sufficient-decrease-taylor",
@@ -250,7 +250,7 @@ def decrease(
     at = 3 * run.randn(starts, features)
     small = constant / 4
     run.claim(
-        "N-44",
+        ["N-44", "L-131"],
         r"h(\theta-\eta\nabla h)\le h(\theta)-\eta(1-\tfrac{L\eta}2)\|\nabla h(\theta)\|^2:"
         r" \text{ slack of every step}",
         promised=0,
@@ -376,7 +376,7 @@ def critical_points(run: Run, starts: int) -> None:
     late = gradient_descent(cosines, torch.full((1, 1), 1e-3, dtype=torch.float64), 1.0, 30)
     times = torch.arange(1, len(late.values) + 1).double()[:, None]
     run.claim(
-        "N-45",
+        ["N-45", "L-132"],
         r"\min_{t<T}\|\nabla h(\theta^t)\|^2\le\frac{2L}T(h(\theta^0)-\inf h)",
         promised=torch.cat(promised, 1),
         relation="<=",
@@ -427,7 +427,7 @@ def gradient_dominance(
     slopes = gradient_of(squares)(at, 0).norm(dim=-1)
     quartic_slopes = gradient_of(quartic)(at / 10, 0).norm(dim=-1)
     run.claim(
-        "N-46",
+        ["N-46", "L-133"],
         r"\text{rank-deficient least squares: } \tfrac12\|\nabla h\|^2\ge\lambda^+_{\min}"
         r"(h-\inf h)",
         promised=least * squares(at),
@@ -458,7 +458,7 @@ def gradient_dominance(
     mu = wavy_constant()
     grid = torch.linspace(-40, 40, 20_001, dtype=torch.float64)[:, None]
     run.claim(
-        "N-46",
+        ["N-46", "L-133"],
         r"h=x^2+3\sin^2x,\ \mu=\tfrac1{32}:\ \tfrac12h'^2\ge\mu h \text{ although } h''<0"
         r" \text{ somewhere}",
         promised=wavy(grid) / 32,
@@ -495,7 +495,7 @@ def gradient_dominance(
         bound = geometric_bound(done.values[0], constant, smooth, steps)
         curves.append((name, done.values, bound.amax(1)))
         run.claim(
-            "N-47",
+            ["N-47", "L-134"],
             r"h(\theta^T)-\inf h\le(1-\mu/L)^T(h(\theta^0)-\inf h)",
             promised=bound,
             relation="<=",

@@ -1,0 +1,309 @@
+"""Certificates for momentum and stochastic descent, and faults that they have to name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.certificates import ConvergenceCertificate, certify
+from torchtheory.optimization.descent import Function, gradient_descent, gradient_of, trajectory
+from torchtheory.optimization.descent_assumptions import Assumptions
+from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.recorded_runs import RecordedRun, record_run
+from torchtheory.training.momentum import HeavyBall, Nesterov
+
+
+@lab(
+    "certificates-of-methods",
+    room="optimization",
+    covers=["N-48", "N-49", "L-131", "L-133"],
+    title="Certificates for momentum and stochastic descent, and the faults they name",
+    full={"size": 20, "iterations": 300, "trials": 200},
+)
+def certificates_of_methods(
+    run: Run, size: int = 6, iterations: int = 60, trials: int = 30
+) -> None:
+    """Losses written down while an optimiser ran are all that is given.
+
+    The heavy ball on a quadratic, Nesterov's method on convex and strongly convex functions,
+    stochastic descent and its average: each against its own theorem. The heavy ball's bound is one
+    for quadratics: on a strongly convex function made of three parabolas the same tuning runs in a
+    circle, and the certificate says so. Then nine faults are planted in the assumptions, and the
+    certificate has to name each.
+    """
+    shown = [*momentum(run, size, iterations), *stochastic(run, size, iterations, trials)]
+    faults(run, size)
+    run.figure(
+        "methods",
+        lambda axes: plot(axes, shown),
+        caption="Promised (dashed) and measured (solid); the heavy ball on three parabolas breaks "
+        "the promise it would keep on a quadratic.",
+        grid=(2, 3),
+        size=(11.5, 5.8),
+    )
+
+
+def run_optimizer(
+    f: Function, start: Tensor, optimizer: type[Optimizer], steps: int, **settings: Any
+) -> RecordedRun:
+    """What a user would write down: the loss before every step."""
+    x = start.clone().requires_grad_()
+    method = optimizer([x], **settings)
+    values = [float(f(x.detach()))]
+
+    def closure() -> Tensor:
+        method.zero_grad()
+        loss = f(x)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    for _ in range(steps):
+        if optimizer is HeavyBall:
+            closure()
+            method.step()
+        else:
+            method.step(closure)  # type: ignore[arg-type]
+        values.append(float(f(x.detach())))
+    return record_run(values)
+
+
+def three_parabolas(x: Tensor) -> Tensor:
+    """Convex with curvature 25, 1, 25 on three pieces; minimum 0 at 0."""
+    middle = 12.5 + 25 * (x - 1) + (x - 1).square() / 2
+    right = 38 + 26 * (x - 2) + 12.5 * (x - 2).square()
+    return torch.where(x < 1, 12.5 * x.square(), torch.where(x < 2, middle, right)).sum(-1)
+
+
+def momentum(run: Run, size: int, steps: int) -> list[tuple[str, ConvergenceCertificate]]:
+    mu, big = 1.0, 25.0
+    spectrum = torch.linspace(mu, big, size, dtype=torch.float64)
+    basis, _ = torch.linalg.qr(run.randn(size, size))
+    matrix = basis * spectrum @ basis.T
+
+    def f(x: Tensor) -> Tensor:
+        made: Tensor = (x @ matrix * x).sum(-1) / 2
+        return made
+
+    start = run.randn(size)
+    eta, beta = 4 / (math.sqrt(big) + math.sqrt(mu)) ** 2, (2 / 3) ** 2
+    known: dict[str, Any] = {"smoothness": big, "convexity": mu, "minimum": 0.0}
+    ball = run_optimizer(f, start, HeavyBall, steps, lr=eta, momentum=beta)
+    kept = certify(ball, Assumptions("heavy ball", eta, momentum=beta, **known))
+    circle = run_optimizer(
+        three_parabolas, torch.tensor([3.3]).double(), HeavyBall, steps, lr=eta, momentum=beta
+    )
+    cycling = certify(circle, Assumptions("heavy ball", eta, momentum=beta, **known))
+    run.claim(
+        "N-49",
+        kept.statement,
+        promised=kept.promised,
+        relation="<=",
+        measured=kept.measured,
+        tolerance=1e-14,
+        reason="a quadratic of condition 25 with the best step and momentum, from losses alone",
+        control=Control(
+            "a strongly convex function with the same constants that is no quadratic",
+            cycling.measured,
+            cycling.promised,
+        ),
+    )
+    distance = float(start.norm())
+    fast = run_optimizer(f, start, Nesterov, steps, lr=1 / big)
+    convex = certify(
+        fast, Assumptions("nesterov", 1 / big, smoothness=big, minimum=0.0, distance=distance)
+    )
+    slow = certify(
+        gradient_descent(lambda x: huber_like(x), torch.full((1,), 40.0).double(), 1.0, steps),
+        Assumptions("nesterov", 1.0, smoothness=1.0, minimum=0.0, distance=40.0),
+    )
+    run.claim(
+        "N-48",
+        convex.statement,
+        promised=convex.promised,
+        relation="<=",
+        measured=convex.measured,
+        control=Control(
+            "plain gradient descent, on a function that is linear far out",
+            slow.measured,
+            slow.promised,
+        ),
+    )
+    root = math.sqrt(mu / big)
+    tuned = run_optimizer(f, start, Nesterov, steps, lr=1 / big, momentum=(1 - root) / (1 + root))
+    strong = certify(
+        tuned, Assumptions("nesterov strongly convex", 1 / big, distance=distance, **known)
+    )
+    plain = certify(
+        gradient_descent(f, basis[:, 0], 1 / big, steps),
+        Assumptions("nesterov strongly convex", 1 / big, distance=1.0, **known),
+    )
+    run.claim(
+        "N-48",
+        strong.statement,
+        promised=strong.promised,
+        relation="<=",
+        measured=strong.measured,
+        tolerance=1e-14,
+        control=Control(
+            "plain gradient descent along the slowest direction", plain.measured, plain.promised
+        ),
+    )
+    return [
+        ("heavy ball, quadratic", kept),
+        ("heavy ball, three parabolas", cycling),
+        ("Nesterov, convex", convex),
+        ("Nesterov, strongly convex", strong),
+    ]
+
+
+def huber_like(x: Tensor) -> Tensor:
+    return F.huber_loss(x, torch.zeros_like(x), reduction="none").sum(-1)
+
+
+def stochastic(
+    run: Run, size: int, steps: int, trials: int
+) -> list[tuple[str, ConvergenceCertificate]]:
+    x = run.randn(40, size)
+    x = x / x.norm(dim=1, keepdim=True)
+    y = torch.sign(x[:, 0] + 0.5 * run.randn(40))
+
+    def loss(w: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return F.softplus(-b * (w * a).sum(-1))
+
+    def f(w: Tensor) -> Tensor:
+        return F.softplus(-y * (w @ x.T)).mean(-1)
+
+    best = trajectory(gradient_of(f), torch.zeros(size, dtype=torch.float64), [3.9] * 1500)[-1]
+    start = torch.zeros(trials, size, dtype=torch.float64)
+    eta = 0.5
+    chosen = draw_batches(40, 1, steps, trials=[trials], generator=run.generator)
+    points = trajectory(minibatch_direction(loss, [x, y], chosen), start, [eta] * steps)
+    norms = gradient_of(f)(points, 0).norm(dim=-1)
+    record = record_run(f(points), points=points, gradient_norms=norms)
+    big = float(torch.linalg.matrix_norm(x, 2)) ** 2 / (4 * 40)
+    still = certify(
+        record,
+        Assumptions("stochastic", eta, smoothness=big, minimum=float(f(best)), gradient_bound=1.0),
+    )
+    mean = certify(
+        record,
+        Assumptions("averaged", eta, minimum=float(f(best)), distance=float(best.norm()),
+                    gradient_bound=1.0),
+    )  # fmt: skip
+    narrow = certify(
+        record,
+        Assumptions("averaged", eta, minimum=float(f(best)), distance=float(best.norm()) / 10,
+                    gradient_bound=0.1),
+    )  # fmt: skip
+    tight = certify(
+        record,
+        Assumptions("stochastic", eta, smoothness=big, minimum=float(f(best)) + 0.9 * float(
+            f(start[0]) - f(best)), gradient_bound=0.05),
+    )  # fmt: skip
+    for ids, good, bad, broken in (
+        ("L-140", still, tight, "σ is taken for 0.05 and f* for nearly the first value"),
+        ("L-139, A-24", mean, narrow, "σ and the distance are taken for a tenth"),
+    ):
+        run.claim(
+            ids,
+            good.statement,
+            promised=good.promised,
+            relation="<=",
+            measured=good.measured,
+            reason=f"logistic regression with ‖x‖ = 1, mean of {trials} runs",
+            control=Control(broken, bad.measured, bad.promised),
+        )
+    return [("stochastic descent, gradients", still), ("stochastic descent, average", mean)]
+
+
+def faults(run: Run, size: int) -> None:
+    """Assumptions with one fault each; the certificate has to name it."""
+    spectrum = torch.linspace(1.0, 10.0, size, dtype=torch.float64)
+
+    def f(x: Tensor) -> Tensor:
+        made: Tensor = (spectrum * x.square()).sum(-1) / 2
+        return made
+
+    def bent(x: Tensor) -> Tensor:
+        return f(x) + 0.5 * x.square().square().sum(-1)
+
+    def cap(x: Tensor) -> Tensor:
+        return x.cos().sum(-1)
+
+    start = run.randn(size)
+    good = gradient_descent(f, start, 0.05, 30)
+    right: dict[str, Any] = {"smoothness": 10.0, "minimum": 0.0}
+    ball: dict[str, Any] = {"smoothness": 10.0, "convexity": 1.0, "minimum": 0.0}
+    noisy = record_run(good.values, points=good.points, gradient_norms=good.gradient_norms)
+    cases: list[tuple[str, Any, Assumptions, Assumptions]] = [
+        ("step", gradient_descent(f, start, 0.15, 30),
+         Assumptions("convex", 0.15, **right),
+         Assumptions("quadratic", 0.15, convexity=1.0, **right)),
+        ("smoothness", good,
+         Assumptions("smooth", 0.05, smoothness=5.0, minimum=0.0),
+         Assumptions("smooth", 0.05, **right)),
+        ("convexity", good,
+         Assumptions("strongly convex", 0.05, convexity=3.0, **right),
+         Assumptions("strongly convex", 0.05, convexity=1.0, **right)),
+        ("minimum", good,
+         Assumptions("smooth", 0.05, smoothness=10.0, minimum=float(good.values[5])),
+         Assumptions("smooth", 0.05, **right)),
+        ("dominance", good,
+         Assumptions("polyak-lojasiewicz", 0.05, dominance=3.0, **right),
+         Assumptions("polyak-lojasiewicz", 0.05, dominance=1.0, **right)),
+        ("convex", gradient_descent(cap, start / 10, 0.5, 30),
+         Assumptions("convex", 0.5, smoothness=1.0, minimum=-float(size), distance=10.0),
+         Assumptions("smooth", 0.5, smoothness=1.0, minimum=-float(size))),
+        ("quadratic", gradient_descent(bent, start, 0.01, 30),
+         Assumptions("quadratic", 0.01, smoothness=100.0, convexity=1.0, minimum=0.0),
+         Assumptions("strongly convex", 0.01, smoothness=100.0, convexity=1.0, minimum=0.0)),
+        ("gradient_bound", noisy,
+         Assumptions("averaged", 0.05, minimum=0.0, distance=9.0, gradient_bound=0.5),
+         Assumptions("averaged", 0.05, minimum=0.0, distance=9.0, gradient_bound=99.0)),
+        ("momentum", good.values.tolist(),
+         Assumptions("heavy ball", 0.05, momentum=0.1, **ball),
+         Assumptions("heavy ball", 0.05, momentum=0.9, **ball)),
+    ]  # fmt: skip
+    named, spurious, rows = 0, 0, []
+    for fault, record, wrong, sound in cases:
+        said = certify(record, wrong).contradictions
+        honest = certify(record, sound).contradictions
+        named += any(c.assumption == fault for c in said)
+        spurious += any(c.assumption == fault for c in honest)
+        first = next((c for c in said if c.assumption == fault), None)
+        rows.append((fault, "" if first is None else first.time,
+                     "not named" if first is None else first.sentence))  # fmt: skip
+    run.claim(
+        ["L-131", "L-133"],
+        r"\text{nine planted faults: how many the certificate names}",
+        promised=len(cases),
+        relation="==",
+        measured=named,
+        control=Control("the same records with sound assumptions", spurious),
+    )
+    run.table(
+        "faults",
+        ["fault", "seen at step", "what the certificate says"],
+        rows,
+        caption="Assumptions with one fault each",
+    )
+
+
+def plot(axes: Any, shown: list[tuple[str, ConvergenceCertificate]]) -> None:
+    for axis, (name, c) in zip(axes.flat, shown, strict=True):
+        axis.semilogy(c.times, c.promised, "--", color=COLOURS[1], label="promised")
+        axis.semilogy(c.times, c.measured.clamp_min(1e-16), color=COLOURS[0], label="measured")
+        axis.set_title(name, fontsize=9)
+        axis.set(xlabel="step", ylabel=c.measure)
+        axis.minorticks_off()
+        axis.locator_params(axis="y", numticks=5)
+    axes.flat[0].legend(loc="lower left")

@@ -1,0 +1,506 @@
+"""What theorems promise of recorded descents, beside what the descents did."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.eigenvalues import extremal_eigenvalues
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.model import unflatten
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.certificates import ConvergenceCertificate, certify
+from torchtheory.optimization.convexity import tangent_excess
+from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.descent import (
+    Descent,
+    Function,
+    gradient_descent,
+    gradient_of,
+    last_iterate,
+)
+from torchtheory.optimization.descent_assumptions import Assumptions
+from torchtheory.optimization.newton import newton_direction
+from torchtheory.optimization.objectives import objective_of
+from torchtheory.optimization.promises import PROMISES
+from torchtheory.optimization.recorded_runs import as_recorded
+from torchtheory.optimization.regression_constants import (
+    logistic_ridge_constants,
+    ridge_constants,
+)
+from torchtheory.optimization.run_constants import smoothness_from_run
+
+PENALTY = 0.1
+
+
+@lab(
+    "convergence-certificates",
+    room="optimization",
+    covers=["L-119", "L-127", "L-128", "L-129", "L-130", "L-131", "L-132"],
+    title="A certificate for a descent: promised and measured, side by side",
+    errata=["smoothness-from-above-only"],
+    full={"samples": 500, "features": 30, "iterations": 400, "width": 10},
+)
+def convergence_certificates(
+    run: Run, samples: int = 60, features: int = 6, iterations: int = 100, width: int = 4
+) -> None:
+    """Gradient descent on regressions, on functions without convexity and on a small network.
+
+    Each run is certified: the promise of the theorem at every step, beside what was measured.
+    Ridge and penalised logistic regression are strongly convex, and the distance to the minimiser
+    falls geometrically; least squares of deficient rank, plain logistic regression and Huber's
+    loss are convex, and the gap falls like 1/k; Rosenbrock's function and a tanh network are
+    neither, and still some gradient is small. In the controls an assumption is broken, and the
+    promise with it. Look at how far below its promise each run stays.
+    """
+    x = run.randn(samples, features)
+    y = torch.sign(x[:, 0] + run.randn(samples))
+    constants(run, x, y)
+    shown = strongly_convex(run, x, y, iterations)
+    shown += convex(run, x, y, iterations)
+    shown += nonconvex(run, width, iterations)
+    lower_bound_on_gap(run, x, y, iterations)
+    run.table(
+        "certificates",
+        ["function", "promise for", "largest share of the promise used", "first broken"],
+        [
+            (name, PROMISES[c.kind].title, float((c.measured / c.promised).max()), c.first_broken)
+            for name, c in shown
+        ],
+        caption="Measured over promised, largest over all steps; nothing above 1",
+    )
+    run.figure(
+        "certificates",
+        lambda axes: plot(axes, [*shown[:3], shown[4], *shown[5:7]]),
+        caption="Promised (dashed) and measured (solid), by steps.",
+        grid=(2, 3),
+        size=(11, 5.6),
+    )
+
+
+# -------------------------------------------------------------------------------- functions
+
+
+def ridge(x: Tensor, y: Tensor, penalty: float) -> Function:
+    return lambda w: (w @ x.T - y).square().mean(-1) / 2 + penalty / 2 * w.square().sum(-1)
+
+
+def logistic(x: Tensor, y: Tensor, penalty: float) -> Function:
+    return lambda w: F.softplus(-y * (w @ x.T)).mean(-1) + penalty / 2 * w.square().sum(-1)
+
+
+def huber(x: Tensor, y: Tensor) -> Function:
+    return lambda w: F.huber_loss(w @ x.T, y.expand(*w.shape[:-1], -1), reduction="none").mean(-1)
+
+
+def rosenbrock(z: Tensor) -> Tensor:
+    a, b = z[..., 0], z[..., 1]
+    return (1 - a).square() + 100 * (b - a.square()).square()
+
+
+def minimiser_of(function: Function, start: Tensor, steps: int = 12) -> Tensor:
+    """By Newton's method, which has converged to rounding on the regressions here."""
+    return last_iterate(newton_direction(function), start, [1.0] * steps)
+
+
+# -------------------------------------------------------------------------------- constants
+
+
+def constants(run: Run, x: Tensor, y: Tensor) -> None:
+    d = x.shape[1]
+    points = torch.cat([3 * run.randn(40, d), torch.zeros(1, d, dtype=torch.float64)])
+    least, largest, low, high = [], [], [], []
+    for f, (mu, big) in (
+        (ridge(x, y, PENALTY), ridge_constants(x, PENALTY)),
+        (logistic(x, y, PENALTY), logistic_ridge_constants(x, PENALTY)),
+    ):
+        spectra = torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(f))(points))
+        least.append(mu)
+        largest.append(big)
+        low.append(float(spectra[:, 0].min()))
+        high.append(float(spectra[:, -1].max()))
+    unpenalised = torch.func.vmap(torch.func.hessian(logistic(x, y, 0.0)))(points)
+    bent = torch.func.vmap(
+        torch.func.hessian(lambda w: ridge(x, y, PENALTY)(w) + w.square().square().sum())
+    )(points)
+    run.claim(
+        "L-127",
+        r"\mu I\preceq\nabla^2f: \text{ smallest eigenvalue met, ridge and penalised logistic}",
+        promised=least,
+        relation=">=",
+        measured=low,
+        tolerance=1e-10,
+        control=Control(
+            "the logistic regression has no penalty",
+            float(torch.linalg.eigvalsh(unpenalised)[:, 0].min()),
+            PENALTY,
+        ),
+    )
+    run.claim(
+        "L-127",
+        r"\nabla^2f\preceq LI, \text{ attained: largest eigenvalue met}",
+        promised=largest,
+        relation="==",
+        measured=high,
+        tolerance=1e-9,
+        reason="the logistic Hessian is largest at 0, which is among the points",
+        control=Control(
+            "a quartic term is added to the ridge regression",
+            [float(torch.linalg.eigvalsh(bent)[:, -1].max())] * 2,
+        ),
+    )
+    # Definition 19 and its restatement are not the same without convexity
+    a, b = run.randn(200, 1), run.randn(200, 1)
+
+    def cap(z: Tensor) -> Tensor:
+        return -5 * z.square().sum(-1)
+
+    def bowl(z: Tensor) -> Tensor:
+        return 5 * z.square().sum(-1)
+
+    above = -tangent_excess(cap, a, b) - (a - b).square().sum(1) / 2
+    run.claim(
+        "L-127",
+        r"f=-5x^2:\ f(x+\Delta)\le f(x)+f'(x)\Delta+\tfrac12\Delta^2"
+        r"\text{: the upper parabola with } L=1 \text{ holds, excess}",
+        promised=0,
+        relation="<=",
+        measured=above,
+        tolerance=1e-12,
+        control=Control("f = 5x²", -tangent_excess(bowl, a, b) - (a - b).square().sum(1) / 2),
+    )
+    slopes = (gradient_of(cap)(a, 0) - gradient_of(cap)(b, 0)).abs() / (a - b).abs()
+    run.erratum(
+        "smoothness-from-above-only",
+        r"f(x+\Delta)\le f(x)+\nabla f(x)\cdot\Delta+\tfrac L2\|\Delta\|^2 \implies"
+        r" \|\nabla f(x)-\nabla f(y)\|\le L\|x-y\|",
+        promised=1.0,
+        relation="<=",
+        measured=slopes,
+        reason="f = -5x² satisfies the left side with L = 1; its derivative has slope 10",
+    )
+
+
+# ----------------------------------------------------------------------------- certificates
+
+
+def kept(
+    run: Run,
+    ids: list[str],
+    found: list[tuple[str, ConvergenceCertificate]],
+    broken: str,
+    bad: ConvergenceCertificate,
+) -> None:
+    """All certificates against their promise; the control is a certificate that is broken."""
+    statement = found[0][1].statement
+    run.claim(
+        ids,
+        statement,
+        promised=torch.cat([c.promised for _, c in found]),
+        relation="<=",
+        measured=torch.cat([c.measured for _, c in found]),
+        tolerance=1e-13,
+        reason=", ".join(name for name, _ in found) + f": every step up to {found[0][1].times[-1]}",
+        control=Control(broken, bad.measured.nan_to_num(math.inf), bad.promised),
+    )
+    run.claim(
+        ids,
+        r"\text{and no assumption is contradicted by the runs: contradictions}",
+        promised=0,
+        relation="==",
+        measured=sum(len(c.contradictions) for _, c in found),
+        reason="steps, curvature, minimum and inequalities, checked from the records alone",
+        control=Control(broken, len(bad.contradictions)),
+    )
+
+
+def strongly_convex(
+    run: Run, x: Tensor, y: Tensor, iterations: int
+) -> list[tuple[str, ConvergenceCertificate]]:
+    d = x.shape[1]
+    matrix = torch.diag(torch.logspace(-1, 1, d, dtype=torch.float64))
+    basis, _ = torch.linalg.qr(run.randn(d, d))
+    matrix = basis @ matrix @ basis.T
+    cases: list[tuple[str, Function, tuple[float, float]]] = [
+        ("ridge", ridge(x, y, PENALTY), ridge_constants(x, PENALTY)),
+        ("logistic with penalty", logistic(x, y, PENALTY), logistic_ridge_constants(x, PENALTY)),
+        ("random quadratic", lambda w: (w @ matrix * w).sum(-1) / 2, (0.1, 10.0)),
+    ]
+    distances, gaps = [], []
+    start = 2 * run.randn(d)
+    for name, f, (mu, big) in cases:
+        best = minimiser_of(f, torch.zeros(d, dtype=torch.float64))
+        for share in (1.0, 0.5):
+            eta = share / big
+            done = gradient_descent(f, start, eta, iterations)
+            known: dict[str, Any] = {
+                "smoothness": big,
+                "convexity": mu,
+                "minimum": float(f(best)),
+                "minimiser": best,
+            }
+            far = certify(done, Assumptions("strongly convex distance", eta, **known))
+            high = certify(done, Assumptions("strongly convex", eta, **known))
+            distances.append((f"{name}, η = {share:g}/L", far))
+            gaps.append((f"{name}, η = {share:g}/L", high))
+    # the same theorem on a function that is convex and no more
+    flat = gradient_descent(lambda w: w.square().square().sum(-1), start[:1] / 10, 0.1, iterations)
+    wrong: dict[str, Any] = {
+        "smoothness": 10.0,
+        "convexity": 1.0,
+        "minimum": 0.0,
+        "minimiser": torch.zeros(1, dtype=torch.float64),
+    }
+    broken = "x⁴ near its minimum, which is not strongly convex"
+    far = certify(flat, Assumptions("strongly convex distance", 0.1, **wrong))
+    kept(run, ["L-128", "L-119"], distances, broken, far)
+    kept(run, ["L-128"], gaps, broken, certify(flat, Assumptions("strongly convex", 0.1, **wrong)))
+    return [distances[0], gaps[2]]
+
+
+def convex(
+    run: Run, x: Tensor, y: Tensor, iterations: int
+) -> list[tuple[str, ConvergenceCertificate]]:
+    d = x.shape[1]
+    rank = max(1, d // 2)
+    narrow = run.randn(len(x), rank) @ run.randn(rank, d) / math.sqrt(d)
+    target = x[:, 0] + run.randn(len(x))
+    start = 2 * run.randn(d)
+    pull = torch.linalg.lstsq(narrow, target[:, None], driver="gelsd").solution[:, 0]
+    # the closest of all minimisers differs from the start in the row space only
+    rows = torch.linalg.pinv(narrow) @ narrow
+    closest = start + rows @ (pull - start)
+    cases: list[tuple[str, Function, float, Tensor]] = [
+        ("least squares, deficient rank", ridge(narrow, target, 0.0), ridge_constants(narrow)[1],
+         closest),
+        ("logistic", logistic(x, y, 0.0), logistic_ridge_constants(x)[1],
+         minimiser_of(logistic(x, y, 0.0), torch.zeros(d, dtype=torch.float64))),
+        # the second derivative of Huber's loss is 1 or 0
+        ("Huber", huber(x, target), ridge_constants(x)[1],
+         last_iterate(gradient_of(huber(x, target)), start, [1.9 / ridge_constants(x)[1]] * 2000)),
+    ]  # fmt: skip
+    found = []
+    for name, f, big, best in cases:
+        eta = 1 / big
+        done = gradient_descent(f, start, eta, iterations)
+        known: dict[str, Any] = {"minimum": float(f(best)), "minimiser": best}
+        found.append((name, certify(done, Assumptions("convex", eta, smoothness=big, **known))))
+
+    # one separable example: softplus(-w) has infimum 0 and no minimiser
+    slide = gradient_descent(
+        lambda w: F.softplus(-w).sum(-1), torch.zeros(1, dtype=torch.float64), 8.1, iterations
+    )
+    bad = certify(slide, Assumptions("convex", 8.1, smoothness=0.25, minimum=0.0, distance=1.0))
+    kept(
+        run,
+        ["L-130"],
+        found,
+        "no minimiser exists (one separable example; a point at distance 1 is taken for it), and "
+        "the step is twice 1/L",
+        bad,
+    )
+    return found
+
+
+def nonconvex(run: Run, width: int, iterations: int) -> list[tuple[str, ConvergenceCertificate]]:
+    # Rosenbrock on the sublevel set of the start, which gradient descent does not leave
+    start = torch.tensor([-0.6, 0.9], dtype=torch.float64)
+    side = torch.linspace(-2.5, 2.5, 151, dtype=torch.float64)
+    plane = torch.cartesian_prod(side, side)
+    inside = plane[rosenbrock(plane) <= rosenbrock(start)]
+    norms = torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(rosenbrock))(inside)).abs()
+    # a margin for what lies between the points of the grid
+    big = 1.1 * float(norms.max())
+    done = gradient_descent(rosenbrock, start, 1 / big, 10 * iterations)
+    found = [
+        (
+            "Rosenbrock",
+            certify(done, Assumptions("smooth", 1 / big, smoothness=big, minimum=0.0)),
+        )
+    ]
+    # a network given as nn.Module: the constant along the way from its Hessian
+    network, problem = small_network(run, width)
+    f, theta = objective_of(problem)
+    guess = 4 * hessian_norm(problem, theta)
+    trained = gradient_descent(f, theta, 1 / guess, iterations)
+    met = max(hessian_norm(problem, p) for p in trained.points[:: max(1, iterations // 12)])
+    certificate = certify(
+        trained, Assumptions("smooth", 1 / guess, smoothness=max(met, guess), minimum=0.0)
+    )
+    found.append(("tanh network", certificate))
+    fast = gradient_descent(rosenbrock, start, 20 / big, iterations)
+    bad = certify(fast, Assumptions("smooth", 20 / big, smoothness=big / 20, minimum=0.0))
+    kept(
+        run,
+        ["L-132"],
+        found,
+        "Rosenbrock with L assumed 20 times too small and the step 1/L: the run leaves the "
+        "sublevel set",
+        bad,
+    )
+    changed = float((problem.parameters["0.weight"] - network).abs().max())
+    run.claim(
+        "L-119",
+        r"\text{descending a network leaves it as it was: largest change of its weights}",
+        promised=0,
+        relation="==",
+        measured=changed,
+        control=Control(
+            "the last iterate is loaded into it",
+            float((unflatten(trained.points[-1], problem.parameters)["0.weight"] - network)
+                  .abs().max()),
+        ),
+    )  # fmt: skip
+    descent_lemma(run, problem, trained, 1 / guess, done, 1 / big)
+    return found
+
+
+def small_network(run: Run, width: int) -> tuple[Tensor, Problem]:
+    inputs = run.randn(30, 2)
+    targets = torch.sin(2 * inputs[:, :1]) + inputs[:, 1:]
+    net = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 1)).double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(run.randn(*p.shape) / math.sqrt(width))
+    problem = Problem(net, (inputs, targets), task="regression")
+    return problem.parameters["0.weight"].clone(), problem
+
+
+def hessian_norm(problem: Problem, theta: Tensor) -> float:
+    at = unflatten(theta, problem.parameters)
+    ends = extremal_eigenvalues(hessian_operator(problem, parameters=at))
+    return max(abs(ends.smallest), abs(ends.largest))
+
+
+def descent_lemma(
+    run: Run, problem: Problem, trained: Descent, eta: float, valley: Descent, small: float
+) -> None:
+    def slack(done: Descent, step: float) -> Tensor:
+        fall = done.values[:-1] - done.values[1:]
+        return fall - step / 2 * done.gradient_norms[:-1].square()
+
+    wild = gradient_descent(rosenbrock, valley.points[0], 8 * small, 20)
+    run.claim(
+        "L-131",
+        r"\eta\le1/L:\ f(x_{k+1})-f(x_k)\le-\tfrac\eta2\|\nabla f(x_k)\|^2: \text{ slack}",
+        promised=0,
+        relation=">=",
+        measured=torch.cat([slack(trained, eta), slack(valley, small)]),
+        tolerance=1e-14,
+        reason="a tanh network and Rosenbrock's function",
+        control=Control("Rosenbrock with a step of 8/L", slack(wild, 8 * small)),
+    )
+    # what the run itself shows of L, against the Hessian on the segments it visited
+    shown = smoothness_from_run(as_recorded(trained), eta)
+    assert shown is not None
+    pieces = torch.stack([trained.points[:-1], trained.points[1:]])
+    stops = range(0, pieces.shape[1], max(1, pieces.shape[1] // 6))
+    norms = [hessian_norm(problem, p) for k in stops for p in pieces[:, k]]
+    run.claim(
+        "L-131",
+        r"\text{the run's own lower estimate of } L \text{ is at most } \max\|\nabla^2f\|"
+        r" \text{ where it went}",
+        promised=1.05 * max(norms),
+        relation="<=",
+        measured=shown.value,
+        reason="5% for what lies between the points where the Hessian was taken",
+        control=Control(
+            "the record of steps five times as long is read as one of this length",
+            smoothness_value(gradient_descent(objective_of(problem)[0], trained.points[0],
+                                              5 * eta, 30), eta),
+        ),
+    )  # fmt: skip
+
+
+def smoothness_value(done: Descent, eta: float) -> float:
+    found = smoothness_from_run(as_recorded(done), eta)
+    return 0.0 if found is None else found.value
+
+
+def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
+    d = x.shape[1]
+    start = 2 * run.randn(d)
+    gaps, squares, bound = [], [], []
+    for f, (_, big) in (
+        (ridge(x, y, PENALTY), ridge_constants(x, PENALTY)),
+        (logistic(x, y, PENALTY), logistic_ridge_constants(x, PENALTY)),
+    ):
+        best = minimiser_of(f, torch.zeros(d, dtype=torch.float64))
+        done = gradient_descent(f, start, 1 / big, iterations)
+        gaps.append(done.values - f(best))
+        squares.append(done.gradient_norms.square())
+        bound.append(squares[-1] / (2 * big))
+    valley = gradient_descent(rosenbrock, run.randn(20, 2) / 3, 1e-4, 50)
+
+    def root(z: Tensor) -> Tensor:
+        return (z.square() + 1e-24).pow(0.75).sum(-1)
+
+    near = torch.logspace(-6, 0, 30, dtype=torch.float64)[:, None]
+    run.claim(
+        "L-129",
+        r"f(x)-f^\star\ge\frac{\|\nabla f(x)\|^2}{2L} \text{ at every iterate}",
+        promised=torch.cat(bound),
+        relation=">=",
+        measured=torch.cat(gaps),
+        tolerance=1e-14,
+        reason="ridge and penalised logistic regression",
+        control=Control(
+            "|x|^1.5, whose gradient is not Lipschitz at 0, with L = 2",
+            root(near),
+            gradient_of(root)(near, 0).square().sum(1) / 4,
+        ),
+    )
+    # without convexity: L on a box that holds the points and their steps
+    box = torch.cartesian_prod(*[torch.linspace(-2.0, 2.0, 61, dtype=torch.float64)] * 2)
+    big = float(
+        torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(rosenbrock))(box)).abs().max()
+    )
+    run.claim(
+        "L-129",
+        r"\text{and without convexity (Rosenbrock, global minimum 0)}",
+        promised=valley.gradient_norms.square() / (2 * big),
+        relation=">=",
+        measured=valley.values,
+        control=Control(
+            "f* is taken for 1",
+            valley.values - 1,
+        ),
+    )
+    w = run.randn(50, d)
+    run.claim(
+        "L-129",
+        r"f=\tfrac L2\|x\|^2: \text{ equality}",
+        promised=1.5 * w.square().sum(1),
+        relation="==",
+        measured=gradient_of(lambda v: 1.5 * v.square().sum(-1))(w, 0).square().sum(1) / 6,
+        tolerance=1e-12,
+        control=Control(
+            "f has another curvature in one coordinate",
+            gradient_of(lambda v: 1.5 * v.square().sum(-1) - v[..., 0].square())(w, 0)
+            .square()
+            .sum(1)
+            / 6,
+            promised=1.5 * w.square().sum(1) - w[:, 0].square(),
+        ),
+    )
+
+
+def plot(axes: Any, shown: list[tuple[str, ConvergenceCertificate]]) -> None:
+    for axis, (name, c) in zip(axes.flat, shown, strict=True):
+        shown_up_to = c.promised > 1e-16  # below it the gap is rounding
+        k = c.times[shown_up_to] + 1
+        axis.loglog(k, c.promised[shown_up_to], "--", color=COLOURS[1], label="promised")
+        gaps = c.measured[shown_up_to].clamp_min(1e-17)
+        axis.loglog(k, gaps, color=COLOURS[0], label="measured")
+        axis.set_title(name, fontsize=9)
+        axis.set(xlabel="step k + 1", ylabel=c.measure)
+        axis.minorticks_off()
+        axis.locator_params(axis="both", numticks=4)
+    axes.flat[0].legend(loc="lower left")

@@ -1,0 +1,277 @@
+"""Every kind of stationary point, from a curve with all of them to a network's own weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.feedforward import dense
+from torchtheory.optimization.critical_points import Label, landscape_probe
+from torchtheory.optimization.deep_linear import deep_linear_function, flat_layers
+from torchtheory.optimization.degenerate_saddles import product_risk
+from torchtheory.optimization.descent import gradient_descent
+from torchtheory.optimization.objectives import objective_of
+from torchtheory.optimization.second_moments import Covariances, reduced_rank_regression
+from torchtheory.optimization.two_layer_critical_points import linear_critical_points
+
+#: Places, heights and second derivatives of the curve; between them it is of degree five.
+NODES = (
+    (-1.5, 3.0, -2.0), (0.0, 2.0, 0.0), (1.0, 2.0, 0.0), (2.2, 0.0, 4.0), (3.2, 1.2, 0.0),
+    (4.2, 1.2, 0.0), (5.4, 0.0, 4.0), (6.6, 2.2, -5.0), (7.7, 0.9, 4.0), (8.8, 1.9, -4.0),
+    (9.9, 0.6, 4.0), (11.4, 3.0, -2.0),
+)  # fmt: skip
+
+#: The letters of Figure 4.1, where they are and what they are.
+LETTERS: tuple[tuple[str, float, Label], ...] = (
+    ("a", 0.5, "plateau"),
+    ("b", 2.2, "global minimum"),
+    ("c", 3.7, "plateau"),
+    ("d", 5.4, "global minimum"),
+    ("e", 6.6, "local maximum"),
+    ("f", 7.7, "local minimum"),
+    ("g", 8.8, "local maximum"),
+    ("h", 9.9, "local minimum"),
+)
+
+
+@lab(
+    "critical-point-catalogue",
+    room="optimization",
+    covers=["B-28", "L-145"],
+    title="Plateaus, minima, maxima, strict and degenerate saddles, told apart",
+    errata=["saddle-needs-indefinite-hessian"],
+    full={"starts": 400, "width": 3},
+)
+def critical_point_catalogue(run: Run, starts: int = 50, width: int = 2) -> None:
+    """A stationary point is classified by its Hessian where that decides, and by a search for lower
+    and higher values around it where it does not.
+
+    The classifier meets a curve with two plateaus, two global minima, two maxima and two other
+    minima (the source's Figure 4.1, whose curve is not given), the classical degenerate examples,
+    and all critical points of a two-layer linear network, whose labels are known exactly. Look at
+    the curve, and at where gradient descent ends on it.
+    """
+    probes = [probe(run, x) for _, x, _ in LETTERS]
+    run.claim(
+        "B-28",
+        r"\text{all eight points of Figure 4.1 get their label}",
+        promised=len(LETTERS),
+        relation="==",
+        measured=sum(p.label == label for p, (_, _, label) in zip(probes, LETTERS, strict=True)),
+        control=Control(
+            "the infimum not known: a global minimum cannot be told from a local one",
+            sum(probe(run, x, infimum=None).label == label for _, x, label in LETTERS),
+        ),
+    )
+    examples(run)
+    two_layers(run, width)
+    ends = descent_on_curve(run, starts)
+    run.table(
+        "figure-4-1",
+        ["point", "label", "decided by", "second derivative", "negative eigenvalues, from", "to"],
+        [
+            (letter, p.label, p.evidence, float(p.eigenvalues[0]), *p.index)
+            for p, (letter, _, _) in zip(probes, LETTERS, strict=True)
+        ],
+    )
+    run.figure(
+        "figure-4-1",
+        lambda axis: plot_curve(axis, ends),
+        size=(8, 4),
+        caption="One curve with every kind of stationary point of one variable. Ticks at the "
+        "bottom: where gradient descent from evenly spread starts has ended.",
+    )
+
+
+def curve(theta: Tensor) -> Tensor:
+    """The function of ``[..., 1]`` with the heights and curvatures of NODES and slope 0 there."""
+    x = theta[..., 0]
+    nodes = torch.tensor(NODES, dtype=x.dtype)
+    left = (torch.searchsorted(nodes[:, 0].contiguous(), x.detach()) - 1).clamp(0, len(nodes) - 2)
+    at, low, bend = nodes[left].unbind(-1)
+    end, high, other = nodes[left + 1].unbind(-1)
+    wide = end - at
+    s = (x - at) / wide
+    rise = s**3 * (10 - 15 * s + 6 * s**2)
+    first = s**2 / 2 * (1 - s) ** 3
+    second = s**3 / 2 * (1 - s) ** 2
+    return low + (high - low) * rise + wide**2 * (bend * first + other * second)
+
+
+def probe(run: Run, x: float, infimum: float | None = 0.0) -> Any:
+    point = torch.tensor([x], dtype=torch.float64)
+    return landscape_probe(curve, point, infimum=infimum, radius=0.2, random=run.generator)
+
+
+def examples(run: Run) -> None:
+    """Points that second order calls right, and points where it is silent."""
+    zero, pair = torch.zeros(1).double(), torch.zeros(2).double()
+    cases: list[tuple[str, Any, Tensor, Label]] = [
+        ("(1 - u²)²", lambda u: (1 - u[..., 0] ** 2) ** 2, zero, "local maximum"),
+        ("(1 - u³)²", lambda u: (1 - u[..., 0] ** 3) ** 2, zero, "degenerate saddle"),
+        ("u⁴", lambda u: u[..., 0] ** 4, zero, "local minimum"),
+        ("-u⁴", lambda u: -(u[..., 0] ** 4), zero, "local maximum"),
+        ("u² - v²", lambda u: u[..., 0] ** 2 - u[..., 1] ** 2, pair, "strict saddle"),
+        ("u² - v⁴", lambda u: u[..., 0] ** 2 - u[..., 1] ** 4, pair, "degenerate saddle"),
+        ("-u², v free", lambda u: -(u[..., 0] ** 2), pair, "local maximum"),
+        ("-u² + v⁴", lambda u: u[..., 1] ** 4 - u[..., 0] ** 2, pair, "strict saddle"),
+        ("u² - v", lambda u: u[..., 0] ** 2 - u[..., 1], pair, "not stationary"),
+        (
+            "three factors",
+            product_risk(1.0, 1.0, 1.0),
+            torch.zeros(3).double(),
+            "degenerate saddle",
+        ),
+        ("two factors", product_risk(1.0, 1.0, 1.0), pair, "strict saddle"),
+    ]
+    found = [landscape_probe(f, at, random=run.generator) for _, f, at, _ in cases]
+    one_start = [landscape_probe(f, at, radius=1e-7, random=run.generator) for _, f, at, _ in cases]
+    run.claim(
+        ["B-28", "L-145"],
+        r"\text{labels at the origin of eleven functions, degenerate ones among them}",
+        promised=len(cases),
+        relation="==",
+        measured=sum(p.label == c[3] for p, c in zip(found, cases, strict=True)),
+        control=Control(
+            "a ball so small that its values differ by less than rounding",
+            sum(p.label == c[3] for p, c in zip(one_start, cases, strict=True)),
+        ),
+    )
+    run.table(
+        "examples",
+        ["function", "label", "decided by", "least eigenvalue", "largest eigenvalue"],
+        [
+            (name, p.label, p.evidence, float(p.eigenvalues[0]), float(p.eigenvalues[-1]))
+            for (name, *_), p in zip(cases, found, strict=True)
+        ],
+    )
+    three = found[9]
+    assert three.lower is not None
+    run.claim(
+        "L-145",
+        r"(1-w_3w_2w_1)^2 \text{ is lower somewhere near the origin, where its Hessian is } 0",
+        promised=three.value,
+        relation="<",
+        measured=float(product_risk(1.0, 1.0, 1.0)(three.lower)),
+        reason="a saddle is a stationary point that is neither minimum nor maximum",
+        control=Control(
+            "1 + (w₃w₂w₁)², of which the origin is a minimum, at the same place",
+            float(1 + three.lower.prod() ** 2),
+        ),
+    )
+    run.erratum(
+        "saddle-needs-indefinite-hessian",
+        r"\text{the Hessian at a saddle has a negative eigenvalue}",
+        promised=0,
+        relation="<",
+        measured=float(three.eigenvalues[0]),
+        reason="the origin of (1 - w₃w₂w₁)², which has lower and higher points around it",
+    )
+
+
+def two_layers(run: Run, width: int) -> None:
+    """Labels of the classifier against those of the theorem; then a network of torch."""
+    x = run.randn(40, 4)
+    y = x @ run.randn(4, 3) * torch.tensor([2.0, 1.0, 0.5]).double() + 0.1 * run.randn(40, 3)
+    moments = Covariances.from_samples(x, y)
+    width = min(width, 3)
+    function = deep_linear_function((4, width, 3), moments)
+    infimum = reduced_rank_regression(moments, width).value
+    points = [p for r in range(width + 1) for p in linear_critical_points(moments, width, rank=r)]
+    probes = [
+        landscape_probe(function, flat_layers([p.V.T, p.U]), infimum=infimum, random=run.generator)
+        for p in points
+    ]
+    beside = [
+        landscape_probe(function, flat_layers([p.V.T, p.U + 0.1]), infimum=infimum) for p in points
+    ]
+    run.claim(
+        ["B-28", "L-145"],
+        r"\text{labels of all critical points of a two-layer linear network}",
+        promised=len(points),
+        relation="==",
+        measured=sum(p.label == q.label for p, q in zip(points, probes, strict=True)),
+        control=Control(
+            "beside the points",
+            sum(p.label == q.label for p, q in zip(points, beside, strict=True)),
+        ),
+    )
+    wrong = [not q.index[0] <= p.index <= q.index[1] for p, q in zip(points, probes, strict=True)]
+    run.claim(
+        "B-28",
+        r"\text{the number of negative eigenvalues is within what rounding allows}",
+        promised=0,
+        relation="==",
+        measured=sum(wrong),
+    )
+    saddle = points[1]
+    net = nn.Sequential(dense(saddle.V.T), dense(saddle.U))
+    kept = [p.clone() for p in net.parameters()]
+    loss, theta = objective_of(Problem(net, (x, y), task="regression"))
+    own = landscape_probe(loss, theta)
+    assert own.direction is not None
+    down = [float(loss(theta + t * own.direction).detach()) for t in (0.05, -0.05)]
+    up = [float(loss(theta - t * theta / theta.norm()).detach()) for t in (0.05, -0.05)]
+    same = all(bool((a == b).all()) for a, b in zip(kept, net.parameters(), strict=True))
+    run.claim(
+        "L-145",
+        r"\text{at a saddle of a network in torch the loss falls along the direction found}",
+        promised=own.value,
+        relation="<",
+        measured=down,
+        reason=f"found to be a {own.label}; the network is {'as it was' if same else 'changed'}",
+        control=Control("along the weights themselves", up),
+    )
+
+
+def descent_on_curve(run: Run, starts: int) -> Tensor:
+    """Gradient descent from evenly spread starts: where it ends."""
+    start = torch.linspace(-1.4, 11.3, starts).double()[:, None]
+    done = gradient_descent(curve, start, 0.05, 250)
+    ends = done.points[-1, :, 0]
+    low, high = NODES[1][0], NODES[2][0]
+    flat = ((start[:, 0] > low) & (start[:, 0] < high)).nonzero()[:, 0]
+    edge = torch.tensor([[high + 0.15]]).double()
+    run.claim(
+        "B-28",
+        r"\text{gradient descent does not leave the inside of a plateau}",
+        promised=start[flat, 0],
+        relation="==",
+        measured=ends[flat],
+        tolerance=1e-9,
+        control=Control(
+            "from just beyond its edge",
+            gradient_descent(curve, edge, 0.05, 250).points[-1, 0],
+            promised=edge[0],
+        ),
+    )
+    return ends
+
+
+def plot_curve(axis: Any, ends: Tensor) -> None:
+    x = torch.linspace(-1.5, 11.4, 800).double()
+    axis.plot(x, curve(x[:, None]), color="0.4", linewidth=1.4)
+    colours = {
+        "plateau": COLOURS[4],
+        "global minimum": COLOURS[2],
+        "local maximum": COLOURS[1],
+        "local minimum": COLOURS[0],
+    }
+    seen = set()
+    for letter, at, label in LETTERS:
+        height = float(curve(torch.tensor([at]).double()))
+        new = None if label in seen else label
+        seen.add(label)
+        axis.plot(at, height, "o", color=colours[label], markersize=7, label=new)
+        axis.annotate(letter, (at, height), xytext=(0, 8), textcoords="offset points", ha="center")
+    axis.plot(ends, torch.full_like(ends, -0.35), "|", color="black", markersize=9)
+    axis.annotate("ends of gradient descent", (-1.4, -0.25), fontsize=8, va="bottom")
+    axis.set(xlabel="θ", ylabel="h(θ)", ylim=(-0.55, 3.2))
+    axis.legend(loc="upper center", ncols=2)

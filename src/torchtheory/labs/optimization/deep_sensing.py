@@ -1,0 +1,389 @@
+"""A matrix learnt as a product of several: what the flow conserves, and how the factors line up."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.model import flatten, unflatten
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.generalization.layer_balance import balanced_weights, layer_balance_of
+from torchtheory.optimization.curvature import gradient
+from torchtheory.optimization.deep_factorisation import (
+    FactoredMatrix,
+    align_factors,
+    gaussian_measurements,
+    product_gradients,
+    product_of,
+    sensing_problem,
+)
+from torchtheory.optimization.descent import gradient_descent
+from torchtheory.optimization.flow import ParameterPath, gradient_flow
+
+
+class BentProduct(FactoredMatrix):
+    """W_L tanh(W_{L-1} tanh(... W_1)): no product any more."""
+
+    def product(self) -> Tensor:
+        made: Tensor = self.factors[0]
+        for w in list(self.factors)[1:]:
+            made = w @ made.tanh()
+        return made
+
+
+@lab(
+    "deep-matrix-sensing",
+    room="optimization",
+    covers=["L-161", "L-162", "L-163"],
+    title="A product of matrices under gradient flow keeps its factors in balance",
+    errata=["balanced-without-a-balanced-start", "singular-decomposition-not-unique"],
+    full={"size": 8, "draws": 200_000, "until": 6.0},
+)
+def deep_matrix_sensing(
+    run: Run, size: int = 4, depth: int = 3, draws: int = 40_000, until: float = 1.5
+) -> None:
+    """W = W_L ... W_1 is learnt from measurements ⟨W, A⟩ labelled by a planted matrix.
+
+    With independent standard normal entries of A the expected loss is ‖W - W*‖²/(2L), and the
+    gradient of each factor has a closed form. From it the flow conserves W_{k+1}ᵀW_{k+1} - W_kW_kᵀ,
+    whatever the measurements and wherever it starts; gradient descent changes it by a sum that is
+    known exactly. Factors that start in balance stay so: they share their singular values, and
+    each one's left singular vectors are the next one's right. Look at the right panel, where each
+    of the singular values has as many curves as there are factors.
+    """
+    target = run.randn(size, size)
+    loose = [run.randn(size, size) / math.sqrt(size) for _ in range(depth)]
+    balanced = balanced_weights(product_of(loose), [size] * (depth - 1), random=run.generator)
+    expectation(run, loose, target, draws)
+    gradients(run, target, size)
+    few = gaussian_measurements(size, size, size, random=run.generator)
+    times = torch.linspace(0, until, 31, dtype=torch.float64)
+    paths = {
+        "balanced": follow(sensing_problem(balanced, target), times),
+        "not balanced": follow(sensing_problem(loose, target), times),
+        "few measurements": follow(sensing_problem(loose, target, few), times),
+    }
+    bent = follow(bent_problem(loose, target), times)
+    conservation(run, paths, bent, sensing_problem(loose, target, few))
+    changes = steps(run, loose, target)
+    alignment(run, paths)
+    run.figure(
+        "balance",
+        lambda axes: plot(axes, paths, bent, changes),
+        caption="Left: how far W₂ᵀW₂ - W₁W₁ᵀ is from its start, under flow, descent, and flow of a "
+        "network with tanh between the factors. Middle and right: the singular values of all "
+        "factors, from a start that is not balanced and from one that is.",
+        grid=(1, 3),
+        size=(13, 3.8),
+    )
+
+
+def follow(problem: Problem, times: Tensor) -> ParameterPath:
+    return gradient_flow(problem, times, rtol=1e-7, atol=1e-9)
+
+
+def bent_problem(factors: list[Tensor], target: Tensor) -> Problem:
+    straight = sensing_problem(factors, target)
+    data = (straight.train.x, straight.train.y)
+    return Problem(BentProduct(factors), data, loss=straight.loss, task="regression")
+
+
+def factors_at(path: ParameterPath, k: int) -> list[Tensor]:
+    return list(path.parameters(k).values())
+
+
+def balance(factors: list[Tensor]) -> Tensor:
+    """All W_{k+1}ᵀW_{k+1} - W_kW_kᵀ, in one row."""
+    return torch.cat([m.flatten() for m in layer_balance_of(factors).matrices])
+
+
+def drift(path: ParameterPath) -> Tensor:
+    """Largest change of an entry since the start, at every time."""
+    start = balance(factors_at(path, 0))
+    moments = range(len(path.times))
+    return torch.stack([(balance(factors_at(path, k)) - start).abs().max() for k in moments])
+
+
+def expectation(run: Run, factors: list[Tensor], target: Tensor, draws: int) -> None:
+    gap = product_of(factors) - target
+    size, depth = len(gap), len(factors)
+    promised = float(gap.square().sum()) / (2 * depth)
+    A = gaussian_measurements(draws, size, size, random=run.generator)
+    seen = torch.einsum("noi,oi->n", A, gap).square() / (2 * depth)
+    # the same variances, but the entries (i, j) and (j, i) are one number
+    lower = torch.tril(torch.ones(size, size)).bool()
+    tied = torch.where(lower, A, A.mT)
+    seen_tied = torch.einsum("noi,oi->n", tied, gap).square() / (2 * depth)
+    interval, other = mean_interval(seen), mean_interval(seen_tied)
+    run.claim(
+        "L-161",
+        r"\tfrac1{2L}\mathbb E_A\langle W-W^\star,A\rangle_F^2=\tfrac1{2L}\|W-W^\star\|_F^2",
+        promised=promised,
+        relation="~",
+        measured=interval.estimate,
+        interval=interval,
+        reason=f"99% interval of the mean over {draws} Gaussian measurements",
+        control=Control(
+            "A symmetric: its entries are not independent", other.estimate, interval=other
+        ),
+    )
+
+
+def gradients(run: Run, target: Tensor, size: int) -> None:
+    """The closed form against autograd, for several depths and for factors that are not square."""
+    formula, automatic, untransposed = [], [], []
+    for widths in ([size] * 2, [size] * 3, [size] * 5, [size, 2, 7, size], [size, 9, 1, size]):
+        factors = [run.randn(b, a) / 2 for a, b in pairwise(widths)]
+        slopes = product_gradients(factors, target)
+        formula.append(torch.cat([g.flatten() for g in slopes]))
+        automatic.append(gradient(sensing_problem(factors, target)))
+        residual = (product_of(factors) - target).T / len(factors)
+        wrong = product_gradients(factors, product_of(factors) - residual * len(factors))
+        untransposed.append(torch.cat([g.flatten() for g in wrong]))
+    run.claim(
+        "L-161",
+        r"\frac{\partial\mathcal L}{\partial W_k}=\tfrac1L(W_L\cdots W_{k+1})^\top(W-W^\star)"
+        r"(W_{k-1}\cdots W_1)^\top",
+        promised=torch.cat(automatic),
+        relation="==",
+        measured=torch.cat(formula),
+        tolerance=1e-12,
+        reason="1 to 4 factors, also rectangular ones, against autograd",
+        control=Control("the residual W - W* transposed", torch.cat(untransposed)),
+    )
+
+
+def conservation(
+    run: Run, paths: dict[str, ParameterPath], bent: ParameterPath, few: Problem
+) -> None:
+    weights = [w.detach() for w in few.parameters.values()]
+    moves = list(unflatten(-gradient(few), few.parameters).values())
+    # the last factor learns twice as fast: no gradient flow of any loss of the product
+    uneven = [*moves[:-1], 2 * moves[-1]]
+
+    def sides(velocities: list[Tensor]) -> tuple[Tensor, Tensor]:
+        pairs = range(len(weights) - 1)
+        ahead = [weights[k + 1].T @ velocities[k + 1] for k in pairs]
+        behind = [velocities[k] @ weights[k].T for k in pairs]
+        return torch.stack(ahead), torch.stack(behind)
+
+    left, right = sides(moves)
+    left_uneven, right_uneven = sides(uneven)
+    run.claim(
+        "L-162",
+        r"W_{k+1}^\top\dot W_{k+1}=\dot W_kW_k^\top",
+        promised=right,
+        relation="==",
+        measured=left,
+        tolerance=1e-12,
+        reason="at factors that are not balanced, for fewer measurements than entries, by autograd",
+        control=Control("the last factor learns twice as fast", left_uneven, promised=right_uneven),
+    )
+    run.claim(
+        "L-162",
+        r"W_{k+1}^\top W_{k+1}-W_kW_k^\top \text{ is conserved by gradient flow: drift}",
+        promised=0,
+        relation="<=",
+        measured=torch.stack([drift(path)[-1] for path in paths.values()]),
+        tolerance=1e-6,
+        reason=f"until t = {float(bent.times[-1]):g}: balanced, not balanced, few measurements; "
+        "the solver's relative error is 1e-7 a step",
+        control=Control("tanh between the factors", drift(bent)[-1]),
+    )
+    kept = torch.stack([balance(factors_at(paths["balanced"], k)) for k in range(31)])
+    run.claim(
+        "L-162",
+        r"W_{k+1}^\top(0)W_{k+1}(0)=W_k(0)W_k^\top(0)\implies W_{k+1}^\top(t)W_{k+1}(t)=W_k(t)"
+        r"W_k^\top(t)",
+        promised=0,
+        relation="==",
+        measured=kept,
+        tolerance=1e-6,
+        reason="31 times along the flow",
+        control=Control(
+            "a start that is not balanced", balance(factors_at(paths["not balanced"], -1))
+        ),
+    )
+    run.erratum(
+        "balanced-without-a-balanced-start",
+        r"W_{k+1}^\top(t)W_{k+1}(t)=W_k(t)W_k^\top(t) \text{ for all } t, \text{ from any start}",
+        promised=0,
+        relation="==",
+        measured=balance(factors_at(paths["not balanced"], -1)).abs().max(),
+        tolerance=1e-3,
+        reason="largest entry of the difference at the last time, from random factors",
+    )
+
+
+def steps(run: Run, start: list[Tensor], target: Tensor) -> dict[float, Tensor]:
+    """Gradient descent until time 1: what it adds to the balance, step by step."""
+    like = {str(k): w for k, w in enumerate(start)}
+    depth = len(start)
+
+    def loss(theta: Tensor, decay: float = 0.0) -> Tensor:
+        product = product_of(list(unflatten(theta, like).values()))
+        fit = (product - target).square().sum() / (2 * depth)
+        return fit + decay / 2 * theta.square().sum()
+
+    def changes(step: float, decay: float = 0.0) -> tuple[Tensor, Tensor, float, float]:
+        done = gradient_descent(
+            lambda theta: loss(theta, decay), flatten(like), step, round(1 / step)
+        )
+        rows = [list(unflatten(p, like).values()) for p in done.points]
+        added = torch.zeros_like(balance(start))
+        for here, there in pairwise(rows):
+            g = [(a - b) / step for a, b in zip(here, there, strict=True)]
+            pairs = zip(g[1:], g[:-1], strict=True)
+            added += step**2 * torch.cat([(a.T @ a - b @ b.T).flatten() for a, b in pairs])
+        moved = torch.stack([balance(row) for row in rows]) - balance(start)
+        fallen = float(done.values[0] - done.values[-1])
+        # what a step gains over half of the step times the squared gradient, at worst
+        gain = done.values[:-1] - done.values[1:] - step / 2 * done.gradient_norms[:-1].square()
+        return moved, added, fallen, float(gain.min())
+
+    found = {step: changes(step) for step in (0.04, 0.02, 0.01)}
+    decayed = changes(0.01, decay=0.1)
+    run.claim(
+        "L-162",
+        r"\text{descent changes it by } \eta^2\textstyle\sum_t(G_{k+1}^\top G_{k+1}-G_kG_k^\top),\ "
+        r"G_k=\partial\mathcal L/\partial W_k",
+        promised=torch.cat([added for _, added, *_ in found.values()]),
+        relation="==",
+        measured=torch.cat([moved[-1] for moved, *_ in found.values()]),
+        tolerance=1e-10,
+        reason="steps of 0.04, 0.02 and 0.01 until time 1",
+        control=Control("with weight decay 0.1", decayed[0][-1], promised=decayed[1]),
+    )
+    bounds = [2 * step * fallen for step, (_, _, fallen, gain) in found.items() if gain >= 0]
+    run.claim(
+        "L-162",
+        r"\text{which is } O(\eta): \text{ entries of at most } 2\eta(\mathcal L_0-\mathcal L_T)"
+        r" \text{ where each step gains } \tfrac\eta2\|\nabla\mathcal L\|^2",
+        promised=bounds,
+        relation="<=",
+        measured=[float(m[-1].abs().max()) for m, _, _, gain in found.values() if gain >= 0],
+        reason=f"{len(bounds)} of the three steps are small enough for that gain",
+        control=Control(
+            "with weight decay 0.1, which shrinks the difference at any η",
+            float(decayed[0][-1].abs().max()),
+            promised=2 * 0.01 * decayed[2],
+        ),
+    )
+    return {step: moved.abs().amax(1) for step, (moved, *_) in found.items()}
+
+
+def alignment(run: Run, paths: dict[str, ParameterPath]) -> None:
+    moments = range(len(paths["balanced"].times))
+    residuals = {
+        name: torch.tensor(
+            [align_factors(factors_at(path, k)).residual for k in moments], dtype=torch.float64
+        )
+        for name, path in paths.items()
+        if name != "few measurements"
+    }
+    values = {
+        name: torch.stack(
+            [torch.stack([torch.linalg.svdvals(w) for w in factors_at(p, k)]) for k in moments]
+        )
+        for name, p in paths.items()
+    }
+    run.claim(
+        "L-163",
+        r"\Sigma_{k+1}=\Sigma_k: \text{ all factors have the same singular values}",
+        promised=values["balanced"][:, :1].expand_as(values["balanced"]),
+        relation="==",
+        measured=values["balanced"],
+        tolerance=1e-6,
+        reason="along the flow from a balanced start",
+        control=Control(
+            "a start that is not balanced",
+            values["not balanced"],
+            promised=values["not balanced"][:, :1].expand_as(values["not balanced"]),
+        ),
+    )
+    gaps = -values["balanced"][:, 0].diff(dim=-1)
+    run.claim(
+        "L-163",
+        r"U_k=V_{k+1}: \text{ one chain of frames decomposes all factors: largest entry of } W_k-"
+        r"Q_k\Sigma Q_{k-1}^\top",
+        promised=0,
+        relation="<=",
+        measured=residuals["balanced"],
+        tolerance=1e-6,
+        reason=f"singular values at least {float(gaps.min()):.3f} apart along the flow",
+        control=Control("a start that is not balanced", residuals["not balanced"]),
+    )
+    first, second, *_ = factors_at(paths["balanced"], -1)
+    found = align_factors([first, second])
+    signs = torch.ones_like(found.singular_values)
+    signs[0] = -1
+    # both pairs of the first column change sign: the same matrix, an equally good decomposition
+    again_u, again_v = found.frames[1] * signs, found.frames[0] * signs
+    again = again_u * found.singular_values @ again_v.T
+    run.claim(
+        "L-163",
+        r"\text{the decomposition is unique up to a sign for each pair of vectors: } U_kS\,\Sigma\,"
+        r"(V_kS)^\top=W_k \text{ for diagonal } S=\pm1",
+        promised=first,
+        relation="==",
+        measured=again,
+        tolerance=1e-6,
+        control=Control(
+            "the sign of the left vector alone changes",
+            again_u * found.singular_values @ found.frames[0].T,
+        ),
+    )
+    run.erratum(
+        "singular-decomposition-not-unique",
+        r"U_k=V_{k+1} \text{ for `the (unique)' decompositions of } W_k, W_{k+1}",
+        promised=found.frames[1],
+        relation="==",
+        measured=again_u,
+        tolerance=1e-3,
+        reason="V₂ against the left vectors of another decomposition of the same W₁",
+    )
+
+
+def plot(
+    axes: Any, paths: dict[str, ParameterPath], bent: ParameterPath, changes: dict[float, Tensor]
+) -> None:
+    left, *right = axes[0]
+    flow = drift(paths["not balanced"])
+    left.semilogy(bent.times[1:], drift(bent)[1:], color=COLOURS[1], label="flow, tanh between")
+    for (step, moved), shade in zip(changes.items(), (1.0, 0.65, 0.35), strict=True):
+        times = step * torch.arange(len(moved))
+        left.semilogy(
+            times[1:], moved[1:], color=COLOURS[0], alpha=shade, label=f"descent, η = {step:g}"
+        )
+    left.semilogy(
+        paths["not balanced"].times[1:], flow[1:].clamp_min(1e-16), color="0.4", label="flow"
+    )
+    left.set(xlabel="time", ylabel="change of the balance", ylim=(1e-13, 3e2))
+    left.legend(loc="upper right", ncols=2, fontsize=7)
+    for axis, name in zip(right, ("not balanced", "balanced"), strict=True):
+        path = paths[name]
+        depth = len(factors_at(path, 0))
+        for k in range(depth):
+            values = torch.stack(
+                [torch.linalg.svdvals(factors_at(path, t)[k]) for t in range(len(path.times))]
+            )
+            lines = axis.plot(
+                path.times,
+                values,
+                color=COLOURS[k],
+                linestyle=("-", "--", ":")[k % 3],
+                linewidth=2.6 - 0.6 * k,
+            )
+            lines[0].set_label(f"$W_{k + 1}$")
+        axis.set(title=f"start {name}", xlabel="time", ylabel="singular values of the factors")
+        axis.legend(loc="upper left", ncols=depth)
+        axis.set_ylim(0, 1.25 * axis.get_ylim()[1])

@@ -1,0 +1,298 @@
+"""How long descent stays near the origin of a product of factors, against their number."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.deep_linear import (
+    deep_linear_function,
+    deep_linear_optimum,
+    flat_layers,
+)
+from torchtheory.optimization.degenerate_saddles import (
+    derivative_along,
+    first_derivative_order,
+    plateau_time,
+    product_risk,
+)
+from torchtheory.optimization.descent import gradient_descent, trajectory
+from torchtheory.optimization.second_moments import Covariances, reduced_rank_regression
+from torchtheory.optimization.two_layer_critical_points import linear_critical_points
+
+RATE = 0.1
+LEFT = 0.4  # a factor of this size has left the saddle; the minimum is at 1
+
+
+@lab(
+    "degenerate-saddles",
+    room="optimization",
+    covers=["B-37", "B-44"],
+    title="Strict saddles hold descent for a logarithm, degenerate ones for a power of 1/distance",
+    full={"starts": 400, "steps": 4000, "scales": 12},
+)
+def degenerate_saddles(run: Run, starts: int = 100, steps: int = 600, scales: int = 6) -> None:
+    """At the origin of σyy - 2σyx w₁⋯w_L + σxx (w₁⋯w_L)² the first derivative that is not 0 has
+    order L. Gradient descent from distance ε leaves it after a time of order log(1/ε) for L = 2
+    and ε^-(L-2) for L > 2. In networks of two layers every random start reaches the optimum; on
+    the way the loss pauses at the levels of saddles. Look at the escape times, and at the steps of
+    the loss of a deeper network.
+    """
+    derivatives(run)
+    times = escapes(run, scales)
+    two_layers(run, starts, steps)
+    levels, paths = staircase(run)
+    run.figure(
+        "escape",
+        lambda axes: plot_escape(axes, times, levels, paths),
+        grid=(1, 2),
+        size=(11, 4),
+        caption="Left: time for which gradient descent stays at the origin, measured (points) and "
+        "predicted (lines). Right: loss of networks of widths 4, 3, ..., 3 from small weights; "
+        "dashed are the values of saddles with the leading 0, 1, 2 directions, and the optimum.",
+    )
+
+
+def derivatives(run: Run) -> None:
+    slope, square, total = 0.7, 1.3, 2.0
+    depths = range(2, 6)
+    risk, unrelated = product_risk(square, slope, total), product_risk(square, 0.0, total)
+
+    def order(function: Any, depth: int) -> int:
+        zero, one = torch.zeros(depth).double(), torch.ones(depth).double()
+        return first_derivative_order(function, zero, one, most=5)
+
+    run.claim(
+        ["B-37"],
+        r"\text{the first derivative at } 0 \text{ along } (1,\dots,1) \text{ that is not } 0 "
+        r"\text{ has order } L",
+        promised=list(depths),
+        relation="==",
+        measured=[order(risk, d) for d in depths],
+        control=Control("targets uncorrelated with inputs", [order(unrelated, d) for d in depths]),
+    )
+    third = torch.func.jacfwd(torch.func.hessian(risk))(torch.zeros(3).double())
+    off_centre = torch.func.jacfwd(torch.func.hessian(risk))(torch.full((3,), 0.5).double())
+    run.claim(
+        "B-37",
+        r"\partial^3R/\partial w_1\partial w_2\partial w_3=-2\sigma_{yx} \text{ at } 0",
+        promised=-2 * slope,
+        relation="==",
+        measured=float(third[0, 1, 2]),
+        tolerance=1e-12,
+        control=Control("at (½, ½, ½)", float(off_centre[0, 1, 2])),
+    )
+    flat = [torch.func.hessian(risk)(torch.zeros(d).double()).reshape(-1) for d in (3, 4, 5)]
+    run.claim(
+        "B-37",
+        r"\nabla^2R(0)=0 \text{ for } L\ge3",
+        promised=0,
+        relation="==",
+        measured=torch.cat(flat),
+        control=Control("L = 2", torch.func.hessian(risk)(torch.zeros(2).double())),
+    )
+    zero, one = torch.zeros(1).double(), torch.ones(1).double()
+    powers = {p: lambda u, p=p: (1 - u[0] ** p) ** 2 for p in (2, 3)}
+    run.claim(
+        "B-37",
+        r"(1-u^2)^2 \text{ has } f''(0)=-4;\ (1-u^3)^2 \text{ has } f''(0)=0,\ f'''(0)=-12",
+        promised=[-4, 0, -12],
+        relation="==",
+        measured=[
+            derivative_along(powers[2], zero, one, 2),
+            derivative_along(powers[3], zero, one, 2),
+            derivative_along(powers[3], zero, one, 3),
+        ],
+        tolerance=1e-12,
+    )
+    starts = 0.3 + run.rand(20, 3)
+    done = gradient_descent(risk, starts, 0.05, 400)
+    run.claim(
+        "B-37",
+        r"\min R=\sigma_{yy}-\sigma_{yx}^2/\sigma_{xx}",
+        promised=total - slope**2 / square,
+        relation="==",
+        measured=done.values[-1],
+        tolerance=1e-8,
+        control=Control(
+            "from the origin", gradient_descent(risk, 0 * starts[0], 0.05, 5).values[-1]
+        ),
+    )
+
+
+def escapes(run: Run, scales: int) -> dict[int, tuple[Tensor, Tensor]]:
+    """Scales and times, by depth, of descent on (1 - w₁⋯w_L)² from the diagonal."""
+    smallest = {2: 1e-6, 3: 5e-3, 4: 4e-2, 5: 9e-2}
+    found = {}
+    for depth, least in smallest.items():
+        sizes = torch.logspace(-1 if depth < 5 else -0.8, torch.tensor(least).log10(), scales)
+        sizes = sizes.double()
+
+        def slope(w: Tensor, _: int) -> Tensor:
+            product = w.prod(-1, keepdim=True)
+            return 2 * (product - 1) * product / w
+
+        most = int(1.5 * plateau_time(depth, least, 1.0, LEFT) / RATE) + 20
+        path = trajectory(slope, sizes[:, None].expand(-1, depth), [RATE] * most)
+        out = path[..., 0] > LEFT
+        found[depth] = (sizes, RATE * out.int().argmax(0).double())
+    predicted = {
+        d: torch.tensor([plateau_time(d, float(s), 1.0, LEFT) for s in sizes]).double()
+        for d, (sizes, _) in found.items()
+    }
+    # a step with rate 0.1 grows by 1.2 where the flow grows by exp(0.2): 10% slower for L = 2
+    deep = [d for d in found if d > 2]
+    run.claim(
+        "B-44",
+        r"\text{time at the origin} =\frac{\epsilon^{2-L}-h^{2-L}}{2\sigma_{yx}(L-2)},\ "
+        r"\frac1{2\sigma_{yx}}\ln\frac h\epsilon \text{ for } L=2",
+        promised=torch.ones(len(found) * scales),
+        relation="==",
+        measured=torch.cat([found[d][1] / predicted[d] for d in found]),
+        tolerance=0.25,
+        reason="ratio of measured and predicted time over all depths and scales",
+        control=Control(
+            "the logarithm of a strict saddle, for L > 2",
+            torch.cat(
+                [
+                    found[d][1]
+                    / torch.tensor([plateau_time(2, float(s), 1.0, LEFT) for s in found[d][0]])
+                    for d in deep
+                ]
+            ),
+            promised=torch.ones(len(deep) * scales),
+        ),
+    )
+    for depth in deep:
+        sizes, times = found[depth]
+        small = slice(scales // 2, None)
+        fit = fit_slope(sizes[small], times[small])
+        strict = fit_slope(found[2][0][small], found[2][1][small])
+        run.claim(
+            "B-44",
+            rf"\text{{time}}\propto\epsilon^{{-(L-2)}} \text{{ for }} L={depth}",
+            promised=-(depth - 2),
+            relation="slope",
+            measured=fit.estimate,
+            interval=fit,
+            tolerance=0.1,
+            reason="fitted to the smaller half of the scales",
+            control=Control("L = 2, a strict saddle", strict.estimate, interval=strict),
+        )
+    run.table(
+        "escape-times",
+        ["layers", "distance ε", "time measured", "time predicted"],
+        [
+            (d, float(s), float(t), float(p))
+            for d in found
+            for s, t, p in zip(*found[d], predicted[d], strict=True)
+        ],
+        caption="Rate times steps until the factors exceed 0.4, on (1 - w₁⋯w_L)²",
+    )
+    return found
+
+
+def diagonal_moments(*roots: float) -> Covariances:
+    """White inputs and targets with these singular values: eigenvectors are unit vectors."""
+    size = torch.tensor(roots, dtype=torch.float64)
+    eye = torch.eye(len(roots)).double()
+    return Covariances(eye, torch.diag(size), torch.diag(size.square() + 0.1))
+
+
+def two_layers(run: Run, starts: int, steps: int) -> None:
+    moments = diagonal_moments(2.0, 1.5, 1.0, 0.5)
+    function = deep_linear_function((4, 2, 4), moments)
+    best = deep_linear_optimum(moments, (4, 2, 4)).value
+    saddles = [p for p in linear_critical_points(moments, 2) if p.escape is not None]
+    at = torch.stack([flat_layers([p.V.T, p.U]) for p in saddles])
+    done = gradient_descent(function, 0.5 * run.randn(starts, 16), 0.1, steps)
+    stay = gradient_descent(function, at, 0.1, steps // 3)
+    run.claim(
+        "B-44",
+        r"\text{two layers: every random start ends within } 10^{-6} \text{ of the optimum}",
+        promised=starts,
+        relation="==",
+        measured=int((done.values[-1] < best + 1e-6).sum()),
+        control=Control(
+            "started exactly at saddles",
+            int((stay.values[-1] < best + 1e-6).sum()),
+            promised=len(saddles),
+        ),
+    )
+    nudged = gradient_descent(function, at + 1e-6 * run.randn(*at.shape), 0.1, steps // 3)
+    run.claim(
+        "B-44",
+        r"\text{a perturbation of } 10^{-6} \text{ makes descent leave every saddle}",
+        promised=0.1,
+        relation=">",
+        measured=(nudged.points[-1] - at).norm(dim=1),
+        reason="distance from the saddle after the run",
+        control=Control("without it", (stay.points[-1] - at).norm(dim=1)),
+    )
+
+
+def staircase(run: Run) -> tuple[list[float], dict[int, Tensor]]:
+    """Loss curves of networks of two, three and four layers from small weights."""
+    moments = diagonal_moments(3.0, 1.5, 0.6, 0.05)
+    levels = [reduced_rank_regression(moments, r).value for r in range(4)]
+    paths, flat, steep = {}, [], []
+    for depth, scale in ((2, 1e-3), (3, 0.05), (4, 0.15)):
+        widths = (4, *[3] * (depth - 1), 4)
+        start = torch.cat(
+            [scale * torch.eye(b, a).double().reshape(-1) for a, b in pairwise(widths)]
+        )
+        start = start + 1e-2 * scale * run.randn(len(start))
+        done = gradient_descent(deep_linear_function(widths, moments), start, 0.03, 750)
+        paths[depth] = done.values
+        speed = done.gradient_norms
+        inner, before, after = speed[1:-1], speed[:-2], speed[2:]
+        # once at the optimum the gradient goes to 0 for good
+        going = done.values[1:-1] > levels[-1] + 1e-3
+        flat += done.values[1:-1][(inner < before) & (inner < after) & going].tolist()
+        steep += done.values[1:-1][(inner > before) & (inner > after) & going].tolist()
+    known = torch.tensor(levels).double()
+
+    def nearest(values: list[float]) -> Tensor:
+        return (torch.tensor(values).double()[:, None] - known).abs().amin(1) / levels[0]
+
+    run.claim(
+        "B-44",
+        r"\text{where the gradient is smallest on the way, the loss is at a level } "
+        r"\operatorname{tr}\Sigma_{yy}-\sum_{i\le r}\lambda_i",
+        promised=0,
+        relation="==",
+        measured=nearest(flat),
+        tolerance=0.03,
+        reason="distance to the nearest level, as a share of the loss at 0",
+        control=Control("where it is largest", nearest(steep)),
+    )
+    return levels, paths
+
+
+def plot_escape(
+    axes: Any,
+    times: dict[int, tuple[Tensor, Tensor]],
+    levels: list[float],
+    paths: dict[int, Tensor],
+) -> None:
+    escape, loss = axes[0]
+    for k, (depth, (sizes, measured)) in enumerate(times.items()):
+        escape.loglog(sizes, measured, "o", color=COLOURS[k], markersize=4, label=f"L = {depth}")
+        predicted = [plateau_time(depth, float(s), 1.0, LEFT) for s in sizes]
+        escape.loglog(sizes, predicted, color=COLOURS[k], linewidth=1)
+    escape.set(xlabel="start at distance ε", ylabel="time at the origin", title="(1 - w₁⋯w_L)²")
+    escape.legend()
+    for k, (depth, path) in enumerate(paths.items()):
+        loss.plot(path, color=COLOURS[k], label=f"L = {depth}")
+    for level in levels:
+        loss.axhline(level, color="0.5", linewidth=0.8, linestyle="--")
+    loss.set(xlabel="step", ylabel="risk", title="Steps of the loss", xscale="log")
+    loss.legend(loc="center right")

@@ -1,0 +1,348 @@
+"""Where gradient flow goes, gradient descent beside it, and what kind of point it ends at."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.eigenvalues import extremal_eigenvalues
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.model import unflatten
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.critical_points import classify, critical_point
+from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.descent import Function, gradient_descent, gradient_of, last_iterate
+from torchtheory.optimization.flow import gradient_flow
+from torchtheory.optimization.objectives import objective_of
+
+
+@lab(
+    "descent-and-flow",
+    room="optimization",
+    covers=["L-118", "L-120"],
+    title="Gradient flow from many starts, and gradient descent beside it",
+    errata=["flow-unique-minimiser", "definite-at-zero"],
+    full={"side": 9, "width": 8},
+)
+def descent_and_flow(run: Run, side: int = 4, width: int = 3) -> None:
+    """ẋ = -∇f(x) from a grid of starts, on a strictly convex function and on one with four valleys.
+
+    Along the flow the function falls at the rate ‖∇f‖². Gradient descent with step η is its Euler
+    method, and stays within a distance proportional to η over any fixed time. Where the flow ends
+    the gradient is 0, and the Hessian says what kind of point it is, unless it is singular: x³ and
+    x⁴ look the same to it at 0. Look at the paths: one goal on the left, four on the right.
+    """
+    flows = paths(run, side)
+    energy(run, flows)
+    sizes = discretisation(run)
+    critical(run, width)
+    run.figure(
+        "figure-5-2",
+        lambda axes: plot_paths(axes, flows),
+        caption="Gradient flow from many starts (dots) on a convex function and on one that is "
+        "not; stars are where the paths end.",
+        grid=(1, 2),
+        size=(9, 4),
+    )
+    run.figure(
+        "euler",
+        lambda axis: plot_sizes(axis, sizes),
+        caption="Largest distance between gradient descent and gradient flow up to time 1, by "
+        "step, and the bound ½ηG(e^L - 1).",
+    )
+
+
+class Points(nn.Module):
+    """Many starts as the parameters of one model; its output is the sum of f over them."""
+
+    def __init__(self, function: Function, starts: Tensor) -> None:
+        super().__init__()
+        self.starts = nn.Parameter(starts)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.starts).sum().expand(len(x), 1)
+
+
+def flow(function: Function, starts: Tensor, times: list[float]) -> Tensor:
+    """Paths ``[T, n, p]`` of the flow: the sum over starts has each one's gradient."""
+    nothing = torch.zeros(1, 1, dtype=torch.float64)
+    problem = Problem(
+        Points(function, starts),
+        (nothing, nothing),
+        loss=lambda outputs, _: outputs.mean(),
+        task="regression",
+    )
+    return gradient_flow(problem, times).points.reshape(len(times), *starts.shape)
+
+
+def bowl(x: Tensor) -> Tensor:
+    a, b = x[..., 0], x[..., 1]
+    return a.square() / 2 + b.square() + 0.5 * a * b + a.square().square() / 8
+
+
+def valleys(x: Tensor) -> Tensor:
+    return ((x.square() - 1).square() / 4).sum(-1) + 0.1 * x[..., 0] * x[..., 1]
+
+
+def trench(x: Tensor) -> Tensor:
+    return x[..., 0].square()
+
+
+def distinct(ends: Tensor) -> int:
+    """How many different points there are among the ends."""
+    kept: list[Tensor] = []
+    for end in ends:
+        if all(float((end - k).norm()) > 1e-2 for k in kept):
+            kept.append(end)
+    return len(kept)
+
+
+def paths(run: Run, side: int) -> list[tuple[str, Function, Tensor, list[float]]]:
+    # off the lines of symmetry, on which the flow runs into saddles
+    line = torch.linspace(-2, 2, side, dtype=torch.float64) + 0.05
+    starts = torch.cartesian_prod(line, line - 0.1)
+    times: list[float] = [0.0, *torch.logspace(-2, math.log10(12), 20).tolist()]
+    found: list[tuple[str, Function, Tensor, list[float]]] = []
+    for name, f in (("convex", bowl), ("not convex", valleys), ("flat", trench)):
+        found.append((name, f, flow(f, starts, times), times))
+    counts = {name: distinct(path[-1]) for name, _, path, _ in found}
+    run.claim(
+        "L-120",
+        r"f \text{ strictly convex: all trajectories end at one point: different ends}",
+        promised=1,
+        relation="==",
+        measured=counts["convex"],
+        reason=f"{len(starts)} starts, time 12",
+        control=Control("a function that is not convex", counts["not convex"]),
+    )
+    slopes = gradient_of(valleys)(found[1][2][-1], 0).norm(dim=-1)
+    kinds = [critical_point(valleys, end, 1e-4).kind for end in found[1][2][-1]]
+    run.claim(
+        ["L-120", "L-118"],
+        r"f \text{ not convex: the ends are minima, four different ones}",
+        promised=[4, len(starts), 0],
+        relation="==",
+        measured=[counts["not convex"], kinds.count("minimum"), float(slopes.max() > 1e-4)],
+        control=Control(
+            "the convex function",
+            [counts["convex"], kinds.count("saddle"), 0],
+        ),
+    )
+    run.erratum(
+        "flow-unique-minimiser",
+        r"f \text{ convex} \implies \text{all trajectories end at one minimiser: different ends}",
+        promised=1,
+        relation="<=",
+        measured=counts["flat"],
+        reason="x₁² in the plane: convex, and the second coordinate does not move",
+    )
+    return found[:2]
+
+
+def energy(run: Run, flows: list[tuple[str, Function, Tensor, list[float]]]) -> None:
+    rises, rates, promised, up = [], [], [], []
+    for _, f, path, _ in flows:
+        values = f(path)
+        rises.append(values.diff(dim=0).max())
+        up.append((-values).diff(dim=0).max())
+        # a central difference over a short time, at the points of the path
+        at, width = path[5], 1e-3
+        ahead = flow(f, at, [width, 2 * width])
+        rates.append((f(ahead[1]) - f(at)) / (2 * width))
+        promised.append(-gradient_of(f)(ahead[0], 0).square().sum(-1))
+    run.claim(
+        "L-120",
+        r"f \text{ does not increase along the flow: largest rise between two times}",
+        promised=0,
+        relation="<=",
+        measured=torch.stack(rises),
+        tolerance=1e-8,
+        control=Control("-f along the same paths", torch.stack(up)),
+    )
+    run.claim(
+        "L-120",
+        r"\frac{d}{dt}f(x(t))=-\|\nabla f(x(t))\|^2",
+        promised=torch.cat(promised),
+        relation="==",
+        measured=torch.cat(rates),
+        tolerance=1e-4,
+        reason="central differences over 0.002",
+        control=Control("the norm instead of its square", -(-torch.cat(promised)).sqrt()),
+    )
+
+
+def discretisation(run: Run) -> list[tuple[float, float, float]]:
+    """Euler's method: distance from the flow, against the classical bound."""
+
+    def f(x: Tensor) -> Tensor:
+        return x.cos().sum(-1) + 0.5 * (x[..., 0] - x[..., 1]).cos()
+
+    # second derivatives: 1 from each cosine, and ½ times the matrix of (1, -1), of norm 2
+    smooth, start = 2.0, torch.tensor([[0.4, -0.9]], dtype=torch.float64)
+    longest = math.sqrt(2) * 1.5  # no coordinate of the gradient exceeds 1 + ½
+    found = []
+    for count in (5, 10, 20, 40):
+        eta = 1.0 / count
+        moments = [eta * k for k in range(count + 1)]
+        along = flow(f, start, moments)
+        path = gradient_descent(f, start, eta, count).points
+        away = float((path - along).norm(dim=-1).max())
+        found.append((eta, away, eta * longest / 2 * (math.exp(smooth) - 1)))
+    fast = gradient_descent(f, start, 1 / 40, 80).points[::2][:41]
+    twice = float((fast - along).norm(dim=-1).max())
+    run.claim(
+        "L-120",
+        r"\max_{k\eta\le1}\|x_k-x(k\eta)\|\le\tfrac\eta2G(e^{L}-1)",
+        promised=[b for _, _, b in found],
+        relation="<=",
+        measured=[a for _, a, _ in found],
+        reason="η = 1/5 to 1/40; ‖∇f‖ ≤ G and ‖∇²f‖ ≤ L",
+        control=Control("time is counted at twice its speed", twice, promised=found[-1][2]),
+    )
+    ratios = [a[1] / b[1] for a, b in pairwise(found)]
+    run.claim(
+        "L-120",
+        r"\text{distance } O(\eta): \text{ half the step, half of it: ratio at the smallest steps}",
+        promised=2.0,
+        relation="==",
+        measured=ratios[-1],
+        tolerance=0.02,
+        reason="criterion set beforehand: within 4% of 2 at η = 1/20 against 1/40",
+        control=Control("η = 1/40 at twice the speed, against itself", twice / found[-1][1]),
+    )
+    return found
+
+
+def critical(run: Run, width: int) -> None:
+    zero = torch.zeros(1, dtype=torch.float64)
+
+    def cubic(x: Tensor) -> Tensor:
+        return (x * x.square()).sum(-1)
+
+    def quartic(x: Tensor) -> Tensor:
+        return x.square().square().sum(-1)
+
+    kinds = [critical_point(f, zero).kind for f in (cubic, quartic)]
+    bent = [
+        critical_point(lambda x: x.square().sum(-1) + cubic(x), zero).kind,
+        critical_point(lambda x: x.square().sum(-1) + quartic(x), zero).kind,
+    ]
+    run.claim(
+        "L-118",
+        r"x^3 \text{ and } x^4 \text{ at } 0: f'=f''=0, \text{ second order does not decide}",
+        promised=2,
+        relation="==",
+        measured=kinds.count("degenerate"),
+        control=Control("x² is added", bent.count("degenerate")),
+    )
+    near = torch.linspace(-0.1, 0.1, 41, dtype=torch.float64)[:, None]
+    run.claim(
+        "L-118",
+        r"0 \text{ is a minimiser of } x^4: \text{ smallest value nearby}",
+        promised=0,
+        relation=">=",
+        measured=quartic(near),
+        control=Control("x³", cubic(near)),
+    )
+    # necessary: at a minimum of a random quartic well no curvature is negative
+    pull = run.randn(4)
+    matrix = run.randn(4, 4)
+
+    def well(x: Tensor) -> Tensor:
+        made: Tensor = x.square().square().sum(-1) + (x @ matrix * x).sum(-1) + x @ pull
+        return made
+
+    ends = last_iterate(gradient_of(well), run.randn(20, 4), [0.02] * 1000)
+    lowest = torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(well))(ends))[:, 0]
+    starts = run.randn(20, 4) / 20
+    between = torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(well))(starts))[:, 0]
+    run.claim(
+        "L-118",
+        r"x^\star \text{ a local minimiser} \implies \nabla f=0,\ \nabla^2f\succeq0:"
+        r" \text{ smallest eigenvalue}",
+        promised=0,
+        relation=">=",
+        measured=lowest,
+        tolerance=1e-6,
+        reason="Σx⁴ + xᵀAx + bᵀx with a random A, 20 descents",
+        control=Control("points near 0", between),
+    )
+    step = run.randn(20, 4)
+    run.erratum(
+        "definite-at-zero",
+        r"\nabla^2f \text{ positive definite, i.e. } s^\top\nabla^2f\,s>0 \text{ for all } s",
+        promised=0,
+        relation=">",
+        measured=(0 * step[0]) @ torch.eye(4, dtype=torch.float64) @ (0 * step[0]),
+        reason="s = 0, with the identity for the Hessian",
+    )
+    network(run, width)
+
+
+def network(run: Run, width: int) -> None:
+    """A network's critical points by the ends of its spectrum, without the dense Hessian."""
+    inputs = run.randn(40, 2)
+    net = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 1)).double()
+    problem = Problem(net, (inputs, inputs[:, :1] * inputs[:, 1:]), task="regression")
+    f, start = objective_of(problem)
+    zero = torch.zeros_like(start)
+    # all weights 0 and the output bias at the mean: stationary for every target
+    zero[-1] = float(problem.train.y.mean())
+
+    def kinds(theta: Tensor) -> tuple[str, str]:
+        at = unflatten(theta, problem.parameters)
+        ends = extremal_eigenvalues(hessian_operator(problem, parameters=at))
+        tolerance = max(1e-7, 10 * ends.residual)
+        dense = critical_point(lambda t: f(t), theta, 1e-6)
+        return classify(ends.smallest, ends.largest, tolerance), dense.kind
+
+    by_lanczos, dense = kinds(zero)
+    slope = float(gradient_of(f)(zero, 0).norm())
+    moved = zero + 0.3 * run.randn(len(zero))
+    run.claim(
+        "L-118",
+        r"\text{a network with all weights 0: stationary, and a saddle by Lanczos as by the dense "
+        r"Hessian}",
+        promised=[0.0, 1.0, 1.0],
+        relation="==",
+        measured=[slope, float(by_lanczos == "saddle"), float(dense == "saddle")],
+        tolerance=1e-9,
+        control=Control(
+            "weights that are not 0",
+            [float(gradient_of(f)(moved, 0).norm()), 1.0, float(kinds(moved)[1] == "saddle")],
+        ),
+    )
+
+
+def plot_paths(axes: Any, flows: list[tuple[str, Function, Tensor, list[float]]]) -> None:
+    grid = torch.linspace(-2.4, 2.4, 100, dtype=torch.float64)
+    first, second = torch.meshgrid(grid, grid, indexing="xy")
+    for axis, (name, f, path, _) in zip(axes[0], flows, strict=True):
+        heights = f(torch.stack([first, second], -1))
+        levels = torch.quantile(heights.flatten(), torch.linspace(0, 0.95, 14).double())
+        axis.contour(first, second, heights, levels=sorted(set(levels.tolist())), colors="0.8",
+                     linewidths=0.7)  # fmt: skip
+        for k in range(path.shape[1]):
+            axis.plot(path[:, k, 0], path[:, k, 1], color=COLOURS[0], linewidth=0.8)
+        axis.plot(path[0, :, 0], path[0, :, 1], ".", color="0.3", markersize=4)
+        axis.plot(path[-1, :, 0], path[-1, :, 1], "*", color=COLOURS[1], markersize=10)
+        axis.set(title=name, xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
+        axis.grid(visible=False)
+
+
+def plot_sizes(axis: Any, sizes: list[tuple[float, float, float]]) -> None:
+    steps, away, bound = zip(*sizes, strict=True)
+    axis.loglog(steps, away, "o-", color=COLOURS[0], label="measured")
+    axis.loglog(steps, bound, "--", color=COLOURS[1], label="bound")
+    axis.set(xlabel=r"step $\eta$", ylabel="distance from the flow")
+    axis.minorticks_off()
+    axis.set_xticks(steps, [f"1/{round(1 / s)}" for s in steps])
+    axis.legend(loc="upper left")

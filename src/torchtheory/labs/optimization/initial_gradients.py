@@ -1,0 +1,530 @@
+"""Gradients of a deep network before training: exact means, depth, and the right deviation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.feedforward import mlp
+from torchtheory.optimization.initial_gradients import (
+    gaussian_gradient_bound,
+    gaussian_gradient_moment,
+    gradient_second_moments,
+    sample_gradients,
+)
+from torchtheory.optimization.initial_scale import InitialisationReport, initialisation_report
+from torchtheory.optimization.matrix_moments import KURTOSIS, three_valued_matrices
+from torchtheory.training.initialization import draw_weight
+
+#: Confidence of each Monte Carlo comparison; there are some twenty of them.
+SURE = 0.999
+
+#: σ√d of the figure.
+SCALES = (0.5, 0.9, 1.0, 1.1, 2.0)
+
+
+@lab(
+    "gradient-norms-at-initialisation",
+    room="optimization",
+    covers=["L-155", "L-158", "L-159"],
+    title="How large gradients are at initialisation: an exact formula, layer by layer",
+    errata=["deep-linear-gradient-inner-vector", "dominating-term-threshold"],
+    full={"draws": 40_000, "networks": 1000, "width": 32, "deepest": 16},
+)
+def gradient_norms(
+    run: Run, draws: int = 8000, networks: int = 300, width: int = 20, deepest: int = 10
+) -> None:
+    """The gradient of a deep linear network in each weight matrix has an exact mean square over
+    random weights: the source's bound without its factors 2 is an equality, as the mixed term has
+    mean 0.
+
+    It depends on the weights through their first four moments only, so that matrices whose entries
+    take three values have the same mean as normal ones, and the mean over all of them needs no
+    sampling. Normal, uniform and sign weights are then sampled, in unequal widths too. With depth
+    the two terms grow like (σ⁴d(d+2))ᴸ and (σ²d)ᴸ: σ = 1/√d keeps them, up to a factor (1+2/d)ᴸ.
+    The report on a deep ReLU network finds torch's default too small and √(2/n) right. Look at the
+    fans of curves that one step of σ opens.
+    """
+    gradient_map(run)
+    every_network(run)
+    bound(run)
+    sampled(run, draws)
+    wide_limit(run)
+    fans = growth_with_depth(run, networks, width, deepest)
+    report = deep_relu(run)
+    run.figure(
+        "depth",
+        lambda axes: plot(axes, fans, report, width),
+        caption="Left and middle: the two terms of the mean squared gradient in a layer, exact "
+        "(lines) and sampled (points), for five deviations of the weights. Right: a ReLU network "
+        "of 12 layers as torch draws it, as predicted, and with the deviation advised.",
+        grid=(1, 3),
+        size=(13.5, 3.8),
+    )
+
+
+def squared_norm(gradients: Tensor) -> Tensor:
+    return gradients.square().sum((-2, -1))
+
+
+def gradient_map(run: Run) -> None:
+    """The formula for the gradient, against automatic differentiation."""
+    widths = [4, 3, 5, 2, 3]
+    layers = [run.randn(p, q) for p, q in zip(widths[1:], widths, strict=False)]
+    x, y = run.randn(4), run.randn(3)
+
+    def loss(*weights: Tensor) -> Tensor:
+        out = x
+        for w in weights:
+            out = w @ out
+        return (out - y).square().sum() / 2
+
+    truth = torch.func.grad(loss, argnums=tuple(range(4)))(*layers)
+    found = sample_gradients(layers, x, y)
+    flipped = sample_gradients(layers, x, -y)
+    run.claim(
+        "L-155",
+        r"\partial\ell/\partial W^k=(W^{k+1})^\top\cdots(W^L)^\top(\hat y-y)\,(W^{k-1}\cdots"
+        r"W^1x)^\top",
+        promised=torch.cat([g.flatten() for g in truth]),
+        relation="==",
+        measured=torch.cat([g.flatten() for g in found]),
+        tolerance=1e-12,
+        reason="automatic differentiation; widths 4, 3, 5, 2, 3",
+        control=Control("y of the other sign", torch.cat([g.flatten() for g in flipped])),
+    )
+    more = sample_gradients(layers, run.randn(4), y)
+    two = [a + b for a, b in zip(found, more, strict=True)]
+
+    def second_singular(gradients: list[Tensor]) -> list[float]:
+        return [float(s[1] / s[0]) for s in map(torch.linalg.svdvals, gradients)]
+
+    run.claim(
+        "L-155",
+        r"\text{the gradient of one sample has rank 1: second over first singular value}",
+        promised=0.0,
+        relation="==",
+        measured=second_singular(found),
+        tolerance=1e-12,
+        control=Control("two samples", second_singular(two)),
+    )
+    # the chain rule in Kronecker form: the derivative of the output in vec W², columns stacked
+    after = layers[3] @ layers[2]
+    z = layers[0] @ x
+    whole = torch.func.jacrev(lambda w: after @ (w @ z))(layers[1])
+    run.claim(
+        "L-155",
+        r"\partial\hat y/\partial\operatorname{vec}W^k=z^\top\otimes W^{L:k+1}=W^{L:k+1}(z^\top"
+        r"\otimes I),\ z=W^{k-1:1}x",
+        promised=whole.mT.reshape(3, -1),
+        relation="==",
+        measured=torch.kron(z[None], after),
+        tolerance=1e-12,
+        control=Control("x in place of z", torch.kron(x[None, :3], after)),
+    )
+    square = [run.randn(3, 3) for _ in range(4)]
+    x, y = run.randn(3), run.randn(3)
+    z = square[0] @ x
+    printed = (
+        square[2].T
+        @ square[3].T
+        @ (torch.outer(square[3] @ square[2] @ square[1] @ z, z) - torch.outer(y, x))
+        @ square[0].T
+    )
+    run.erratum(
+        "deep-linear-gradient-inner-vector",
+        r"\partial\ell/\partial W^k=W^{k+1:L}[W^{L:1}xz^\top-yx^\top]W^{1:k-1},\ z=W^{k-1:1}x",
+        promised=sample_gradients(square, x, y)[1],
+        relation="==",
+        measured=printed,
+        tolerance=1e-6,
+        reason="four 3 × 3 matrices, k = 2; with x in place of z it is right",
+    )
+
+
+def enumerated(depth: int, kurtosis: float, sigma: float, x: Tensor, y: Tensor) -> list[float]:
+    """Mean squared gradients over all networks of 2 × 2 matrices with three-valued entries."""
+    matrices, chance = three_valued_matrices(2, 2, kurtosis)
+    count = len(matrices)
+    layers, weights = [], torch.ones((1,) * depth, dtype=torch.float64)
+    for k in range(depth):
+        shape = [count if j == k else 1 for j in range(depth)]
+        layers.append(sigma * matrices.reshape(*shape, 2, 2))
+        weights = weights * chance.reshape(shape)
+    return [float((weights * squared_norm(g)).sum()) for g in sample_gradients(layers, x, y)]
+
+
+def tied_networks(depth: int, kurtosis: float, sigma: float, x: Tensor, y: Tensor) -> list[float]:
+    """The same with one matrix in all layers."""
+    matrices, chance = three_valued_matrices(2, 2, kurtosis)
+    gradients = sample_gradients([sigma * matrices] * depth, x, y)
+    return [float(chance @ squared_norm(g)) for g in gradients]
+
+
+def every_network(run: Run) -> None:
+    sigma = 0.6
+    x, y = run.randn(2), run.randn(2)
+    rho, gamma = float(x.square().sum()) ** 2, float(x.square().sum() * y.square().sum())
+    for depth in (1, 2, 3):
+        found = enumerated(depth, 3.0, sigma, x, y)
+        heavy = enumerated(depth, 9.0, sigma, x, y) if depth == 2 else None
+        run.claim(
+            "L-158",
+            r"\mathbb E\|\partial\ell/\partial W^k\|_F^2=\tfrac{\rho\sigma^{4L-2}}3(d(d+2))^{k-1}"
+            r"\bigl[(d(d+2))^{L-k+1}-(d(d-1))^{L-k+1}\bigr]+\gamma(\sigma^2d)^{L-1}",
+            promised=[
+                gaussian_gradient_moment(k, depth, 2, sigma, rho, gamma)
+                for k in range(1, depth + 1)
+            ],
+            relation="==",
+            measured=found,
+            tolerance=1e-12,
+            reason=f"L = {depth}, d = 2: all {81**depth} networks with three-valued entries, which "
+            "have the moments of normal ones up to the fifth",
+            control=None
+            if heavy is None
+            else Control("entries of kurtosis 9 in place of 3", heavy),
+        )
+    for kappa in (1.0, 9.0):
+        run.claim(
+            "L-158",
+            r"\mathbb E\|\partial\ell/\partial W^k\|_F^2=\sigma^2\,\mathbb E\|W^{k-1:1}x\|^4\;"
+            r"\mathbb E\|W^{k+1:L}W^{L:k+1}\|_F^2+(d\sigma^2)^{L-1}\|x\|^2\|y\|^2:"
+            r" \text{ equality, without factors 2}",
+            promised=gradient_second_moments(x, y, [2] * 4, sigma, kappa),
+            relation="==",
+            measured=enumerated(3, kappa, sigma, x, y),
+            tolerance=1e-12,
+            reason=f"kurtosis {kappa:g}, L = 3, d = 2, all networks",
+            control=Control(
+                "layers not independent: the same matrix three times",
+                tied_networks(3, kappa, sigma, x, y),
+            ),
+        )
+    matrices, chance = three_valued_matrices(2, 2, 3.0)
+    products = matrices[:, None] @ matrices[None]
+    norms = squared_norm(products.mT @ products)
+    flat = squared_norm(matrices.mT @ matrices)
+    tied = squared_norm((matrices @ matrices).mT @ (matrices @ matrices))
+    run.claim(
+        "L-158",
+        r"\mathbb E\|W^{1:m}W^{m:1}\|_F^2=\tfrac{\sigma^{4m}}3\bigl[(d(d+2))^{m+1}-(d(d-1))^{m+1}"
+        r"\bigr]",
+        promised=[(8.0**2 - 2.0**2) / 3, (8.0**3 - 2.0**3) / 3],
+        relation="==",
+        measured=torch.stack([chance @ flat, (chance[:, None] * chance * norms).sum()]),
+        tolerance=1e-12,
+        reason="d = 2, m = 1, 2; all matrices",
+        control=Control("the same matrix twice", torch.stack([chance @ flat, chance @ tied])),
+    )
+
+
+def bound(run: Run) -> None:
+    """Theorem 52: for every layer, with room to spare, and only for weights like normal ones."""
+    grid = [
+        (d, depth, scale / math.sqrt(d))
+        for d in (2, 5, 20)
+        for depth in (1, 3, 8)
+        for scale in SCALES
+    ]
+    ratios = [
+        gaussian_gradient_moment(k, depth, d, s, 1.0, 1.0)
+        / gaussian_gradient_bound(depth, d, s, 1.0, 1.0)
+        for d, depth, s in grid
+        for k in range(1, depth + 1)
+    ]
+    x = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    heavy = enumerated(2, 30.0, 1.0, x, x)
+    run.claim(
+        "L-158",
+        r"\mathbb E\|\partial\ell/\partial W^k\|_F^2\,/\,\bigl(\tfrac{2\rho}{3\sigma^2}[\sigma^4"
+        r"d(d+2)]^L+2\gamma(\sigma^2d)^{L-1}\bigr)\le\tfrac12",
+        promised=0.5,
+        relation="<=",
+        measured=ratios,
+        tolerance=1e-12,
+        reason="d = 2, 5, 20; L = 1, 3, 8; σ√d = 0.5 to 2; every layer: the bound is at least "
+        "twice the truth",
+        control=Control(
+            "weights not normal: three-valued of kurtosis 30, d = 2, L = 2",
+            [v / gaussian_gradient_bound(2, 2, 1.0, 1.0, 1.0) for v in heavy],
+        ),
+    )
+    d, depth = 4, 6
+    sigma = (4 / (d * (d + 2))) ** 0.25
+    own = gaussian_gradient_moment(depth, depth, d, sigma, 1.0, 0.0)
+    target = gaussian_gradient_moment(depth, depth, d, sigma, 0.0, 1.0)
+    run.erratum(
+        "dominating-term-threshold",
+        r"\sigma^4\le d(d+2) \implies \text{the term with } y \text{ is at least that with }"
+        r" \hat y \quad(\rho=\gamma)",
+        promised=own,
+        relation=">=",
+        measured=target,
+        reason=f"d = {d}, L = {depth}, σ⁴ = 4/(d(d+2)) = {sigma**4:.3g}",
+    )
+
+
+def sampled(run: Run, draws: int) -> None:
+    """Normal, uniform and sign weights, square and rectangular."""
+    rows = []
+    for law, widths, scale in (
+        ("normal", [2, 2, 2], 1.0),
+        ("normal", [5, 5, 5, 5], 0.8),
+        ("normal", [10, 10, 10, 10], 1.1),
+        ("uniform", [6, 3, 5, 2], 1.0),
+        ("signs", [3, 7, 4, 4], 1.0),
+    ):
+        depth = len(widths) - 1
+        x, y = run.randn(widths[0]), run.randn(widths[-1])
+        sigmas = [scale / math.sqrt(q) for q in widths[:-1]]
+        exact = gradient_second_moments(x, y, widths, sigmas, KURTOSIS[law])
+        layers = []
+        for p, q, sigma in zip(widths[1:], widths, sigmas, strict=False):
+            if law == "signs":
+                layers.append(sigma * run.signs(draws, p, q))
+            else:
+                kind: Any = law
+                layers.append(
+                    draw_weight((draws, p, q), sigma**2, distribution=kind, random=run.generator)
+                )
+        norms = [squared_norm(g) for g in sample_gradients(layers, x, y)]
+        shifted = [w + 0.5 * s for w, s in zip(layers, sigmas, strict=True)]
+        biased = [squared_norm(g) for g in sample_gradients(shifted, x, y)]
+        for k in sorted({1, depth}):
+            found = mean_interval(norms[k - 1], SURE)
+            spoiled = mean_interval(biased[k - 1], SURE)
+            rows.append((law, "-".join(map(str, widths)), k, exact[k - 1], found.estimate))
+            run.claim(
+                "L-158",
+                rf"\mathbb E\|\partial\ell/\partial W^{k}\|_F^2 \text{{, {law} weights, widths "
+                rf"{'-'.join(map(str, widths))}}}",
+                promised=exact[k - 1],
+                relation="~",
+                measured=found.estimate,
+                interval=found,
+                reason=f"{draws} networks, σ²·fan-in = {scale**2:.2f}",
+                control=Control("weights of mean σ/2", spoiled.estimate, interval=spoiled),
+            )
+    run.table(
+        "mean-squared-gradients",
+        ["weights", "widths", "layer", "exact", "sampled"],
+        rows,
+        caption="Mean squared norm of the gradient in a layer's weights.",
+    )
+
+
+def wide_limit(run: Run) -> None:
+    depth, rho, gamma = 6, 2.0, 3.0
+    widths = [100, 1000, 10_000, 100_000]
+
+    def gaps(layer: int, power: float) -> list[float]:
+        return [
+            abs(
+                gaussian_gradient_moment(layer, depth, d, d**-power, rho, gamma)
+                - (rho * (depth - layer + 1) + gamma)
+            )
+            for d in widths
+        ]
+
+    for layer in (1, depth):
+        rate = fit_slope(widths, gaps(layer, 0.5))
+        other = fit_slope(widths, gaps(layer, 0.45))
+        run.claim(
+            "L-158, L-159",
+            r"\sigma^2=\tfrac1d:\ \mathbb E\|\partial\ell/\partial W^k\|_F^2\to\rho(L-k+1)+\gamma"
+            r" \text{ as } d\to\infty: \text{ exponent of the distance}",
+            promised=-1.0,
+            relation="slope",
+            measured=rate.estimate,
+            interval=rate,
+            tolerance=0.05,
+            reason=f"L = {depth}, k = {layer}, d = 100 to 100 000",
+            control=Control("σ = d^-0.45", other.estimate, interval=other),
+        )
+
+
+Fans = dict[float, list[tuple[int, float, Interval, float, Interval]]]
+
+
+def growth_with_depth(run: Run, networks: int, width: int, deepest: int) -> Fans:
+    """The two terms of the last layer's gradient, by depth; both measured on their own."""
+    x, y = run.randn(width), run.randn(width)
+    x, y = x / x.norm(), y / y.norm()
+    none = torch.zeros_like(y)
+    depths = sorted({1, *range(2, deepest + 1, 2)})
+    fans: Fans = {}
+    for scale in run.track(SCALES, "deviations"):
+        sigma = scale / math.sqrt(width)
+        for depth in depths:
+            shape = (networks, width, width)
+            layers = [draw_weight(shape, sigma**2, random=run.generator) for _ in range(depth)]
+            own = sample_gradients(layers, x, none)[-1]
+            target = sample_gradients(layers, x, y)[-1] - own
+            fans.setdefault(scale, []).append(
+                (
+                    depth,
+                    gaussian_gradient_moment(depth, depth, width, sigma, 1.0, 0.0),
+                    mean_interval(squared_norm(own), SURE),
+                    gaussian_gradient_moment(depth, depth, width, sigma, 0.0, 1.0),
+                    mean_interval(squared_norm(target), SURE),
+                )
+            )
+    for place, name in ((2, r"\hat y"), (4, "y")):
+        slopes = {
+            s: fit_slope(
+                depths, [math.log(_interval(r, place).estimate) for r in rows], SURE, log=False
+            )
+            for s, rows in fans.items()
+        }
+        for scale, found in slopes.items():
+            far = 2.0 if scale < 2 else 0.5
+            formula = r"\log\sigma^4d(d+2)" if place == 2 else r"\log\sigma^2d"
+            run.claim(
+                "L-159",
+                rf"\text{{the term of }} {name} \text{{ grows with depth like }} e^{{L\beta}},\ "
+                rf"\beta={formula}",
+                promised=math.log(scale**4 * (1 + 2 / width) if place == 2 else scale**2),
+                relation="slope",
+                measured=found.estimate,
+                interval=found,
+                reason=f"σ√d = {scale}, d = {width}, L = 1 to {depths[-1]}, {networks} networks",
+                control=Control(
+                    f"another deviation: σ√d = {far}", slopes[far].estimate, interval=slopes[far]
+                ),
+            )
+    return fans
+
+
+def _interval(row: tuple[int, float, Interval, float, Interval], place: int) -> Interval:
+    return row[2] if place == 2 else row[4]
+
+
+def deep_relu(run: Run) -> InitialisationReport:
+    """The report on a network that torch's default does not suit."""
+    width, depth = 100, 12
+    x = run.randn(64, width)
+    targets = run.randn(64, 1)
+    net = mlp([width] * depth + [1], "relu", bias=False, random=run.generator)
+    problem = Problem(net, (x, targets), task="regression")
+    report = initialisation_report(problem, draws=4, seed=run.seed)
+    assert report.growth_predicted is not None
+    assert report.growth_repaired is not None
+    linear = nn.Sequential(*[m for m in net if isinstance(m, nn.Linear)])
+    straight = initialisation_report(Problem(linear, (x, targets), task="regression"), draws=4)
+    run.claim(
+        "L-159",
+        r"\text{ReLU, torch's default } \sigma^2=\tfrac1{3n}: \text{ growth a layer} =\log"
+        r"\sqrt{n\sigma^2/2}",
+        promised=math.log(math.sqrt(1 / 6)),
+        relation="==",
+        measured=report.growth,
+        tolerance=0.05,
+        reason=f"{depth} layers of {width}, 4 draws, 64 samples; within 0.05 a layer",
+        control=Control("no ReLU between the layers", straight.growth),
+    )
+    run.claim(
+        "L-159",
+        r"\text{growth a layer, predicted from the norms of the weights}",
+        promised=report.growth_predicted,
+        relation="==",
+        measured=report.growth,
+        tolerance=0.05,
+        reason="the recursion of second moments, whose corrections are of order 1/width",
+        control=Control("no ReLU between the layers", straight.growth),
+    )
+    he = math.sqrt(2 / width)
+    hidden = report.layers[1]
+    other = straight.layers[1]
+    assert hidden.advised is not None
+    assert other.advised is not None
+    run.claim(
+        "L-159",
+        r"\text{the deviation advised, over } \sqrt{2/n}",
+        promised=1.0,
+        relation="==",
+        measured=hidden.advised / he,
+        tolerance=0.05,
+        reason=f"found from measured gradients: {hidden.advised:.4f}; torch drew "
+        f"{hidden.deviation:.4f}",
+        control=Control("no ReLU between the layers: 1/√n is advised", other.advised / he),
+    )
+    run.claim(
+        "L-159",
+        r"\text{linear layers: the deviation advised, over } 1/\sqrt n",
+        promised=1.0,
+        relation="==",
+        measured=other.advised * math.sqrt(width),
+        tolerance=0.05,
+        control=Control("ReLU between the layers", hidden.advised * math.sqrt(width)),
+    )
+    run.claim(
+        "L-159",
+        r"\text{with that deviation: growth a layer}",
+        promised=0.0,
+        relation="==",
+        measured=report.growth_repaired,
+        tolerance=1e-3,
+        control=Control("torch's default", report.growth),
+    )
+    run.table(
+        "initialisation",
+        ["layer", "fan-in", "deviation", "advised", "predicted", "fresh", "repaired"],
+        [
+            (r.layer, r.fan_in, r.deviation, r.advised, r.predicted, r.fresh, r.repaired)
+            for r in report.layers
+        ],
+        caption="Deviation of the weights, and length of the loss's gradient in each layer's "
+        "output.",
+    )
+    return report
+
+
+def plot(axes: Any, fans: Fans, report: InitialisationReport, width: int) -> None:
+    left, middle, right = axes[0]
+    for (scale, rows), colour in zip(fans.items(), COLOURS, strict=False):
+        depths = [r[0] for r in rows]
+        for ax, place in ((left, 2), (middle, 4)):
+            found = [_interval(r, place) for r in rows]
+            ax.semilogy(
+                depths,
+                [r[1] if place == 2 else r[3] for r in rows],
+                color=colour,
+                label=rf"$\sigma\sqrt{{d}}={scale:g}$",
+            )
+            ax.semilogy(depths, [f.estimate for f in found], "o", color=colour, markersize=4)
+    for ax, name in ((left, r"term of $\hat y$"), (middle, "term of $y$")):
+        ax.set(xlabel="depth L", ylabel=r"$\mathbb{E}\,\|\partial\ell/\partial W^L\|^2$")
+        ax.set_title(f"{name}, d = {width}")
+    left.legend(loc="upper left")
+    layers = range(1, len(report.layers) + 1)
+    right.semilogy(
+        layers,
+        [r.fresh for r in report.layers],
+        "o-",
+        color=COLOURS[1],
+        label="torch's default",
+        markersize=4,
+    )
+    right.semilogy(
+        layers, [r.predicted for r in report.layers], "--", color="0.4", label="predicted"
+    )
+    right.semilogy(
+        layers,
+        [r.repaired for r in report.layers],
+        "s-",
+        color=COLOURS[0],
+        label="deviation advised",
+        markersize=4,
+    )
+    right.set(xlabel="layer", ylabel=r"$\|\partial\ell/\partial z\|$", title="a deep ReLU network")
+    right.legend(loc="lower right")

@@ -1,0 +1,290 @@
+"""What is minimised: losses of one example, and their mean over a sample or a law."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.training.risks import empirical_risk, risk
+
+
+@lab(
+    "losses-and-risks",
+    room="optimization",
+    covers=["L-114", "L-115"],
+    title="Cross-entropy exceeds entropy, and the empirical risk is right on average",
+    errata=["cross-entropy-without-simplex"],
+    full={"classes": 30, "trials": 4000, "samples": 5},
+)
+def losses_and_risks(run: Run, classes: int = 5, trials: int = 300, samples: int = 3) -> None:
+    """The four losses of the chapter, and the two risks they are averaged to.
+
+    The cross-entropy of soft targets is at least their entropy, and what is above it is the
+    relative entropy: that needs targets and predictions that are probabilities. The empirical
+    risk of a fixed model is the risk on average over samples, exactly, which is seen by going
+    through all samples of a law with few outcomes; once the model is chosen on the sample it is
+    too small. Look at the two columns of the table.
+    """
+    values(run)
+    gibbs(run, classes, trials)
+    exact = all_samples(run, samples)
+    monte_carlo(run, trials)
+    run.table(
+        "risks",
+        ["model", "mean of the empirical risk over all samples", "risk"],
+        exact,
+        caption=f"All samples of size {samples} of a law with four outcomes, each by its "
+        "probability",
+    )
+    run.figure(
+        "entropy",
+        plot,
+        caption="Left: cross-entropy of the targets (0.2, 0.8) as the prediction changes, and "
+        "their entropy. Right: without the simplex, one class with target y and prediction 1.",
+        grid=(1, 2),
+        size=(9, 3.2),
+    )
+
+
+def cross_entropy(y: Tensor, nu: Tensor) -> Tensor:
+    """-Σ yⱼ log νⱼ with 0 log 0 = 0."""
+    return -torch.xlogy(y, nu).sum(-1)
+
+
+def entropy(y: Tensor) -> Tensor:
+    return cross_entropy(y, y)
+
+
+def values(run: Run) -> None:
+    nu = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    hot = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+    run.claim(
+        "L-114",
+        r"\text{log-loss } -\log\nu_y=\text{cross-entropy of the one-hot target}",
+        promised=-math.log(0.3),
+        relation="==",
+        measured=[
+            float(cross_entropy(hot, nu)),
+            float(F.nll_loss(nu.log()[None], torch.tensor([1]))),
+            float(F.cross_entropy(nu.log()[None], hot[None])),
+        ],
+        tolerance=1e-12,
+        control=Control("the logarithm of another class", float(-nu[0].log())),
+    )
+    y, v = run.randn(200, 4), run.randn(200, 4)
+    slopes = torch.func.vmap(torch.func.grad(lambda a, b: (b - a).square().sum() / 2))(v, y)
+    whole = torch.func.vmap(torch.func.grad(lambda a, b: (b - a).square().sum()))(v, y)
+    run.claim(
+        "L-114",
+        r"\nabla_\nu\tfrac12\|y-\nu\|^2=\nu-y",
+        promised=v - y,
+        relation="==",
+        measured=slopes,
+        tolerance=1e-12,
+        control=Control("without the half", whole),
+    )
+    labels = torch.randint(0, 3, (200,), generator=run.generator)
+    guesses = torch.randint(0, 3, (200,), generator=run.generator)
+    logits = F.one_hot(guesses, 3).double()
+    wrong = (guesses != labels).double()
+    # the log-loss in base 2 of probabilities bounds the zero-one loss of their largest
+    drawn = torch.softmax(3 * run.randn(200, 3), 1)
+    missed = (drawn.argmax(1) != labels).double()
+    natural = -drawn.gather(1, labels[:, None])[:, 0].log()
+    log2 = natural / math.log(2)
+    run.claim(
+        "L-114",
+        r"\mathbf 1[\arg\max\nu\ne y]\le-\log_2\nu_y: \text{ a surrogate from above}",
+        promised=log2,
+        relation="<=",
+        measured=missed,
+        control=Control("the natural logarithm", missed, promised=natural),
+    )
+    run.claim(
+        "L-114",
+        r"\text{zero-one loss: } \tfrac12\|e_y-e_\nu\|^2 \text{ for one-hot predictions}",
+        promised=wrong,
+        relation="==",
+        measured=(logits - F.one_hot(labels, 3)).square().sum(1) / 2,
+        control=Control("soft predictions", (drawn - F.one_hot(labels, 3)).square().sum(1) / 2),
+    )
+
+
+def gibbs(run: Run, classes: int, trials: int) -> None:
+    y = torch.softmax(2 * run.randn(trials, classes), 1)
+    nu = torch.softmax(2 * run.randn(trials, classes), 1)
+    sparse = torch.where(y < y.median(1, keepdim=True).values, 0.0, y)
+    y = torch.cat([y, sparse / sparse.sum(1, keepdim=True)])
+    nu = torch.cat([nu, nu.flip(0)])
+    loose = run.rand(2 * trials, classes)
+    run.claim(
+        "L-114",
+        r"-\sum_jy_j\log\nu_j\ge-\sum_jy_j\log y_j",
+        promised=entropy(y),
+        relation=">=",
+        measured=cross_entropy(y, nu),
+        tolerance=1e-12,
+        reason="random probability vectors, half of them with zeros",
+        control=Control(
+            "targets and predictions in [0, 1] that do not add up to 1",
+            cross_entropy(loose, loose.sqrt()),
+            promised=entropy(loose),
+        ),
+    )
+    run.claim(
+        "L-114",
+        r"\text{the difference is } \mathrm{KL}(y\,\|\,\nu)",
+        promised=F.kl_div(nu.log(), y, reduction="none").sum(1),
+        relation="==",
+        measured=cross_entropy(y, nu) - entropy(y),
+        tolerance=1e-12,
+        reason="torch's own relative entropy",
+        control=Control("KL(ν‖y)", F.kl_div(y[:trials].log(), nu[:trials], reduction="none").sum(
+            1), promised=(cross_entropy(y, nu) - entropy(y))[:trials]),
+    )  # fmt: skip
+    at = y[:trials].clone().requires_grad_()
+    cross_entropy(y[:trials], torch.softmax(at.log(), 1)).sum().backward()  # type: ignore[no-untyped-call]
+    assert at.grad is not None
+    run.claim(
+        "L-114",
+        r"\text{equality at } \nu=y, \text{ where the gradient in the logits vanishes}",
+        promised=0,
+        relation="<=",
+        measured=(at.grad * at.detach()).abs(),
+        tolerance=1e-10,
+        control=Control("at another ν", (nu[:trials] - y[:trials]).abs()),
+    )
+    one = torch.tensor([0.5], dtype=torch.float64)
+    run.erratum(
+        "cross-entropy-without-simplex",
+        r"y\in[0,1]^m:\ -\sum_jy_j\log\nu_j\ge-\sum_jy_j\log y_j",
+        promised=entropy(one),
+        relation=">=",
+        measured=cross_entropy(one, torch.ones(1, dtype=torch.float64)),
+        reason="m = 1, y = ½, ν = 1: 0 against 0.3466",
+    )
+
+
+def all_samples(run: Run, samples: int) -> list[tuple[str, float, float]]:
+    """Every sample of a law with four outcomes, weighted by its probability."""
+    points = torch.tensor([[-1.0, 0.3], [0.5, 0.1], [1.0, 1.4], [2.0, 1.2]], dtype=torch.float64)
+    law = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
+    slope = 0.7
+
+    def losses(w: float | Tensor) -> Tensor:
+        return (w * points[:, 0] - points[:, 1]).square() / 2
+
+    true = float(law @ losses(slope))
+    mean_fixed, mean_chosen, true_chosen = 0.0, 0.0, 0.0
+    for outcome in itertools.product(range(4), repeat=samples):
+        chosen = torch.tensor(outcome)
+        weight = float(law[chosen].prod())
+        mean_fixed += weight * float(losses(slope)[chosen].mean())
+        x, y = points[chosen].T
+        best = (x @ y) / (x @ x)
+        mean_chosen += weight * float(losses(best)[chosen].mean())
+        true_chosen += weight * float(law @ losses(best))
+    run.claim(
+        "L-115",
+        r"\mathbb E_S\,\mathcal R_S(x)=\mathcal R(x) \text{ for a fixed } x: \text{ all samples}",
+        promised=true,
+        relation="==",
+        measured=mean_fixed,
+        tolerance=1e-12,
+        reason=f"{4**samples} samples of size {samples}, exactly",
+        control=Control(
+            "x is chosen on the sample (least squares)", mean_chosen, promised=true_chosen
+        ),
+    )
+    run.claim(
+        "L-115",
+        r"x_S \text{ minimises } \mathcal R_S: \mathbb E\,\mathcal R_S(x_S)\le\min\mathcal R\le"
+        r"\mathbb E\,\mathcal R(x_S)",
+        promised=[float(law @ losses(best_slope(points, law)))] * 2,
+        relation="<=",
+        measured=[mean_chosen, 2 * float(law @ losses(best_slope(points, law))) - true_chosen],
+        reason="the second entry is reflected at the minimum, so that one relation serves both",
+        control=Control("x is fixed beforehand, and not the best", mean_fixed),
+    )
+    return [
+        (f"fixed, x = {slope:g}", mean_fixed, true),
+        ("least squares on the sample", mean_chosen, true_chosen),
+    ]
+
+
+def best_slope(points: Tensor, law: Tensor) -> Tensor:
+    return (law * points[:, 0]) @ points[:, 1] / ((law * points[:, 0]) @ points[:, 0])
+
+
+def monte_carlo(run: Run, trials: int) -> None:
+    """The library's estimates for a module: unbiased, with a standard error that is right."""
+    model = nn.Linear(3, 1, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -0.5, 0.2]]))
+    truth = torch.tensor([0.8, 0.0, 0.2], dtype=torch.float64)
+
+    def sampler(n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        x = torch.randn(n, 3, dtype=torch.float64, generator=generator)
+        noise = torch.randn(n, 1, dtype=torch.float64, generator=generator)
+        return x, x @ truth[:, None] + 0.5 * noise
+
+    exact = float((model.weight.detach()[0] - truth).square().sum()) + 0.25
+    found = [
+        empirical_risk(model, sampler(20, run.generator), task="regression").value
+        for _ in range(max(40, trials // 5))
+    ]
+    interval: Interval = mean_interval(found, 0.999)
+    run.claim(
+        "L-115",
+        r"\mathbb E_S\,\mathcal R_S=\mathcal R=\|w-w_0\|^2+\sigma^2: \text{ a linear network}",
+        promised=exact,
+        relation="~",
+        measured=interval.estimate,
+        interval=interval,
+        control=Control(
+            "the noise is forgotten in the risk",
+            interval.estimate,
+            promised=exact - 0.25,
+            interval=interval,
+        ),
+    )
+    estimate = risk(model, sampler, 20_000, task="regression", generator=run.generator)
+    run.claim(
+        "L-115",
+        r"\text{Monte Carlo risk: standard errors away from } \mathcal R",
+        promised=4,
+        relation="<=",
+        measured=abs(estimate.value - exact) / estimate.standard_error,
+        control=Control(
+            "the noise is forgotten in the risk",
+            abs(estimate.value - exact + 0.25) / estimate.standard_error,
+        ),
+    )
+
+
+def plot(axes: Any) -> None:
+    left, right = axes[0]
+    y = torch.tensor([0.2, 0.8], dtype=torch.float64)
+    grid = torch.linspace(0.02, 0.98, 200, dtype=torch.float64)
+    nu = torch.stack([grid, 1 - grid], 1)
+    left.plot(grid, cross_entropy(y, nu), color=COLOURS[0], label="cross-entropy")
+    left.axhline(float(entropy(y)), color=COLOURS[1], linestyle="--", label="entropy H(y)")
+    left.plot(0.2, float(entropy(y)), "o", color=COLOURS[1])
+    left.set(xlabel=r"$\nu_1$", ylim=(0.4, 2))
+    left.legend(loc="upper center")
+    single = torch.linspace(0.001, 1, 200, dtype=torch.float64)[:, None]
+    right.plot(single, entropy(single), color=COLOURS[1], label=r"$-y\log y$, said to be smaller")
+    right.plot(single, cross_entropy(single, torch.ones_like(single)), color=COLOURS[0],
+               label=r"$-y\log 1$")  # fmt: skip
+    right.set(xlabel="y, one class", ylim=(-0.05, 0.6))
+    right.legend(loc="upper right")

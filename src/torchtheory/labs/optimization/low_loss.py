@@ -1,0 +1,492 @@
+"""Two minima of a wide network, and a path between them that stays low."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.eigenvalues import extremal_eigenvalues
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope
+from torchtheory.core.lab import lab
+from torchtheory.core.model import flatten
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.kernels.wide_layer import fit_last_layer
+from torchtheory.nets.feedforward import dense
+from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.landscape import losses_at, probe_segment
+from torchtheory.optimization.low_loss_paths import (
+    LEGS,
+    LowLossPath,
+    last_layer_problem,
+    low_loss_path,
+    make_monotone,
+    minimise_last_layer,
+    path_losses,
+)
+
+
+@lab(
+    "low-loss-paths",
+    room="optimization",
+    covers=["A-117", "A-118", "A-119"],
+    title="Two global minima of a wide network are joined by a path that stays low",
+    errata=["maximum-on-the-boundary", "merging-path-stands-still"],
+    full={"widths": (64, 128, 256, 512, 1024, 2048, 4096, 8192), "repeats": 10},
+)
+def low_loss_paths(
+    run: Run,
+    widths: tuple[int, ...] = (64, 128, 256, 512, 1024),
+    repeats: int = 3,
+    samples: int = 20,
+    count: int = 21,
+) -> None:
+    """For fixed hidden units the loss is convex in the output weights.
+
+    That is enough to join two minima of a wide network by a path of seven straight legs: half of
+    the units move onto their nearest neighbours and are merged into them, their places are taken
+    by units of the other network, and the output weights do the rest. Only the first and the last
+    leg can raise the loss, by an amount that is bounded through the distance of neighbours, which
+    shrinks as the network grows. Look at the straight path beside it, which does not get lower.
+    Then a path from a bad start is rescaled in its last layer until the loss falls all the way.
+    """
+    x = run.randn(samples, 2)
+    y = torch.sin(2 * x[:, :1]) + x[:, 1:].square() / 2
+    convexity(run, x, y)
+    boundary(run, x, y)
+    profiles = paths(run, x, y, widths, repeats, count)
+    curves = monotone(run, x, y, widths[0], count)
+    run.figure(
+        "paths",
+        lambda axes: plot(axes, *profiles, curves, count),
+        caption="Left: the loss on the constructed path (seven legs) and on the straight one, for "
+        "the smallest and the largest width. Middle: the barrier of both by width, with the bound. "
+        "Right: a path from a bad start, as constructed and with its last layer rescaled.",
+        grid=(1, 3),
+        size=(14.5, 4.2),
+    )
+
+
+def sphere(run: Run, count: int, size: int) -> Tensor:
+    return F.normalize(run.randn(count, size), dim=1)
+
+
+def network(run: Run, width: int, inputs: int, scale: float = 1.0) -> nn.Sequential:
+    """Hidden units with rows uniform on the sphere, output weights of either sign."""
+    rows = sphere(run, width, inputs + 1)
+    output = scale * run.randn(1, width) / math.sqrt(width)
+    return nn.Sequential(dense(rows[:, :-1], rows[:, -1]), nn.ReLU(), dense(output))
+
+
+def minimum(run: Run, width: int, x: Tensor, y: Tensor) -> nn.Module:
+    """A network of loss 0: random hidden units, and the output weights solved for."""
+    start = network(run, width, x.shape[1], scale=0.0)
+    return fit_last_layer(start, x, y).model
+
+
+def vector_of(model: nn.Module) -> Tensor:
+    return flatten({k: p.detach() for k, p in model.named_parameters()})
+
+
+def convexity(run: Run, x: Tensor, y: Tensor) -> None:
+    net = network(run, 12, 2)
+    labels = (y > y.median()).double()
+    squared = Problem(net, (x, y), task="regression")
+    logistic = Problem(net, (x, labels), task="binary")
+    smallest, whole, excess, outside = [], [], [], []
+    for problem in (squared, logistic):
+        convex = last_layer_problem(problem)
+        for _ in range(5):
+            at = {k: p + run.randn(*p.shape) for k, p in convex.parameters.items()}
+            there = {k: p + run.randn(*p.shape) for k, p in convex.parameters.items()}
+            smallest.append(extremal_eigenvalues(hessian_operator(convex, parameters=at)).smallest)
+            excess.append(probe_segment(convex, flatten(at), flatten(there)).excess)
+        theta = flatten(problem.parameters)
+        for _ in range(40):
+            both = [theta + run.randn(len(theta)) for _ in range(2)]
+            outside.append(probe_segment(problem, *both).excess)
+        whole.append(extremal_eigenvalues(hessian_operator(problem)).smallest)
+    run.claim(
+        "A-117",
+        r"\theta^{(2)}\mapsto r(\theta^{(1)},\theta^{(2)}) \text{ is convex: its Hessian is "
+        r"positive semi-definite}",
+        promised=0,
+        relation=">=",
+        measured=smallest,
+        tolerance=1e-8,
+        reason="squared and logistic loss, five points each",
+        control=Control("the Hessian in all parameters", whole),
+    )
+    run.claim(
+        "A-117",
+        r"r(\theta^{(1)},(1-\lambda)\theta^{(2)}+\lambda\bar\theta^{(2)})\le(1-\lambda)r+\lambda\bar"
+        r"r: \text{ most above the chord}",
+        promised=0,
+        relation="<=",
+        measured=excess,
+        tolerance=1e-12,
+        reason="ten random segments of the last layer",
+        control=Control("segments in all parameters", outside),
+    )
+    fit = minimise_last_layer(squared, tolerance=1e-7, iterations=5000)
+    exact = fit_last_layer(net, x, y).model
+    with torch.no_grad():
+        best = float((exact(x) - y).square().mean())
+    other = network(run, 12, 2)
+    run.claim(
+        "A-117",
+        r"\text{the convex problem in the last layer is solved: } \min_{\theta^{(2)}}r",
+        promised=best,
+        relation="==",
+        measured=fit.risk,
+        tolerance=1e-8,
+        reason=f"by descent (gradient {fit.gradient_norm:.1e} left), against least squares",
+        control=Control(
+            "other hidden units",
+            minimise_last_layer(
+                Problem(other, (x, y), task="regression"), tolerance=1e-7, iterations=5000
+            ).risk,
+        ),
+    )
+
+
+def boundary(run: Run, x: Tensor, y: Tensor) -> None:
+    """The maximum of a convex function lies on the boundary of a compact set."""
+    net = network(run, 6, 2)
+    problem = Problem(net, (x, y), task="regression")
+    theta = flatten(problem.parameters)
+    rest, size = theta[:-6], 6
+    corners = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=size))).double()
+    inside = 2 * run.rand(2000, size) - 1
+
+    def risks(outputs: Tensor) -> Tensor:
+        points = torch.cat([rest.expand(len(outputs), -1), outputs], 1)
+        return losses_at(problem, points)
+
+    run.claim(
+        "A-117",
+        r"\max_{\theta^{(2)}\in[-1,1]^n}r \text{ is attained on the boundary: no inner point is "
+        r"above the highest corner}",
+        promised=risks(corners).max(),
+        relation="<=",
+        measured=risks(inside),
+        reason=f"{len(inside)} points of the cube, {len(corners)} corners; a cube is compact",
+        control=Control(
+            "the loss -(Φ - y)², which is not convex",
+            -risks(inside),
+            promised=-risks(corners).min(),
+        ),
+    )
+    direction = theta[-6:]
+    ray = risks(torch.tensor([0.0, 1.0, 10.0, 100.0]).double()[:, None] * direction)
+    run.erratum(
+        "maximum-on-the-boundary",
+        r"\text{for every } \mathcal P\subset\mathbb R^n \text{ the map assumes its maximum on } "
+        r"\partial\mathcal P",
+        promised=ray[0],
+        relation="<=",
+        measured=ray[1:].max(),
+        reason="the ray from 0 through the output weights: closed, convex, its only end is 0",
+    )
+
+
+def paths(
+    run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], repeats: int, count: int
+) -> tuple[dict[int, list[Tensor]], list[tuple[int, float, float, float]]]:
+    reach = float(torch.cat([x, torch.ones(len(x), 1)], 1).square().sum(1).mean().sqrt())
+    profiles: dict[int, list[Tensor]] = {}
+    barriers: list[tuple[int, float, float, float]] = []
+    rows: list[tuple[float, ...]] = []
+    roots, allowed, still, across, edges, dropped = [], [], [], [], [], []
+    straight_tops = []
+    for width in widths:
+        for k in range(repeats):
+            nets = [minimum(run, width, x, y) for _ in range(2)]
+            problem = Problem(nets[0], (x, y), task="regression")
+            ends = [vector_of(net) for net in nets]
+            path = low_loss_path(problem, *ends)
+            losses = path_losses(problem, path.corners, count=count)
+            straight = probe_segment(problem, *ends, count=7 * count).losses
+            top = max(float(losses[0, 0]), float(losses[-1, -1]))
+            bounds = [
+                (math.sqrt(float(losses[0, 0])) + path.start_shift * reach),
+                (math.sqrt(float(losses[-1, -1])) + path.end_shift * reach),
+            ]
+            roots += [losses[0].max().sqrt(), losses[-1].max().sqrt()]
+            allowed += bounds
+            still += [losses[leg] - losses[leg, 0] for leg in (1, 2, 4, 5)]
+            across.append(losses[3].max())
+            edges.append(torch.maximum(losses[3, 0], losses[3, -1]))
+            straight_tops.append(straight.max())
+            if width == widths[-1]:
+                dropped.append(without_merging(problem, path, width) - losses[0, -1])
+            barrier = float(losses.max()) - top
+            barriers.append((width, barrier, float(straight.max()) - top, max(bounds) ** 2 - top))
+            if k == 0:
+                profiles[width] = [losses, straight]
+                rows.append(
+                    (
+                        width,
+                        float(path.start_distances.max()),
+                        float(path.end_distances.max()),
+                        float(ends[0][-width:].abs().sum()),
+                        barrier,
+                        float(straight.max()) - top,
+                    )
+                )
+    run.claim(
+        "A-118",
+        r"\sqrt{r} \text{ rises on the first and last leg by at most } \mathrm{Lip}(\varrho)"
+        r"\textstyle\sum_j|\theta_j^{(2)}|\,\epsilon_j\bigl(\tfrac1m\sum_i\|(x_i,1)\|^2\bigr)^{1/2}",
+        promised=allowed,
+        relation="<=",
+        measured=torch.stack(roots),
+        reason=f"widths {widths[0]} to {widths[-1]}, {repeats} pairs of minima each",
+        control=Control(
+            "units move onto any others instead of the nearest (width 8192)",
+            *careless(run, x, y, 8192, reach),
+        ),
+    )
+    run.claim(
+        "A-118",
+        r"\text{merging neighbours and exchanging idle units do not change the loss}",
+        promised=0,
+        relation="==",
+        measured=torch.stack(still),
+        tolerance=1e-10,
+        reason="four legs of every path",
+        control=Control("output weights are dropped instead of added", torch.stack(dropped)),
+    )
+    run.claim(
+        "A-118",
+        r"\text{on the leg across, in one linear space of networks, } r \text{ is at most that of "
+        r"its ends}",
+        promised=torch.stack(edges),
+        relation="<=",
+        measured=torch.stack(across),
+        tolerance=1e-12,
+        control=Control(
+            "the straight segment between the two minima", torch.stack(straight_tops), promised=0.0
+        ),
+    )
+    made, direct = barrier_slopes(barriers)
+    run.claim(
+        "A-118",
+        r"\text{the barrier falls as the network grows, at least as fast as } (\|\theta^{(2)}\|_1"
+        r"\,\epsilon)^2\sim n^{-1}: \text{ exponent}",
+        promised=-1,
+        relation="<=",
+        measured=made.high,
+        reason=f"upper end of the 99% interval around {made.estimate:.2f}; ε falls like n^(-1/2)",
+        control=Control("the straight path", direct.high),
+    )
+    neighbours(run, widths, repeats)
+    small = low_loss_path(problem, *ends)
+    merged, apart = small.corners[2][-width:], small.corners[1][-width:]
+    run.erratum(
+        "merging-path-stands-still",
+        r"\lambda\theta_*^{(2)}+(1-\lambda)\theta_*^{(2)} \text{ leads from } \theta^{(2)} "
+        r"\text{ to } \theta_*^{(2)}",
+        promised=apart,
+        relation="==",
+        measured=merged,
+        tolerance=1e-6,
+        reason="its point at λ = 0 against the output weights it should start from",
+    )
+    run.table(
+        "paths",
+        ["width", "ε of the start", "ε of the end", "‖θ⁽²⁾‖₁", "barrier", "straight"],
+        rows,
+        caption="Largest distance of a unit from its nearest neighbour at either end, and the "
+        "barriers, for one pair a width",
+    )
+    return profiles, barriers
+
+
+def careless(run: Run, x: Tensor, y: Tensor, width: int, reach: float) -> tuple[Tensor, float]:
+    """Root of the loss where half of the units became copies of others, and the bound for it."""
+    net = minimum(run, width, x, y)
+    problem = Problem(net, (x, y), task="regression")
+    theta = vector_of(net)
+    bound = low_loss_path(problem, theta, theta).start_shift * reach
+    copied = dict(problem.parameters)
+    half = width // 2
+    for name in ("0.weight", "0.bias"):
+        copied[name] = torch.cat([copied[name][:half], copied[name][:half]])
+    return losses_at(problem, flatten(copied)[None]).sqrt(), bound
+
+
+def without_merging(problem: Problem, path: LowLossPath, width: int) -> Tensor:
+    """The loss where the units that moved are given output weight 0, and nothing else is done."""
+    theta = path.corners[1].clone()
+    theta[-(width - width // 2) :] = 0
+    return losses_at(problem, theta[None])[0]
+
+
+def barrier_slopes(
+    barriers: list[tuple[int, float, float, float]],
+) -> tuple[Interval, Interval]:
+    widths = [float(w) for w, *_ in barriers]
+    made = fit_slope(widths, [max(b, 1e-15) for _, b, _, _ in barriers])
+    return made, fit_slope(widths, [max(s, 1e-15) for _, _, s, _ in barriers])
+
+
+def neighbours(run: Run, widths: tuple[int, ...], repeats: int) -> None:
+    """How far a random unit is from the nearest of n/2 others."""
+
+    def slope(size: int) -> Interval:
+        counts, means = [], []
+        for width in widths:
+            for _ in range(repeats):
+                rows = sphere(run, width, size)
+                half = width // 2
+                nearest = torch.cdist(rows[half:], rows[:half]).min(1).values
+                counts.append(float(width))
+                means.append(float(nearest.mean()))
+        return fit_slope(counts, means)
+
+    found, many = slope(3), slope(40)
+    run.claim(
+        "A-118",
+        r"\text{rows uniform on } S^2: \text{ the mean distance to the nearest of } n/2 \text{ "
+        r"others falls like } n^{-1/2}",
+        promised=-0.5,
+        relation="slope",
+        measured=found.estimate,
+        interval=found,
+        control=Control("rows on the sphere of 39 dimensions", many.estimate, interval=many),
+    )
+
+
+def monotone(
+    run: Run, x: Tensor, y: Tensor, width: int, count: int
+) -> tuple[Tensor, Tensor, float]:
+    factors = torch.linspace(0.05, 0.95, 10, dtype=torch.float64)
+    zero = float(y.square().mean())
+    chords, rays, above, begins = [], [], [], []
+    good = minimum(run, width, x, y)
+    problem = Problem(good, (x, y), task="regression")
+
+    def along_ray(theta: Tensor, scales: Tensor) -> Tensor:
+        points = theta.expand(len(scales), -1).clone()
+        points[:, -width:] *= scales[:, None]
+        return losses_at(problem, points)
+
+    for _ in range(10):
+        theta = vector_of(network(run, width, 2, scale=6.0))
+        begin = float(losses_at(problem, theta[None]))
+        if begin <= zero:
+            continue
+        begins.append(begin)
+        rays.append(along_ray(theta, factors))
+        chords.append(factors * begin + (1 - factors) * zero)
+        above.append(along_ray(theta, 1 + factors))
+    end = vector_of(good)
+    least = float(losses_at(problem, end[None]))
+    run.claim(
+        "A-119",
+        r"r(\lambda)\le\lambda r(1)+(1-\lambda)r(0)<r(1) \text{ for } 0<\lambda<1 \text{ where } "
+        r"r(1)>r(0): \text{ smaller output weights lower the loss}",
+        promised=torch.stack(chords),
+        relation="<=",
+        measured=torch.stack(rays),
+        tolerance=1e-12,
+        reason=f"{len(begins)} random networks worse than the zero function; ten factors each",
+        control=Control(
+            "the loss cut off at (r(0) + r(1)) / 2, which is not convex in λ",
+            torch.stack([r.clamp_max((b + zero) / 2) for r, b in zip(rays, begins, strict=True)]),
+            promised=torch.stack([factors * (b + zero) / 2 + (1 - factors) * zero for b in begins]),
+        ),
+    )
+    run.claim(
+        "A-119",
+        r"r(\lambda)<r(1) \text{ for } \lambda<1 \text{ and } r(\lambda)>r(1) \text{ for } "
+        r"\lambda>1: \text{ least of the differences}",
+        promised=0,
+        relation=">",
+        measured=torch.stack(
+            [torch.cat([b - r, a - b]) for b, r, a in zip(begins, rays, above, strict=True)]
+        ),
+        control=Control("a start better than the zero function", least - along_ray(end, factors)),
+    )
+    start = vector_of(network(run, width, 2, scale=6.0))
+    path = low_loss_path(problem, start, end)
+    t = torch.linspace(0, 1, count, dtype=torch.float64)[:, None]
+    legs = [torch.lerp(a, b, t)[:-1] for a, b in itertools.pairwise(path.corners)]
+    points = torch.cat([*legs, path.corners[-1:]])
+    before = losses_at(problem, points)
+    made = make_monotone(problem, points)
+    run.claim(
+        "A-119",
+        r"\text{with the last layer rescaled the loss falls strictly along the whole path: largest "
+        r"step}",
+        promised=0,
+        relation="<",
+        measured=made.losses.diff(),
+        reason=f"{len(points)} points of the constructed path and 20 of the last piece",
+        control=Control("the path as constructed", before.diff()),
+    )
+    run.claim(
+        "A-119",
+        r"\text{and it ends at the same minimum: distance}",
+        promised=0,
+        relation="==",
+        measured=(made.points[-1] - end).abs().max(),
+        tolerance=1e-12,
+        control=Control(
+            "where the path ends before the last piece",
+            (made.points[len(points) - 1] - end).abs().max(),
+        ),
+    )
+    return before, made.losses, zero
+
+
+def plot(
+    axes: Any,
+    profiles: dict[int, list[Tensor]],
+    barriers: list[tuple[int, float, float, float]],
+    curves: tuple[Tensor, Tensor, float],
+    count: int,
+) -> None:
+    left, middle, right = axes[0]
+    ends = (min(profiles), max(profiles))
+    for width, colour in zip(ends, COLOURS, strict=False):
+        losses, straight = profiles[width]
+        place = torch.arange(len(LEGS))[:, None] + torch.linspace(0, 1, count)
+        left.plot(
+            place.flatten(), losses.flatten(), color=colour, label=f"constructed, n = {width}"
+        )
+        left.plot(
+            torch.linspace(0, len(LEGS), len(straight)),
+            straight,
+            "--",
+            color=colour,
+            linewidth=1,
+            label=f"straight, n = {width}",
+        )
+    left.set(xlabel="leg of the path", ylabel="loss", xticks=range(len(LEGS) + 1))
+    left.set_ylim(top=1.45 * left.get_ylim()[1])
+    left.legend(loc="upper center", ncols=2)
+    widths = [w for w, *_ in barriers]
+    for k, (name, marker) in enumerate((("constructed", "o"), ("straight", "s"), ("bound", "_"))):
+        heights = [b[k + 1] for b in barriers]
+        middle.loglog(widths, heights, marker, color=COLOURS[k], markersize=5, label=name)
+    middle.set(xlabel="width n", ylabel="barrier")
+    middle.legend(loc="lower left")
+    before, after, zero = curves
+    right.semilogy(before.clamp_min(1e-6), color=COLOURS[1], label="constructed path")
+    right.semilogy(after.clamp_min(1e-6), color=COLOURS[0], label="last layer rescaled")
+    right.axhline(zero, color="0.5", linewidth=0.9, linestyle="--")
+    right.annotate(
+        "zero function", (1, zero), xytext=(0, -10), textcoords="offset points", fontsize=8
+    )
+    right.set(xlabel="point of the path", ylabel="loss")
+    right.set_ylim(1e-4, 20 * float(before.max()))
+    right.legend(loc="upper right")

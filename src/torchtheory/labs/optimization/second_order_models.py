@@ -1,0 +1,427 @@
+"""Quadratic models: Newton's step, cheaper curvature, and gradient descent as the crudest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchtheory.core.conjugate_gradients import NotPositiveDefinite
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.lab import lab
+from torchtheory.core.linear_operators import LinearOperator
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.descent import Function, gradient_of, trajectory
+from torchtheory.optimization.newton import (
+    DiagonalBlocks,
+    QuadraticModel,
+    approximation_error,
+    diagonal_blocks,
+    isotropic_model,
+    layer_sizes,
+    newton_direction,
+    quadratic_model,
+    quadratic_model_of,
+)
+
+
+@lab(
+    "second-order-models",
+    room="optimization",
+    covers=["L-121", "L-122", "L-123"],
+    title="Newton's step, its diagonal and block approximations, and the step of gradient descent",
+    errata=["newton-indefinite-hessian", "gradient-descent-identity-hessian"],
+    full={"size": 30, "samples": 300, "width": 12},
+)
+def second_order_models(run: Run, size: int = 6, samples: int = 60, width: int = 4) -> None:
+    """A quadratic model of f at a point is minimised instead of f.
+
+    With the Hessian it is Newton's method: one step on a quadratic, and near a minimum the error
+    is squared at every step. With the diagonal, or a block for every layer, of the Hessian it is
+    cheaper, and how far that is from the Hessian decides whether it converges. With 1/η times
+    the identity it is gradient descent. Look at the models drawn over the function, and at what
+    each kind of curvature buys on a badly scaled regression.
+    """
+    newton(run, size)
+    indefinite(run)
+    approximations(run, size)
+    curves = regression(run, samples, size)
+    network(run, width)
+    isotropic(run, size)
+    run.figure(
+        "models",
+        lambda axes: plot(axes, curves),
+        caption="Left: a function, its quadratic model at the blue point and the model's minimiser "
+        "in red. Middle: isotropic models, whose minimisers are the steps of gradient descent. "
+        "Right: a badly scaled logistic regression descended with each kind of curvature.",
+        grid=(1, 3),
+        size=(12.5, 3.5),
+    )
+
+
+def newton(run: Run, size: int) -> None:
+    half = run.randn(size, size)
+    matrix = half @ half.T + torch.eye(size, dtype=torch.float64)
+    linear, start = run.randn(size), run.randn(size)
+    best = torch.linalg.solve(matrix, linear)
+
+    def f(x: Tensor) -> Tensor:
+        made: Tensor = (x @ matrix * x).sum(-1) / 2 - x @ linear
+        return made
+
+    def bent(x: Tensor) -> Tensor:
+        return f(x) + x.square().square().sum(-1)
+
+    def after(g: Function) -> Tensor:
+        end: Tensor = start + quadratic_model(g, start).minimiser() - best
+        return end
+
+    run.claim(
+        "L-121",
+        r"f \text{ quadratic}: x-[\nabla^2f]^{-1}\nabla f=x^\star: \text{ distance after one step}",
+        promised=0,
+        relation="<=",
+        measured=after(f).norm(),
+        tolerance=1e-9,
+        control=Control("Σ xᵢ⁴ is added", after(bent).norm()),
+    )
+
+    def sums(x: Tensor) -> Tensor:
+        u = x @ half.T
+        return (u.exp() - u).sum(-1)
+
+    # Newton's method does not see the change of variables u = Ax: there each coordinate is alone
+    start = torch.linalg.solve(half, run.rand(size) - 0.5)
+    path = trajectory(newton_direction(sums), start, [1.0] * 5) @ half.T
+    slow = trajectory(gradient_of(sums), start, [0.01] * 5) @ half.T
+    run.claim(
+        "L-121",
+        r"f=\sum_ie^{u_i}-u_i,\ u=Ax: |u_i^{k+1}|\le\tfrac12e^{|u_i^k|}|u_i^k|^2:"
+        r" \text{ quadratic convergence}",
+        promised=path[:-1].abs().exp() / 2 * path[:-1].square(),
+        relation="<=",
+        measured=path[1:].abs(),
+        tolerance=1e-13,
+        reason="every coordinate, five steps",
+        control=Control(
+            "gradient descent",
+            slow[1:].abs(),
+            promised=slow[:-1].abs().exp() / 2 * slow[:-1].square(),
+        ),
+    )
+    run.table(
+        "newton",
+        ["step", "Newton: largest |u|", "gradient descent: largest |u|"],
+        [
+            (k, a.abs().max(), b.abs().max())
+            for k, (a, b) in enumerate(zip(path, slow, strict=True))
+        ],
+        caption="The number of correct digits doubles at every step of Newton's method",
+    )
+
+
+def indefinite(run: Run) -> None:
+    def saddle(x: Tensor) -> Tensor:
+        return x[..., 0].square() - x[..., 1].square()
+
+    def refused(model: QuadraticModel) -> int:
+        try:
+            model.minimiser()
+        except NotPositiveDefinite as error:
+            d = error.direction
+            return int(float(d @ (model.curvature @ d)) <= 0)
+        return 0
+
+    at = [run.randn(2) for _ in range(10)]
+    run.claim(
+        "L-121",
+        r"\nabla^2f \text{ indefinite: the model has no minimiser, and a direction of no positive "
+        r"curvature is returned: cases}",
+        promised=len(at),
+        relation="==",
+        measured=sum(refused(quadratic_model(saddle, x)) for x in at),
+        reason="x² - y² at ten points",
+        control=Control(
+            "x² + y²",
+            sum(refused(quadratic_model(lambda v: v.square().sum(-1), x)) for x in at),
+        ),
+    )
+    x = torch.ones(2, dtype=torch.float64)
+    model = quadratic_model(saddle, x)
+    formula = -torch.linalg.solve(model.curvature.to_dense(), model.slope)
+    others = [model(formula + 0.5 * run.randn(2)) for _ in range(40)]
+    run.erratum(
+        "newton-indefinite-hessian",
+        r"m(\Delta)\ge m\bigl(-[\nabla^2f]^{-1}\nabla f\bigr) \text{ for every } \Delta",
+        promised=model(formula),
+        relation=">=",
+        measured=others,
+        reason="x² - y² at (1, 1): the formula gives the saddle of the model; other Δ are lower",
+    )
+
+
+def approximations(run: Run, size: int) -> None:
+    def separable(x: Tensor) -> Tensor:
+        return (x.exp() + x.square()).sum(-1)
+
+    def coupled(x: Tensor) -> Tensor:
+        return separable(x) + x.sum(-1).square()
+
+    x = run.randn(size)
+
+    def error(f: Function) -> float:
+        hessian = LinearOperator.from_matrix(torch.func.hessian(f)(x))
+        return approximation_error(hessian, diagonal_blocks(hessian))
+
+    run.claim(
+        "L-122",
+        r"f \text{ separable}: \|\nabla^2f-\operatorname{Diag}(\nabla^2f)\|_2=0",
+        promised=0,
+        relation="<=",
+        measured=error(separable),
+        tolerance=1e-12,
+        control=Control("(Σ x)² is added", error(coupled)),
+    )
+    # x ← x - B⁻¹(Qx - q) multiplies the error by I - B⁻¹Q
+    predicted, found, rows = [], [], []
+    for coupling in (0.05, 0.3, 0.8):
+        ones = torch.full((size, size), coupling, dtype=torch.float64)
+        matrix = torch.diag(torch.logspace(-1, 1, size, dtype=torch.float64)) + ones
+        operator = LinearOperator.from_matrix(matrix)
+        for name, sizes in (
+            ("diagonal", [1] * size),
+            ("blocks of 2", [2] * (size // 2) + [1] * (size % 2)),
+        ):
+            blocks = diagonal_blocks(operator, sizes)
+            change = torch.eye(size, dtype=torch.float64) - torch.linalg.solve(
+                blocks.operator.to_dense(), matrix
+            )
+            radius = float(torch.linalg.eigvals(change).abs().max())
+            factor = late_factor(matrix, blocks, run.randn(size))
+            predicted.append(radius)
+            found.append(factor)
+            rows.append((coupling, name, approximation_error(operator, blocks), radius, factor))
+    run.claim(
+        "L-122",
+        r"x\leftarrow x-B^{-1}\nabla f: \text{ asymptotic factor} = \text{spectral radius of }"
+        r" I-B^{-1}Q",
+        promised=predicted,
+        relation="==",
+        measured=found,
+        tolerance=1e-4,
+        reason="diagonal and block-diagonal B, three strengths of coupling; above 1 it diverges",
+        control=Control("the factors of the other kind of blocks", found[1::2] + found[::2],
+                        predicted[::2] + predicted[1::2]),
+    )  # fmt: skip
+    run.table(
+        "approximations",
+        ["coupling", "B", "‖H - B‖₂", "spectral radius of I - B⁻¹Q", "measured factor"],
+        rows,
+        caption="Quadratics with a coupling of all coordinates, descended with part of the Hessian",
+    )
+
+
+def late_factor(matrix: Tensor, blocks: DiagonalBlocks, error: Tensor) -> float:
+    """By how much the error changes per step, late; sizes are kept in range on the way."""
+    size = torch.ones((), dtype=torch.float64)
+    for k in range(300):
+        error = error - blocks.solve(matrix @ error)
+        if k >= 280:
+            size = size * error.norm()
+        error = error / error.norm()
+    return float(size ** (1 / 20))
+
+
+def regression(run: Run, samples: int, size: int) -> list[tuple[str, Tensor]]:
+    scales = torch.logspace(-1.5, 0.5, size, dtype=torch.float64)
+    x = run.randn(samples, size) * scales
+    y = torch.sign(x @ (1 / scales) + 2 * run.randn(samples))
+
+    def f(w: Tensor) -> Tensor:
+        made: Tensor = F.softplus(-y * (w @ x.T)).mean(-1) + 1e-4 * w.square().sum(-1)
+        return made
+
+    start = torch.zeros(size, dtype=torch.float64)
+    best = trajectory(newton_direction(f), start, [1.0] * 25)[-1]
+    big = float(torch.linalg.matrix_norm(x, 2)) ** 2 / (4 * samples) + 2e-4
+    curves = [("gradient", f(trajectory(gradient_of(f), start, [1 / big] * 25)) - f(best))]
+    for name, kind in (("diagonal", "diagonal"), ("Hessian", "full")):
+        path = trajectory(newton_direction(f, kind), start, [1.0 if kind == "full" else 0.5] * 25)  # type: ignore[arg-type]
+        curves.append((name, f(path) - f(best)))
+    gap = {name: float(curve[-1]) for name, curve in curves}
+    run.claim(
+        "L-122",
+        r"\text{badly scaled logistic regression: gap after 25 steps with the diagonal over that "
+        r"of gradient descent with } 1/L",
+        promised=0.1,
+        relation="<=",
+        measured=gap["diagonal"] / gap["gradient"],
+        reason="criterion set beforehand: a tenth of it; the diagonal undoes the scaling",
+        control=Control(
+            "the diagonal is replaced by its mean, which undoes nothing",
+            float(f(trajectory(flat_direction(f), start, [0.5] * 25)[-1]) - f(best))
+            / gap["gradient"],
+        ),
+    )
+    return curves
+
+
+def flat_direction(f: Function) -> Any:
+    """The gradient over the mean of the Hessian's diagonal, kept stable by its largest entry."""
+
+    def direction(w: Tensor, k: int) -> Tensor:
+        diagonal = torch.func.hessian(f)(w).diag()
+        scaled: Tensor = torch.func.grad(f)(w) / (len(w) * diagonal.mean())
+        return scaled
+
+    return direction
+
+
+def network(run: Run, width: int) -> None:
+    inputs = run.randn(20, 2)
+    net = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 1)).double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(run.randn(*p.shape))
+    problem = Problem(net, (inputs, inputs.prod(1, keepdim=True)), task="regression")
+    hessian = hessian_operator(problem)
+    dense = hessian.to_dense()
+    rows, errors, exact, squares = [], [], [], []
+    for name, sizes in (
+        ("diagonal", "diagonal"),
+        ("block a layer", layer_sizes(problem)),
+        ("all of it", "full"),
+    ):
+        blocks = diagonal_blocks(hessian, sizes)  # type: ignore[arg-type]
+        rest = dense - blocks.operator.to_dense()
+        errors.append(approximation_error(hessian, blocks) if name != "all of it" else 0.0)
+        exact.append(float(torch.linalg.matrix_norm(rest, 2)))
+        squares.append(float(rest.norm()))
+        rows.append((name, exact[-1], squares[-1], sum(b.numel() for b in blocks.blocks)))
+    run.claim(
+        "L-122",
+        r"\|H-B\|_2 \text{ of a network's Hessian by Lanczos is that of the dense matrix}",
+        promised=exact[:2],
+        relation="==",
+        measured=errors[:2],
+        tolerance=1e-5,
+        control=Control("the Hessian itself for the difference", [float(
+            torch.linalg.matrix_norm(dense, 2))] * 2),
+    )  # fmt: skip
+    run.claim(
+        "L-122",
+        r"\|H-B_{\text{layers}}\|_F\le\|H-B_{\text{diagonal}}\|_F",
+        promised=squares[0],
+        relation="<=",
+        measured=squares[1],
+        control=Control("the other way round", squares[0], promised=squares[1]),
+    )
+    run.table(
+        "network",
+        ["B", "‖H - B‖₂", "‖H - B‖ Frobenius", "numbers kept"],
+        rows,
+        caption=f"The Hessian of a tanh network with {len(dense)} parameters",
+    )
+    damped = quadratic_model_of(problem).minimiser(damping=1.05 * -min(
+        0.0, float(torch.linalg.eigvalsh(dense)[0])) + 0.1)  # fmt: skip
+    model = quadratic_model_of(problem)
+    slope = float(model.slope @ damped)
+    run.claim(
+        "L-121",
+        r"\text{the damped Newton step of a network is a descent direction: } \nabla f\cdot\Delta",
+        promised=0,
+        relation="<",
+        measured=slope,
+        control=Control("the opposite step", -slope),
+    )
+
+
+def isotropic(run: Run, size: int) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.cos().sum(-1) + x.square().sum(-1)
+
+    x = run.randn(size)
+    steps = (0.01, 0.1, 0.3)
+    moves = torch.stack([isotropic_model(f, x, eta).minimiser() for eta in steps])
+    slope = torch.func.grad(f)(x)
+    expected = torch.stack([-eta * slope for eta in steps])
+    newtons = quadratic_model(f, x).minimiser()
+    run.claim(
+        "L-123",
+        r"\arg\min_\Delta f+\nabla f\cdot\Delta+\tfrac1{2\eta}\|\Delta\|^2=-\eta\nabla f",
+        promised=expected,
+        relation="==",
+        measured=moves,
+        tolerance=1e-10,
+        control=Control("the Hessian in place of 1/η", newtons.expand(3, -1)),
+    )
+    same = LinearOperator.identity(size, dtype=torch.float64)
+    unit = QuadraticModel(float(f(x)), slope, same).minimiser()
+    run.erratum(
+        "gradient-descent-identity-hessian",
+        r"\nabla^2f=I \implies \text{the minimiser of the second-order model is } -\eta\nabla f",
+        promised=expected[1],
+        relation="==",
+        measured=unit,
+        tolerance=1e-6,
+        reason="η = 0.1: with the Hessian I the minimiser is -∇f, ten times as long",
+    )
+    moves = run.randn(300, size)
+    values = f(x + moves)
+
+    def above(eta: float) -> Tensor:
+        model = isotropic_model(f, x, eta)
+        return torch.tensor([model(m) for m in moves]) - values
+
+    run.claim(
+        "L-123",
+        r"\eta\le1/L: \text{ the isotropic model lies above } f: \text{ difference}",
+        promised=0,
+        relation=">=",
+        measured=above(1 / 3),
+        tolerance=1e-12,
+        reason="Σ cos x + x², L = 3",
+        control=Control("η = 2/L", above(2 / 3)),
+    )
+
+
+def plot(axes: Any, curves: list[tuple[str, Tensor]]) -> None:
+    def f(x: Tensor) -> Tensor:
+        return (x.square() / 4 + 0.6 * (1.7 * x).sin()).sum(-1)
+
+    grid = torch.linspace(-2.6, 2.4, 200, dtype=torch.float64)
+    at = torch.tensor([0.1 - 1.6], dtype=torch.float64)
+    model = quadratic_model(f, at)
+    left, middle, right = axes[0]
+    left.plot(grid, f(grid[:, None]), color="0.2", label="f")
+    left.plot(grid, [model(g[None] - at) for g in grid], ":", color=COLOURS[0], label="model")
+    goal = at + model.minimiser()
+    left.plot(at, f(at), "o", color=COLOURS[0])
+    left.plot(goal, model(goal - at), "o", color="#d00000")
+    middle.plot(grid, f(grid[:, None]), color="0.2", label="f")
+    point = torch.tensor([-1.9], dtype=torch.float64)
+    middle.plot(point, f(point), "o", color=COLOURS[0])
+    for eta, colour in zip((0.2, 0.45, 0.7), COLOURS[1:], strict=False):
+        crude = isotropic_model(f, point, eta)
+        middle.plot(
+            grid,
+            [crude(g[None] - point) for g in grid],
+            ":",
+            color=colour,
+            label=rf"$\eta = {eta:g}$",
+        )
+        end = point + crude.minimiser()
+        middle.plot(end, crude(end - point), "o", color=colour, markersize=4)
+    for axis in (left, middle):
+        axis.set(xlabel="x", ylim=(-1.2, 2.4))
+    left.legend(loc="upper center")
+    middle.legend(loc="upper right")
+    for name, curve in curves:
+        right.semilogy(curve.clamp_min(1e-16), label=name)
+    right.set(xlabel="step", ylabel="gap", ylim=(1e-16, 3))
+    right.legend(loc="lower right", bbox_to_anchor=(1.0, 0.12), title="curvature")

@@ -1,0 +1,477 @@
+"""Stochastic gradient descent with a constant step: what it promises, and where it stops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.nets.feedforward import dense, mlp
+from torchtheory.optimization.convergence import iterations_to_critical_point
+from torchtheory.optimization.curvature import gradient
+from torchtheory.optimization.descent import gradient_descent, gradient_of, trajectory
+from torchtheory.optimization.layer_noise import gradient_noise_by_layer
+from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.noise import with_gaussian_noise
+from torchtheory.optimization.stochastic_rates import (
+    expected_least_squares_error,
+    gradient_variance,
+    stationarity_bound,
+    stationarity_plan,
+    step_budget,
+)
+
+
+@lab(
+    "stochastic-rates",
+    room="optimization",
+    covers=["L-136", "L-138", "L-139", "L-140", "L-141"],
+    title="The rate of stochastic descent with a constant step, and what averaging adds",
+    errata=["stochastic-telescoping-end"],
+    full={"trials": 1000, "longest": 2560, "iterations": 2000},
+)
+def stochastic_rates(
+    run: Run, trials: int = 120, longest: int = 320, iterations: int = 300
+) -> None:
+    """The distance to a solution changes by a progress term and a noise term: checked by going
+    through every sequence of examples.
+
+    With a step of order 1/√K the mean squared gradient over K iterates stays below σ√(2LΔ/K), on
+    logistic regression and on a loss that is not convex; an iterate drawn at random has the same
+    mean. Averaging helps where there is noise and hurts where there is none. Look at how closely
+    the measured means follow their bounds over the range of K.
+    """
+    every_sequence(run)
+    noise_of_a_network(run)
+    averaging(run, trials, iterations)
+    rates = stationarity(run, trials, longest)
+    random_iterate(run, trials)
+    complexity(run)
+    run.figure(
+        "rates",
+        lambda ax: plot(ax, rates),
+        caption="Mean squared gradient over the iterates and the bound, each K with its own step.",
+        size=(6, 3.6),
+    )
+
+
+def half_square(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Least squares on one example."""
+    return ((theta * x).sum(-1) - y).square() / 2
+
+
+def logistic(z: Tensor, y: Tensor) -> Tensor:
+    """Logistic loss of a prediction: slope below 1, curvature below 1/4."""
+    return nn.functional.softplus(-y * z)
+
+
+def robust(z: Tensor, y: Tensor) -> Tensor:
+    """log(1 + r²) of the residual, not convex: slope below 1, curvature in [-1/4, 2]."""
+    return (z - y).square().log1p()
+
+
+def every_sequence(run: Run) -> None:
+    """All sequences of examples of a short run, so that expectations are sums."""
+    n, d, length, eta = 3, 2, 6, 0.05
+    x, y, start = run.randn(n, d), run.randn(n), run.randn(d)
+    goal = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
+    scaled = math.sqrt(n) * x, math.sqrt(n) * y  # ℓ_i = n/2 (x_i w - y_i)²
+    steps = [eta / (k + 1) for k in range(length)]
+
+    def measured(sequences: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean squared distance after each step, and what the budget says it is."""
+        count = sequences.shape[1]
+        direction = minibatch_direction(half_square, scaled, sequences[..., None])
+        points = trajectory(direction, start.expand(len(sequences), -1), steps[:count])
+        budget = step_budget(half_square, scaled, points[:-1], goal, steps[:count])
+        return (points[1:] - goal).square().sum(-1).mean(1), budget.after.mean(1)
+
+    found, promised = measured(torch.tensor(list(itertools.product(range(n), repeat=length))))
+    shuffled, wrong = measured(torch.tensor(list(itertools.permutations(range(n)))))
+    run.claim(
+        "L-138",
+        r"\mathbb E\|w_{k+1}-w_\star\|^2=\mathbb E\|w_k-w_\star\|^2-2\eta_k\mathbb E"
+        r"(w_k-w_\star)^\top\nabla\ell(w_k)+\eta_k^2\,\mathbb E\|\nabla\ell_i(w_k)\|^2",
+        promised=promised,
+        relation="==",
+        measured=found,
+        tolerance=1e-12,
+        reason=f"least squares, η = {eta}/k, all {n**length} sequences of {length} examples",
+        control=Control(
+            "the examples of an epoch, each once: not uniform given the past",
+            shuffled,
+            promised=wrong,
+        ),
+    )
+    exact = expected_least_squares_error(x, y, start, steps)
+    run.claim(
+        "L-138",
+        r"\text{the recursion of second moments gives } \mathbb E\|w_k-w_\star\|^2"
+        r" \text{ of all sequences}",
+        promised=exact.distance[1:],
+        relation="==",
+        measured=found,
+        tolerance=1e-12,
+        control=Control("one order of the examples", shuffled, promised=exact.distance[1 : n + 1]),
+    )
+    x, truth = run.randn(12, 3), run.randn(3)
+    y = x @ truth
+    noisy = y + run.randn(12)
+    run.claim(
+        "L-136",
+        r"y=Xw_\star:\ \tfrac1n\textstyle\sum_i\|\nabla\ell(w_\star)-\nabla\ell_i(w_\star)\|^2=0",
+        promised=0,
+        relation="==",
+        measured=gradient_variance(half_square, truth, x, y),
+        tolerance=1e-20,
+        reason="the noise of the gradient vanishes where one parameter fits every example",
+        control=Control(
+            "targets with noise: no parameter fits them all, w⋆ is their least squares solution",
+            gradient_variance(
+                half_square, torch.linalg.lstsq(x, noisy[:, None]).solution[:, 0], x, noisy
+            ),
+        ),
+    )
+
+
+def noise_of_a_network(run: Run) -> None:
+    """Signal and noise in every layer, and what a batch of two makes of the noise."""
+    n = 5
+    net = mlp([3, 4, 2], "tanh", random=run.generator)
+    problem = Problem(net, (run.randn(n, 3), run.randn(n, 2)), task="regression")
+    found = gradient_noise_by_layer(problem)
+
+    def gradients(batches: Sequence[tuple[int, ...]]) -> Tensor:
+        rows = [gradient(problem, problem.train.at(torch.tensor(b))) for b in batches]
+        return torch.stack(rows)
+
+    whole = gradient(problem, problem.train)
+
+    def spread(batches: Sequence[tuple[int, ...]]) -> list[float]:
+        """Mean squared deviation of the batch's gradient, by layer."""
+        squares = (gradients(batches) - whole).square().mean(0)
+        parts = torch.split(squares, [row.parameters for row in found])
+        return [float(part.sum()) for part in parts]
+
+    pairs = list(itertools.product(range(n), repeat=2))
+    different = list(itertools.combinations(range(n), 2))
+    run.claim(
+        "L-136",
+        r"\tfrac1r\,\mathrm{var}(\theta) \text{ in each layer is the mean of }"
+        r" \|\nabla f_B-\nabla f\|^2 \text{ over all batches of } r=2",
+        promised=[row.noise / 2 for row in found],
+        relation="==",
+        measured=spread(pairs),
+        tolerance=1e-12,
+        reason=f"a network of two layers, all {len(pairs)} pairs of {n} examples",
+        control=Control("no example twice in a batch", spread(different)),
+    )
+    run.table(
+        "noise-by-layer",
+        ["layer", "parameters", "signal", "noise", "batch where they are alike"],
+        [(row.layer, row.parameters, row.signal, row.noise, row.batch) for row in found],
+        caption="Squared length of the gradient, and mean squared deviation of one example's.",
+    )
+
+
+def averaging(run: Run, trials: int, iterations: int) -> None:
+    """Averages of x_1, ..., x_K: the recursion, and whether they are better than x_K."""
+    n, d = 20, 3
+    x, truth = run.randn(n, d), run.randn(d)
+    consistent = x @ truth
+    noisy = consistent + run.randn(n)
+    eta = 1 / float(x.square().sum(1).max())
+    chosen = draw_batches(n, 1, iterations, trials=(trials,), generator=run.generator)
+
+    def ends(y: Tensor) -> tuple[Tensor, Tensor]:
+        goal = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
+        direction = minibatch_direction(half_square, [x, y], chosen)
+        points = trajectory(direction, torch.zeros(trials, d).double(), [eta] * iterations)
+        mean = (points[1:].mean(0) - goal).square().sum(-1)
+        return points, mean - (points[-1] - goal).square().sum(-1)
+
+    points, difference = ends(noisy)
+    _, without = ends(consistent)
+    run.claim(
+        "L-139",
+        r"\text{targets with noise: } \mathbb E\|\bar x_K-x_\star\|^2-\mathbb E\|x_K-x_\star\|^2<0,"
+        r"\text{ upper end of its 99\% interval}",
+        promised=0.0,
+        relation="<",
+        measured=mean_interval(difference).high,
+        reason=f"least squares, K = {iterations}, {trials} runs",
+        control=Control(
+            "no noise at the solution: the last iterate has converged, the average drags its past",
+            mean_interval(without).high,
+        ),
+    )
+    layer = dense(points[0, :1])
+    after, before = AveragedModel(layer), AveragedModel(layer)
+    for k in range(iterations):
+        for averaged, point in ((before, points[k, :1]), (after, points[k + 1, :1])):
+            with torch.no_grad():
+                layer.weight.copy_(point)
+            averaged.update_parameters(layer)
+    means = [m.module.get_parameter("weight").detach()[0] for m in (after, before)]
+    run.claim(
+        "L-139",
+        r"\bar x_{k+1}=\tfrac k{k+1}\bar x_k+\tfrac1{k+1}x_{k+1} \text{ is } \tfrac1K(x_1+\dots+"
+        r"x_K): \text{ largest difference}",
+        promised=0.0,
+        relation="==",
+        measured=(means[0] - points[1:, 0].mean(0)).abs().max(),
+        tolerance=1e-12,
+        reason="torch's AveragedModel, updated after each step",
+        control=Control("updated before each step", (means[1] - points[1:, 0].mean(0)).abs().max()),
+    )
+
+
+class Smooth(NamedTuple):
+    """A sum of losses with what the theorem asks of it."""
+
+    name: str
+    cost: Callable[[Tensor, Tensor], Tensor]
+    data: tuple[Tensor, Tensor]
+    gap: float
+    smoothness: float
+    bound: float
+
+    def loss(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.cost((theta * x).sum(-1), y)
+
+    def risk(self, theta: Tensor) -> Tensor:
+        x, y = self.data
+        return self.cost(theta @ x.T, y).mean(-1)
+
+    def squared_gradients(
+        self, run: Run, step: float, count: int, trials: int, noise: float = 0.0
+    ) -> Tensor:
+        """‖∇f‖² at the iterates before each of ``count`` steps, ``[count, trials]``."""
+        x, _ = self.data
+        chosen = draw_batches(len(x), 1, count, trials=(trials,), generator=run.generator)
+        direction = minibatch_direction(self.loss, self.data, chosen)
+        if noise:
+            direction = with_gaussian_noise(direction, noise, run.generator)
+        start = torch.zeros(trials, x.shape[1], dtype=torch.float64)
+        points = trajectory(direction, start, [step] * count)[:-1]
+        return gradient_of(self.risk)(points, 0).square().sum(-1)
+
+
+def smooth_problems(run: Run) -> list[Smooth]:
+    n, d = 40, 3
+    x = run.randn(n, d)
+    x = x / x.norm(dim=1, keepdim=True)
+    largest = float(torch.linalg.matrix_norm(x, 2)) ** 2 / n
+    labels = torch.sign(x[:, 0] + 0.5 * run.randn(n))
+    values = 3 * x[:, 0] + run.randn(n)
+    start = torch.zeros(d, dtype=torch.float64)
+    made = []
+    for name, cost, y, curvature in (
+        ("logistic regression", logistic, labels, 0.25),
+        ("log(1 + r²), not convex", robust, values, 2.0),
+    ):
+        found = Smooth(name, cost, (x, y), 0.0, curvature * largest, 1.0)
+        # log(1 + r²) is at least 0; logistic regression is convex and solved
+        best = torch.zeros(())
+        if cost is logistic:
+            best = gradient_descent(found.risk, start, 1 / found.smoothness, 400).values[-1]
+        made.append(found._replace(gap=float(found.risk(start) - best)))
+    return made
+
+
+Rates = dict[str, list[tuple[int, float, Interval]]]
+
+
+def stationarity(run: Run, trials: int, longest: int) -> Rates:
+    problems = smooth_problems(run)
+    sizes = [max(1, longest // 4**k) for k in (3, 2, 1, 0)]
+    rates: Rates = {}
+    rows = []
+    for smooth in problems:
+        constants = {
+            "gap": smooth.gap,
+            "smoothness": smooth.smoothness,
+            "gradient_bound": smooth.bound,
+        }
+        # on the loss that is not convex noise leads to where it is flat: there L is broken
+        convex = smooth.cost is logistic
+        wrong = constants if convex else {**constants, "smoothness": smooth.smoothness / 1000}
+        spoiled = stationarity_plan(**wrong, iterations=sizes[1])
+        noise = 30.0 if convex else 0.0
+        broken = mean_interval(
+            smooth.squared_gradients(run, spoiled.step, sizes[1], trials, noise).mean(0)
+        )
+        for count in sizes:
+            plan = stationarity_plan(**constants, iterations=count)
+            squares = smooth.squared_gradients(run, plan.step, count, trials)
+            found = mean_interval(squares.mean(0))
+            rates.setdefault(smooth.name, []).append((count, plan.bound, found))
+            rows.append((smooth.name, count, plan.step, plan.bound, found.estimate))
+            run.claim(
+                "L-140",
+                r"\eta=\sqrt{2\Delta/(L\sigma^2K)}:\ \min_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le"
+                r"\tfrac1K\textstyle\sum_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le\sigma"
+                r"\sqrt{2\Delta L/K}",
+                promised=plan.bound,
+                relation="<=",
+                measured=found.estimate,
+                interval=found,
+                reason=f"{smooth.name}; K = {count}, {trials} runs",
+                control=Control(
+                    "gradients not bounded by σ: Gaussian noise of deviation 30 σ added to each"
+                    if convex
+                    else "L a thousandth of the smoothness constant",
+                    broken.estimate,
+                    promised=spoiled.bound,
+                    interval=broken,
+                ),
+            )
+        for factor in (0.1, 10.0):
+            step = factor * stationarity_plan(**constants, iterations=sizes[2]).step
+            squares = smooth.squared_gradients(run, step, sizes[2], trials)
+            found = mean_interval(squares.mean(0))
+            run.claim(
+                "L-140",
+                r"\text{any } \eta:\ \tfrac1K\textstyle\sum_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le"
+                r"\frac\Delta{\eta K}+\frac{L\eta\sigma^2}2",
+                promised=stationarity_bound(step, sizes[2], **constants),
+                relation="<=",
+                measured=found.estimate,
+                interval=found,
+                reason=f"{smooth.name}; K = {sizes[2]}, {factor:g} times the planned step",
+            )
+    run.table(
+        "plans",
+        ["f", "K", "step η", "bound", "measured"],
+        rows,
+        caption="The planned step, the bound on the mean squared gradient, and its measurement.",
+    )
+    # f = √(1 + x²) is 1-smooth with slopes below 1; one deterministic step from 3
+    start = torch.tensor([3.0], dtype=torch.float64)
+    one = gradient_descent(lambda t: (1 + t.square().sum(-1)).sqrt(), start, 0.1, 1)
+    run.erratum(
+        "stochastic-telescoping-end",
+        r"\tfrac1K\sum_{k<K}\mathbb E\|\nabla f(x_k)\|^2\le\tfrac1{\eta K}\mathbb E"
+        r"[f(x_0)-f(x_{K-1})]+\tfrac{L\eta}2\sigma^2",
+        promised=0.1 / 2,
+        relation="<=",
+        measured=one.gradient_norms[0].square(),
+        reason="K = 1, f = √(1 + x²), x₀ = 3, η = 0.1, L = σ = 1: the bracket is 0",
+    )
+    run.claim(
+        "L-140",
+        r"\text{the same with } f(x_K) \text{ in place of } f(x_{K-1})",
+        promised=(one.values[0] - one.values[1]) / 0.1 + 0.1 / 2,
+        relation="<=",
+        measured=one.gradient_norms[0].square(),
+    )
+    return rates
+
+
+def random_iterate(run: Run, trials: int) -> None:
+    smooth = smooth_problems(run)[0]
+    count, draws = 60, 10 * trials
+    squares = smooth.squared_gradients(run, 0.5, count, draws)
+    half = draws // 2
+    picked = torch.randint(count, (half,), generator=run.generator)
+    difference = mean_interval(squares[picked, torch.arange(half)] - squares[:, :half].mean(0))
+    last = mean_interval(squares[-1, half:] - squares[:, half:].mean(0))
+    run.claim(
+        "L-141",
+        r"\mathbb E\|\nabla f(x_I)\|^2-\tfrac1K\textstyle\sum_{k<K}\mathbb E\|\nabla f(x_k)\|^2=0"
+        r" \text{ for } I \text{ uniform on } 0..K-1",
+        promised=0.0,
+        relation="~",
+        measured=difference.estimate,
+        interval=difference,
+        reason=f"logistic regression, K = {count}, {half} runs with an iterate drawn in each",
+        control=Control("I not uniform: always the last iterate", last.estimate, interval=last),
+    )
+
+
+def complexity(run: Run) -> None:
+    """How many gradients of single examples each method is promised to need."""
+    gap, smoothness, sigma = 1.0, 2.0, 3.0
+    tolerances = [10.0**-k for k in range(1, 6)]
+    plans = {
+        e: stationarity_plan(gap=gap, smoothness=smoothness, gradient_bound=sigma, tolerance=e)
+        for e in tolerances
+    }
+    fewer = {
+        e: stationarity_plan(
+            gap=gap, smoothness=smoothness, gradient_bound=sigma, iterations=p.iterations - 1
+        )
+        for e, p in plans.items()
+    }
+    run.claim(
+        "L-141",
+        r"K=\lceil2\Delta L\sigma^2/\epsilon^2\rceil:\ \text{the bound over } \epsilon",
+        promised=1.0,
+        relation="<=",
+        measured=[p.bound / e for e, p in plans.items()],
+        tolerance=1e-12,
+        reason="ε = 0.1 to 0.00001",
+        control=Control("one iteration less", [p.bound / e for e, p in fewer.items()]),
+    )
+    samples = [10**k for k in range(1, 8)]
+    full = {e: iterations_to_critical_point(smoothness, gap, math.sqrt(e)) for e in tolerances}
+
+    def wrong(cost: int) -> int:
+        """Verdicts 'stochastic is cheaper' that differ from n ε > σ²."""
+        return sum(
+            (plans[e].iterations < full[e] * n**cost) is not (n * e > sigma**2)
+            for n in samples
+            for e in tolerances
+        )
+
+    run.claim(
+        "L-141",
+        r"\text{stochastic descent needs fewer gradients } \iff n>\sigma^2/\epsilon:"
+        r" \text{ wrong verdicts}",
+        promised=0,
+        relation="==",
+        measured=wrong(1),
+        reason="n = 10 to 10⁷, ε = 0.1 to 0.00001, σ = 3",
+        control=Control("iterations counted in place of gradients", wrong(0)),
+    )
+    run.table(
+        "gradients-needed",
+        ["ε", "stochastic", "full gradient, iterations", *[f"n = 10^{k}" for k in (2, 4, 6)]],
+        [
+            (e, plans[e].iterations, full[e], *[full[e] * 10**k for k in (2, 4, 6)])
+            for e in tolerances
+        ],
+        caption="Gradients of single examples until the mean squared gradient is promised to be "
+        "below ε (Δ = 1, L = 2, σ = 3): stochastic, and full gradients for n examples.",
+    )
+
+
+def plot(ax: Any, rates: Rates) -> None:
+    for (name, points), colour in zip(rates.items(), COLOURS, strict=False):
+        counts = [k for k, _, _ in points]
+        ax.loglog(counts, [b for _, b, _ in points], "--", color=colour, label=f"bound, {name}")
+        ax.errorbar(
+            counts,
+            [f.estimate for *_, f in points],
+            yerr=[
+                [f.estimate - f.low for *_, f in points],
+                [f.high - f.estimate for *_, f in points],
+            ],
+            fmt="o-",
+            markersize=4,
+            color=colour,
+            label=f"measured, {name}",
+        )
+    ax.set(xlabel="iterations K", ylabel=r"mean of $\|\nabla f\|^2$", title=r"$\eta\sim1/\sqrt{K}$")
+    ax.legend(fontsize=7)

@@ -1,0 +1,475 @@
+"""The landscape of the two-layer linear network: every critical point, its value, its way down."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.lab import lab
+from torchtheory.core.problem import Problem
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.labs.optimization.two_layer_points import (
+    catalogue_of_points,
+    certificates,
+    direct,
+    plot_ladder,
+    searched_points,
+)
+from torchtheory.nets.feedforward import dense
+from torchtheory.optimization.deep_linear import (
+    deep_linear_function,
+    deep_linear_gradients,
+    flat_layers,
+    layers_of,
+)
+from torchtheory.optimization.descent import gradient_descent, last_iterate
+from torchtheory.optimization.flow import gradient_flow
+from torchtheory.optimization.second_moments import (
+    Covariances,
+    least_squares_map,
+    reduced_rank_regression,
+)
+from torchtheory.optimization.two_layer_critical_points import linear_critical_points
+from torchtheory.optimization.two_layer_linear import (
+    alternating_minimisation,
+    best_input_factor,
+    best_output_factor,
+    column_projector,
+    two_layer_gradients,
+    two_layer_hessian,
+)
+
+
+@lab(
+    "two-layer-linear-landscape",
+    room="optimization",
+    covers=["L-147", "L-148", "L-149", "L-150", "B-30", "B-31", "B-32", "B-33", "B-34"],
+    title="A two-layer linear network has one global minimum and strict saddles, all listed",
+    errata=[
+        "two-layer-gradient-transposed",
+        "two-layer-gradient-gram",
+        "critical-form-transposed-covariance",
+        "full-column-rank-unconstrained",
+        "critical-form-inverse-cross-covariance",
+        "two-layer-hessian-half",
+    ],
+    full={"samples": 400, "inputs": 7, "width": 3, "starts": 40, "steps": 6000},
+)
+def two_layer_linear_landscape(
+    run: Run, samples: int = 60, inputs: int = 5, width: int = 2, starts: int = 8, steps: int = 300
+) -> None:
+    """The risk of x ↦ UVᵀx depends on second moments only. Its critical points are one class for
+    every choice J of eigenvectors of Σ = Σyx Σxx⁻¹ Σxy, with the value tr Σyy - Σ_{j∈J} λ_j; all
+    but the leading choice are saddles with negative curvature, also with singular Σxx and with
+    repeated eigenvalues.
+
+    The points are written down and their gradients, values and Hessians measured; others are
+    searched for by solving ∇R = 0 from random starts, and each must lie on one of the levels. Look
+    at the ladder of levels and at gradient descent, which slows down where it passes one.
+    """
+    outputs = 4
+    x, y, values = regression(run, samples, inputs, 8 * 0.45 ** torch.arange(outputs).double())
+    moments = Covariances.from_samples(x, y)
+    risk_and_gradients(run, x, y, moments, width)
+    conserved(run, x, y, width)
+    half_steps(run, moments, width, starts)
+    points = catalogue_of_points(run, x, y, moments, width, values)
+    found = searched_points(run, moments, width, starts)
+    certificates(run, x, y, moments, width)
+    no_assumption(run, samples, inputs, width, starts)
+    autoencoder(run, x, y, moments, width)
+    losses = descents(run, moments, width, starts, steps)
+    printed_errors(run, samples, width)
+    run.figure(
+        "ladder",
+        lambda axes: plot_ladder(axes, points, losses, moments, width, found),
+        grid=(1, 2),
+        size=(11, 4.2),
+        caption="Left: all classes of critical points, full rank and deficient, by value and "
+        "number of descending directions; crosses are points found by solving ∇R = 0. Right: "
+        "gradient descent from small starts pauses at levels of saddles and ends at the minimum.",
+    )
+
+
+def regression(
+    run: Run, samples: int, inputs: int, explained: Tensor, rank: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs with a mean, of the given rank, and targets such that Σ has these eigenvalues."""
+    turned, _ = torch.linalg.qr(run.randn(inputs, inputs))
+    scales = torch.linspace(1.2, 0.8, inputs).double()
+    if rank is not None:
+        scales[rank:] = 0
+    x = (run.randn(samples, inputs) + 0.5) @ (scales[:, None] * turned)
+    left, sigma, _ = torch.linalg.svd(x, full_matrices=False)
+    seen = left[:, : int((sigma > 1e-9 * sigma[0]).sum())]
+    outputs = len(explained)
+    turn, _ = torch.linalg.qr(run.randn(outputs, outputs))
+    plane, _ = torch.linalg.qr(run.randn(seen.shape[1], outputs))
+    noise = run.randn(samples, outputs)
+    noise = noise - seen @ (seen.T @ noise)
+    y = samples**0.5 * (seen @ plane * explained.sqrt()) @ turn.T + 0.5 * noise
+    return x, y, explained
+
+
+def risk_and_gradients(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: int) -> None:
+    inputs, outputs = moments.inputs, moments.outputs
+    pairs = [(run.randn(outputs, width), run.randn(inputs, width)) for _ in range(10)]
+    centred = Covariances.from_samples(x - x.mean(0), y - y.mean(0))
+    truth = torch.stack([direct(x, y, U, V) for U, V in pairs])
+    run.claim(
+        "B-30",
+        r"\frac1m\|Y-UV^\top X\|_F^2=\operatorname{tr}(\Sigma_{yy}-2\Sigma_{yx}VU^\top+UV^\top"
+        r"\Sigma_{xx}VU^\top)",
+        promised=truth,
+        relation="==",
+        measured=torch.stack([moments.risk(U @ V.T) for U, V in pairs]),
+        tolerance=1e-10,
+        control=Control(
+            "covariances about the means instead of second moments",
+            torch.stack([centred.risk(U @ V.T) for U, V in pairs]),
+        ),
+    )
+    best = least_squares_map(moments)
+    line = torch.linalg.lstsq(x, y).solution.T
+    run.claim(
+        "B-30",
+        r"R(Z^*)=\operatorname{tr}(\Sigma_{yy}-\Sigma), \quad Z^*=\Sigma_{yx}\Sigma_{xx}^{-1}",
+        promised=float((moments.yy - moments.explained()).trace()),
+        relation="==",
+        measured=(y - x @ best.T).square().sum(1).mean(),
+        tolerance=1e-10,
+        control=Control(
+            "the regression of the centred data, without its intercept",
+            (y - x @ least_squares_map(centred).T).square().sum(1).mean(),
+        ),
+    )
+    run.claim(
+        "B-30",
+        r"Z^* \text{ is the least-squares fit}",
+        promised=line,
+        relation="==",
+        measured=best,
+        tolerance=1e-8,
+    )
+    closed: list[Tensor] = []
+    wrong: list[Tensor] = []
+    automatic = []
+    shuffled = Covariances.from_samples(x, y[torch.randperm(len(y), generator=run.generator)])
+    for U, V in pairs:
+        net = nn.Sequential(dense(V.T), dense(U))
+        loss = (y - net(x)).square().sum() / 2
+        slopes = torch.autograd.grad(loss, list(net.parameters()))
+        automatic += [slopes[1].reshape(-1), slopes[0].T.reshape(-1)]
+        for data, into in ((moments, closed), (shuffled, wrong)):
+            into += [len(x) / 2 * g.reshape(-1) for g in two_layer_gradients(U, V, data)]
+    run.claim(
+        ["L-147", "B-31"],
+        r"\partial_AL=-(\Sigma_{yx}-AB\Sigma_{xx})B^\top,\ \partial_BL=-A^\top(\Sigma_{yx}-AB"
+        r"\Sigma_{xx}) \text{ for } L=\tfrac12\sum_i\|y_i-ABx_i\|^2",
+        promised=torch.cat(automatic),
+        relation="==",
+        measured=torch.cat(closed),
+        tolerance=1e-10,
+        reason="against automatic differentiation of an nn.Sequential",
+        control=Control("targets given to the wrong inputs", torch.cat(wrong)),
+    )
+    wide = min(inputs, outputs)
+    narrow = alternating_minimisation(moments, width, random=run.generator)
+    ranks = [int(torch.linalg.matrix_rank(m)) for m in (narrow.U, narrow.V)]
+    run.erratum(
+        "full-column-rank-unconstrained",
+        r"U, V \text{ of full column rank}\Rightarrow\min_{U,V}R(UV^\top)=R(Z^*)",
+        promised=float(moments.risk(best)),
+        relation="==",
+        measured=narrow.risks[-1],
+        tolerance=1e-3,
+        reason=f"factors of column ranks {ranks}, both full, and {wide} needed for any map",
+    )
+
+
+def conserved(run: Run, x: Tensor, y: Tensor, width: int) -> None:
+    """A flow of the network itself, and of one with an activation between the layers."""
+    first, second = 0.5 * run.randn(width, x.shape[1]), 0.5 * run.randn(y.shape[1], width)
+    drifts = []
+    for between in (nn.Identity(), nn.Tanh()):
+        net = nn.Sequential(dense(first), between, dense(second))
+        path = gradient_flow(
+            Problem(net, (x, y), task="regression"), [0.0, 0.2, 0.5], rtol=1e-7, atol=1e-9
+        )
+        balance = []
+        for k in range(3):
+            B, A = path.parameters(k).values()
+            balance.append(A.T @ A - B @ B.T)
+        drifts.append(torch.stack([b - balance[0] for b in balance[1:]]))
+    run.claim(
+        "L-147",
+        r"A^\top A-BB^\top \text{ does not change along the gradient flow}",
+        promised=0,
+        relation="==",
+        measured=drifts[0],
+        tolerance=1e-6,
+        control=Control("tanh between the layers", drifts[1]),
+    )
+
+
+def half_steps(run: Run, moments: Covariances, width: int, starts: int) -> None:
+    """Alternating least squares: convex halves of a function that is not convex."""
+    inputs, outputs = moments.inputs, moments.outputs
+    stationary, beside = [], []
+    for _ in range(5):
+        U, V = run.randn(outputs, width), run.randn(inputs, width)
+        new_V, new_U = best_input_factor(U, moments), best_output_factor(V, moments)
+        stationary.append(two_layer_gradients(U, new_V, moments)[1].reshape(-1))
+        stationary.append(two_layer_gradients(new_U, V, moments)[0].reshape(-1))
+        beside.append(two_layer_gradients(U, new_V, moments)[0].reshape(-1))
+    run.claim(
+        ["L-148", "B-31"],
+        r"V=\Sigma_{xx}^{-1}\Sigma_{xy}U(U^\top U)^+,\ U=\Sigma_{yx}V(V^\top\Sigma_{xx}V)^+: "
+        r"\text{ each half step makes its own gradient } 0",
+        promised=0,
+        relation="==",
+        measured=torch.cat(stationary),
+        tolerance=1e-9,
+        control=Control("the gradient in the factor that was not solved for", torch.cat(beside)),
+    )
+    function = deep_linear_function((inputs, width, outputs), moments)
+    lowest, both = [], []
+    split = inputs * width
+    for _ in range(5):
+        theta = run.randn(split + width * outputs)
+        full = torch.func.hessian(function)(theta)
+        blocks = (full[:split, :split], full[split:, split:])
+        lowest += [float(torch.linalg.eigvalsh(block)[0]) for block in blocks]
+    at_zero = torch.func.hessian(function)(torch.zeros_like(theta))
+    both.append(float(torch.linalg.eigvalsh(at_zero)[0]))
+    run.claim(
+        "L-148",
+        r"\nabla_V^2R\succeq0 \text{ and } \nabla_U^2R\succeq0: \text{ convex in each factor}",
+        promised=0,
+        relation=">=",
+        measured=lowest,
+        tolerance=1e-9,
+        control=Control("in both factors together, at the origin", both),
+    )
+    fits = [
+        alternating_minimisation(moments, width, sweeps=60, random=run.generator)
+        for _ in range(starts)
+    ]
+    _, vectors = moments.directions()
+    half = vectors[:, :width], least_squares_map(moments).T @ vectors[:, :width] / 2
+    jump = moments.risk(
+        best_output_factor(half[1], moments) @ best_input_factor(half[0], moments).T
+    )
+    run.claim(
+        ["L-148", "B-31"],
+        r"R \text{ never increases under alternating minimisation}",
+        promised=0,
+        relation="<=",
+        measured=torch.stack([f.risks.diff().max() for f in fits]),
+        tolerance=1e-10,
+        control=Control(
+            "both factors solved for at once, from half the best product",
+            jump - moments.risk(half[0] @ half[1].T),
+        ),
+    )
+    saddle = linear_critical_points(moments, width)[-1]
+    stuck = alternating_minimisation(moments, width, start=saddle.U, sweeps=3)
+    run.claim(
+        ["B-31", "L-148"],
+        r"\text{alternating minimisation ends at } \operatorname{tr}\Sigma_{yy}-\sum_{i\le n_1}"
+        r"\lambda_i",
+        promised=reduced_rank_regression(moments, width).value,
+        relation="==",
+        measured=torch.stack([f.risks[-1] for f in fits]),
+        tolerance=1e-8,
+        control=Control("started at the eigenvectors of the least eigenvalues", stuck.risks[-1]),
+    )
+
+
+def local_search(
+    widths: tuple[int, int, int], moments: Covariances, starts: int, run: Run
+) -> Tensor:
+    """Risks at which descent ends: gradient steps from random starts, then alternating half steps,
+    which never increase the risk either and need no rate."""
+
+    def slopes(theta: Tensor, _: int) -> Tensor:
+        made = deep_linear_gradients(layers_of(theta, widths), moments)
+        return torch.cat([g.flatten(1) for g in made], 1)
+
+    start = 0.5 * run.randn(starts, widths[1] * (widths[0] + widths[2]))
+    ends = last_iterate(slopes, start, [descent_rate(moments)] * 100)
+    factors = [layers_of(theta, widths)[1] for theta in ends]
+    return torch.stack(
+        [
+            alternating_minimisation(moments, widths[1], start=U, sweeps=15).risks[-1]
+            for U in factors
+        ]
+    )
+
+
+def descent_rate(moments: Covariances) -> float:
+    """A step below 2 over the curvature at balanced minima, 2(|U|² λ_max(Σxx) + |Σxx^½V|²)."""
+    largest = float(torch.linalg.eigvalsh(moments.xx)[-1])
+    explained = float(moments.directions()[0][0])
+    return 0.25 / (math.sqrt(explained * largest) + largest)
+
+
+def no_assumption(run: Run, samples: int, inputs: int, width: int, starts: int) -> None:
+    """Singular inputs, a rank-deficient Σ, repeated eigenvalues: the same landscape."""
+    plain, repeated, short = (
+        torch.tensor(v, dtype=torch.float64)
+        for v in ([4.0, 2.0, 1.0], [3.0, 3.0, 1.0], [4.0, 2.0, 0.0])
+    )
+    cases = [
+        ("distinct", regression(run, samples, inputs, plain)),
+        ("singular Σxx", regression(run, samples, inputs, plain, rank=inputs - 1)),
+        ("rank-deficient Σ", regression(run, samples, inputs, short)),
+        ("repeated eigenvalues", regression(run, samples, inputs, repeated)),
+    ]
+    gaps, rows = [], []
+    curvatures: list[float] = []
+    at_minima: list[float] = []
+    for name, (x, y, _) in cases:
+        moments = Covariances.from_samples(x, y)
+        for hidden in range(1, 4):
+            best = reduced_rank_regression(moments, hidden).value
+            ends = local_search((inputs, hidden, 3), moments, max(2, starts // 2), run)
+            gaps.append(ends - best)
+            own: list[float] = []
+            for rank in range(hidden + 1):
+                for p in linear_critical_points(moments, hidden, rank=rank):
+                    lowest = torch.linalg.eigvalsh(two_layer_hessian(p.U, p.V, moments))[0]
+                    (own if p.value > best + 1e-6 else at_minima).append(float(lowest))
+            curvatures += own
+            rows.append((name, hidden, best, float(ends.max()) - best, max(own)))
+    target = torch.tensor([[1.0, 0.1], [0.1, 0.8]], dtype=torch.float64)
+    weight = torch.tensor([[1.0, 0.05], [0.05, 1.0]], dtype=torch.float64)
+
+    def weighted(t: Tensor) -> Tensor:
+        products = t[..., :2, None] * t[..., None, 2:]
+        return (weight * (products - target).square()).sum((-2, -1))
+
+    ended = gradient_descent(weighted, run.randn(20, 4), 0.1, 600).values[-1]
+    run.claim(
+        "B-34",
+        r"\text{descent ends at the reduced-rank optimum, for all covariances and widths}",
+        promised=0,
+        relation="==",
+        measured=torch.cat(gaps),
+        tolerance=1e-6,
+        reason="gradient and alternating descent from random starts; worst gap to the optimum",
+        control=Control(
+            "every entry of the residual has its own weight, which no covariance expresses",
+            ended - ended.min(),
+        ),
+    )
+    run.claim(
+        "B-34",
+        r"\lambda_{\min}(\nabla^2R)<0 \text{ at critical points above the minimum, also where } "
+        r"\Sigma_{xx} \text{ is singular or } \Sigma \text{ has repeated eigenvalues}",
+        promised=-1e-6,
+        relation="<",
+        measured=curvatures,
+        control=Control("at those on the level of the minimum", at_minima),
+    )
+    run.table(
+        "no-assumption",
+        ["data", "width", "optimum", "worst end above it", "flattest saddle's least eigenvalue"],
+        rows,
+        caption="Local descents from random starts, and the saddles that were written down",
+    )
+
+
+def autoencoder(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: int) -> None:
+    own = Covariances.from_samples(x, x)
+    _, _, rows = torch.linalg.svd(x, full_matrices=False)
+    principal = rows[:width].T @ rows[:width]
+    fit = alternating_minimisation(own, width, sweeps=400, random=run.generator)
+    whitened = x @ torch.linalg.inv(torch.linalg.cholesky(own.xx)).T
+    other = alternating_minimisation(
+        Covariances.from_samples(whitened, x), width, sweeps=400, random=run.generator
+    )
+    run.claim(
+        ["L-150", "B-32"],
+        r"Y=X: UV^\top \text{ is the projector onto the first } n_1 \text{ principal directions}",
+        promised=principal,
+        relation="==",
+        measured=fit.U @ fit.V.T,
+        tolerance=1e-6,
+        reason="alternating minimisation against a singular value decomposition of the data",
+        control=Control("inputs whitened, so that Y is not X", other.U @ other.V.T),
+    )
+
+
+def descents(run: Run, moments: Covariances, width: int, starts: int, steps: int) -> Tensor:
+    """Gradient descent from small random starts: ``[T + 1, starts]``."""
+    inputs, outputs = moments.inputs, moments.outputs
+    function = deep_linear_function((inputs, width, outputs), moments)
+    rate = descent_rate(moments)
+    size = width * (inputs + outputs)
+    done = gradient_descent(function, 1e-3 * run.randn(starts, size), rate, steps)
+    saddle = linear_critical_points(moments, width)[1]
+    stuck = gradient_descent(function, flat_layers([saddle.V.T, saddle.U]), rate, 5)
+    run.claim(
+        ["L-150", "B-32"],
+        r"\text{gradient descent from random starts ends at the lowest level}",
+        promised=reduced_rank_regression(moments, width).value,
+        relation="==",
+        measured=done.values[-1],
+        tolerance=1e-6,
+        control=Control("started exactly at the second lowest", stuck.values[-1]),
+    )
+    return done.values
+
+
+def printed_errors(run: Run, samples: int, width: int) -> None:
+    """Square layers, for which the printed formulas at least have the right shape."""
+    A, B = run.randn(3, 3), run.randn(3, 3)
+    x, y = run.randn(3), run.randn(3)
+    by_B = torch.func.grad(lambda M: x @ M.T @ A.T @ y)(B)
+    run.erratum(
+        "two-layer-gradient-transposed",
+        r"\partial(x^\top B^\top A^\top y)/\partial B=xy^\top A",
+        promised=torch.outer(x, y) @ A,
+        relation="==",
+        measured=by_B,
+        tolerance=1e-3,
+        reason="square layers, automatic differentiation",
+    )
+    squared = torch.func.grad(lambda M: (A @ M @ x).square().sum())(B)
+    run.erratum(
+        "two-layer-gradient-gram",
+        r"\partial(x^\top B^\top A^\top ABx)/\partial B=2AA^\top Bxx^\top",
+        promised=2 * A @ A.T @ B @ torch.outer(x, x),
+        relation="==",
+        measured=squared,
+        tolerance=1e-3,
+        reason="square layers, automatic differentiation",
+    )
+    inputs, targets, _ = regression(run, samples, 3, torch.tensor([4.0, 2.0, 1.0]).double())
+    moments = Covariances.from_samples(inputs, targets)
+    best = linear_critical_points(moments, min(width, 2))[0]
+    projector = column_projector(best.U)
+    run.erratum(
+        "critical-form-transposed-covariance",
+        r"W=P_A\Sigma_{xy}\Sigma_{xx}^{-1} \text{ with } \Sigma_{xy}=\sum_ix_iy_i^\top",
+        promised=projector @ moments.yx.T @ torch.linalg.inv(moments.xx),
+        relation="==",
+        measured=best.U @ best.V.T,
+        tolerance=1e-3,
+        reason="three inputs and three outputs, at the global minimum",
+    )
+    slope = least_squares_map(moments)
+    run.erratum(
+        "critical-form-inverse-cross-covariance",
+        r"P_U\Sigma_{yx}\Sigma_{xx}^{-1}\Sigma_{xx}\Sigma_{xy}^{-1}P_U=\Sigma_{yx}\Sigma_{xx}^{-1}"
+        r"\Sigma_{xy}P_U",
+        promised=projector @ moments.yx @ torch.linalg.inv(moments.yx.T) @ projector,
+        relation="==",
+        measured=slope @ moments.yx.T @ projector,
+        tolerance=1e-3,
+        reason="three inputs and three outputs, at the global minimum",
+    )

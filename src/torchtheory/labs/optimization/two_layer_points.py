@@ -1,0 +1,297 @@
+"""The critical points of the two-layer linear network, written down, searched for, and left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import optimize
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.optimization.critical_points import critical_point
+from torchtheory.optimization.deep_linear import deep_linear_function, flat_layers
+from torchtheory.optimization.second_moments import (
+    Covariances,
+    least_squares_map,
+    reduced_rank_regression,
+)
+from torchtheory.optimization.two_layer_critical_points import (
+    LinearCriticalPoint,
+    escape_direction,
+    linear_critical_points,
+)
+from torchtheory.optimization.two_layer_linear import (
+    column_projector,
+    critical_form_residual,
+    two_layer_gradients,
+    two_layer_hessian,
+)
+
+
+def direct(x: Tensor, y: Tensor, U: Tensor, V: Tensor) -> Tensor:
+    """The mean squared error itself, from the samples."""
+    return (y - x @ V @ U.T).square().sum(1).mean()
+
+
+def catalogue_of_points(
+    run: Run, x: Tensor, y: Tensor, moments: Covariances, width: int, values: Tensor
+) -> list[LinearCriticalPoint]:
+    """Every class with a random mixing: gradient, value, Hessian."""
+    mixing = run.randn(width, width) + 2 * torch.eye(width).double()
+    full = linear_critical_points(moments, width, mixing=mixing)
+    plain = {p.chosen: p for p in linear_critical_points(moments, width)}
+    deficient = [p for r in range(width) for p in linear_critical_points(moments, width, rank=r)]
+    points = [*full, *deficient]
+    function = deep_linear_function((moments.inputs, width, moments.outputs), moments)
+    hessians = [critical_point(function, flat_layers([p.V.T, p.U])) for p in points]
+
+    def slopes(shift: float) -> Tensor:
+        return torch.stack(
+            [
+                flat_layers(two_layer_gradients(p.U + shift * run.randn(*p.U.shape), p.V, moments))
+                for p in points
+            ]
+        )
+
+    run.claim(
+        ["B-32", "L-150"],
+        r"U=Q_JC,\ V=\Sigma_{xx}^{-1}\Sigma_{xy}Q_JC^{-\top} \text{ is critical for every } J",
+        promised=0,
+        relation="==",
+        measured=slopes(0.0),
+        tolerance=1e-9,
+        control=Control("U moved by 0.01", slopes(0.01)),
+    )
+    total = float(y.square().sum(1).mean())
+    run.claim(
+        ["B-32", "L-150"],
+        r"R=\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j",
+        promised=[total - float(values[list(p.chosen)].sum()) for p in points],
+        relation="==",
+        measured=torch.stack([direct(x, y, p.U, p.V) for p in points]),
+        tolerance=1e-9,
+        reason="mean squared error on the samples, eigenvalues as the data were made to have",
+        control=Control(
+            "V not mixed back by the inverse of C",
+            torch.stack([direct(x, y, p.U, plain[p.chosen].V) for p in full]),
+            promised=[total - float(values[list(p.chosen)].sum()) for p in full],
+        ),
+    )
+    run.claim(
+        ["B-32", "L-150"],
+        r"\text{the Hessian has } \#\{(j,k):j\in J,k\notin J,\lambda_k>\lambda_j\}+(n_1-|J|)"
+        r"(n_2-|J|) \text{ negative eigenvalues}",
+        promised=[p.index for p in points],
+        relation="==",
+        measured=[h.index for h in hessians],
+    )
+    saddles = [h for p, h in zip(points, hessians, strict=True) if p.label == "strict saddle"]
+    minimum = next(h for p, h in zip(points, hessians, strict=True) if p.label == "global minimum")
+    run.claim(
+        ["B-32", "L-150"],
+        r"\lambda_{\min}(\nabla^2R)<0 \text{ at every class but the leading one}",
+        promised=-1e-6,
+        relation="<",
+        measured=torch.stack([h.eigenvalues[0] for h in saddles]),
+        control=Control("at the leading choice", minimum.eigenvalues[0]),
+    )
+    run.claim(
+        ["B-31", "B-32"],
+        r"\Sigma P_U=P_U\Sigma \text{ at critical points}",
+        promised=0,
+        relation="==",
+        measured=torch.stack([commutator(p.U, moments) for p in points]),
+        tolerance=1e-9,
+        control=Control(
+            "a random U with its best V, where only one gradient is 0",
+            commutator(run.randn(moments.outputs, width), moments),
+        ),
+    )
+    run.table(
+        "classes",
+        ["eigenvectors", "value", "label", "negative eigenvalues", "least eigenvalue", "escape"],
+        [
+            (
+                ", ".join(str(j + 1) for j in p.chosen) or "none",
+                p.value,
+                p.label,
+                p.index,
+                float(h.eigenvalues[0]),
+                "" if p.escape is None else f"curvature {p.escape.curvature:.4g}",
+            )
+            for p, h in zip(points, hessians, strict=True)
+        ],
+        caption="All classes of critical points; the first is the global minimum",
+    )
+    return points
+
+
+def commutator(U: Tensor, moments: Covariances) -> Tensor:
+    projector, explained = column_projector(U), moments.explained()
+    return (explained @ projector - projector @ explained).abs().max()
+
+
+def searched_points(run: Run, moments: Covariances, width: int, starts: int) -> list[float]:
+    """Zeros of the gradient found without knowing the formula."""
+    inputs, outputs = moments.inputs, moments.outputs
+    function = deep_linear_function((inputs, width, outputs), moments)
+
+    def factors(theta: Tensor) -> tuple[Tensor, Tensor]:
+        split = inputs * width
+        return theta[split:].view(outputs, width), theta[:split].view(width, inputs).T
+
+    def slope(theta: Any) -> Any:
+        by_U, by_V = two_layer_gradients(*factors(torch.from_numpy(theta)), moments)
+        return flat_layers([by_V.T, by_U]).numpy()
+
+    def curvature(theta: Any) -> Any:
+        return two_layer_hessian(*factors(torch.from_numpy(theta)), moments).numpy()
+
+    found, anywhere = [], []
+    for k in range(2 * starts):
+        scale = 0.1 if k % 2 else 1.0
+        start = scale * run.randn(width * (inputs + outputs))
+        anywhere.append(start)
+        done = optimize.least_squares(
+            slope, start.numpy(), curvature, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=300
+        )
+        if float(np.linalg.norm(done.fun)) < 1e-9:
+            found.append(torch.from_numpy(done.x))
+
+    levels = torch.tensor(
+        [p.value for r in range(width + 1) for p in linear_critical_points(moments, width, rank=r)],
+        dtype=torch.float64,
+    )
+
+    def off(theta: Tensor) -> float:
+        return float((levels - function(theta)).abs().min())
+
+    run.claim(
+        ["L-149", "B-31"],
+        r"\nabla R=0\Rightarrow UV^\top=P_U\Sigma_{yx}\Sigma_{xx}^{-1}",
+        promised=0,
+        relation="==",
+        # a gradient of 1e-9 leaves an error of 3e-5 in U where the Hessian is singular across
+        measured=[critical_form_residual(*factors(t), moments, 1e-4) for t in found],
+        tolerance=1e-4,
+        reason="at zeros of the gradient found by least squares from random starts",
+        control=Control(
+            "at the starts", [critical_form_residual(*factors(t), moments, 1e-4) for t in anywhere]
+        ),
+    )
+    run.claim(
+        ["L-150", "B-32"],
+        r"\text{every critical point has one of the listed values}",
+        promised=0,
+        relation="==",
+        measured=[off(t) for t in found],
+        tolerance=1e-7,
+        reason="distance to the nearest level, at zeros of the gradient found by least squares",
+        control=Control("at the starts", [off(t) for t in anywhere]),
+    )
+    return [float(function(t)) for t in found]
+
+
+def certificates(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: int) -> None:
+    """Second differences of the mean squared error along the directions of escape."""
+    mixing = run.randn(width, width) + 2 * torch.eye(width).double()
+    values, vectors = moments.directions()
+    saddles = [p for p in linear_critical_points(moments, width, mixing=mixing) if p.escape]
+
+    def second(U: Tensor, V: Tensor, dU: Tensor, dV: Tensor, step: float = 1e-3) -> float:
+        ends = [direct(x, y, U + s * dU, V + s * dV) for s in (step, 0.0, -step)]
+        return float(ends[0] - 2 * ends[1] + ends[2]) / step**2
+
+    promised, measured, backwards = [], [], []
+    for p in saddles:
+        assert p.escape is not None
+        worst = values[max(p.chosen)]
+        taken = values[min(k for k in range(len(values)) if k not in p.chosen)]
+        promised.append(float(2 * (worst - taken)))
+        measured.append(second(p.U, p.V, p.escape.dU, p.escape.dV))
+        backwards.append(second(p.U, p.V, p.escape.dU, -p.escape.dV))
+    run.claim(
+        "B-33",
+        r"\tfrac{d^2}{dt^2}R(U+t\Delta_U,V+t\Delta_V)=2(\lambda_{J^*}-\lambda_k)<0",
+        promised=promised,
+        relation="==",
+        measured=measured,
+        tolerance=1e-4,
+        reason="second differences of the mean squared error on the samples",
+        control=Control("the first layer turned the other way", backwards),
+    )
+    run.erratum(
+        "two-layer-hessian-half",
+        r"\nabla^2R(U,V)[\Delta,\Delta]=\lambda_J-\lambda_k",
+        promised=[p / 2 for p in promised],
+        relation="==",
+        measured=measured,
+        tolerance=1e-3,
+        reason="second differences of the mean squared error",
+    )
+    # a column of U is 0 while the same one of V is not: it must not be seen by the residual
+    U, V = vectors[:, :width].clone(), least_squares_map(moments).T @ vectors[:, :width]
+    U[:, -1] = 0
+    residual = moments.yx - U @ V.T @ moments.xx
+    _, _, rows = torch.linalg.svd(residual)
+    V[:, -1] = rows[-1]
+    way = escape_direction(U, V, moments)
+    assert way is not None
+    run.claim(
+        ["B-33", "B-34"],
+        r"Ua=0,\ Va\ne0: \Delta_U=ua^\top,\ \Delta_V=\alpha va^\top \text{ has negative curvature}",
+        promised=0,
+        relation="<",
+        measured=second(U, V, way.dU, way.dV),
+        control=Control("α of the other sign", second(U, V, way.dU, -way.dV)),
+    )
+
+
+def plot_ladder(
+    axes: Any,
+    points: list[LinearCriticalPoint],
+    losses: Tensor,
+    moments: Covariances,
+    width: int,
+    found: list[float],
+) -> None:
+    ladder, curves = axes[0]
+    for p in points:
+        full = len(p.chosen) == width
+        colour = COLOURS[2] if p.label == "global minimum" else COLOURS[0 if full else 1]
+        ladder.plot([p.index - 0.3, p.index + 0.3], [p.value, p.value], color=colour, linewidth=2.5)
+        name = "{" + ", ".join(str(j + 1) for j in p.chosen) + "}" if p.chosen else "∅"
+        ladder.annotate(
+            name, (p.index + 0.32, p.value), xytext=(2, 0), textcoords="offset points",
+            va="center", fontsize=7,
+        )  # fmt: skip
+    by_value = {p.value: p.index for p in points}
+    for value in found:
+        level = min(by_value, key=lambda v: abs(v - value))
+        ladder.plot(by_value[level], value, "x", color="black", markersize=5)
+    kinds = (("global minimum", 2), ("saddles, U of full rank", 0), ("saddles, U deficient", 1))
+    for kind, number in kinds:
+        ladder.plot([], [], color=COLOURS[number], linewidth=2.5, label=kind)
+    ladder.plot([], [], "x", color="black", label="found by solving ∇R = 0")
+    ladder.set(
+        xlabel="negative eigenvalues of the Hessian", ylabel="risk", title="Every critical point"
+    )
+    ladder.legend(loc="lower right")
+    best = reduced_rank_regression(moments, width).value
+    over = max(int((path > best * 1.02).sum()) for path in losses.T)
+    last = min(len(losses) - 1, int(1.15 * over))
+    for kept in range(width + 1):
+        level = reduced_rank_regression(moments, kept).value
+        curves.axhline(level, color="0.5", linewidth=0.9, linestyle="--")
+        chosen = "{" + ", ".join(str(j + 1) for j in range(kept)) + "}" if kept else "∅"
+        curves.annotate(
+            f"level of {chosen}", (last, level), xytext=(0, 3), textcoords="offset points",
+            ha="right", fontsize=8,
+        )  # fmt: skip
+    for k, path in enumerate(losses.T[:6]):
+        curves.plot(path[: last + 1], color=COLOURS[k % len(COLOURS)], linewidth=1.2)
+    curves.set(xlabel="step", ylabel="risk", title="Gradient descent from six small starts")

@@ -1,0 +1,228 @@
+r"""Looking for what convexity forbids: a chord below the graph, a tangent above it, negative
+curvature.
+
+No search proves that a function is convex; one counterexample proves that it is not, and it is
+returned. Source: Foundations of Deep Learning, section 5.1 and Problem 1 of section 5.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.primer.arrays import matrix
+from torchtheory.primer.differences import Function
+
+_WEIGHTS = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Chord:
+    r"""Two points and what lies between them.
+
+    Attributes:
+        start, end: ``[p]`` each.
+        weight: :math:`\alpha`; the point between is :math:`\alpha x+(1-\alpha)y`.
+        height: :math:`f` there.
+        chord: :math:`\alpha f(x)+(1-\alpha)f(y)`.
+    """
+
+    start: Tensor
+    end: Tensor
+    weight: float
+    height: float
+    chord: float
+
+    @property
+    def excess(self) -> float:
+        """How far the graph is above the chord; positive contradicts convexity."""
+        return self.height - self.chord
+
+    @property
+    def between(self) -> Tensor:
+        """The point between, ``[p]``."""
+        return self.weight * self.start + (1 - self.weight) * self.end
+
+
+@dataclass(frozen=True, slots=True)
+class ConvexityProbe:
+    """What a search for non-convexity came to.
+
+    Attributes:
+        worst: the chord with the largest excess that was met.
+        tangent_excess: the largest amount by which a tangent lies above the graph.
+        smallest_curvature: the smallest second derivative along a direction that was met.
+        tolerance: excesses up to this count as rounding.
+        tried: number of points on chords that were looked at.
+    """
+
+    worst: Chord
+    tangent_excess: float
+    smallest_curvature: float
+    tolerance: float
+    tried: int
+
+    @property
+    def violated(self) -> bool:
+        """Whether a chord was found that lies below the graph."""
+        return self.worst.excess > self.tolerance
+
+    @property
+    def counterexample(self) -> Chord | None:
+        """That chord, or None where no violation was found, which is no proof of convexity."""
+        return self.worst if self.violated else None
+
+    def __str__(self) -> str:
+        if self.violated:
+            return (
+                f"Not convex: at {self.worst.weight:.3g} of a segment the function is "
+                f"{self.worst.height:.6g}, its chord {self.worst.chord:.6g}."
+            )
+        return (
+            f"No violation of convexity in {self.tried:,} points on chords; that is no proof of it."
+        )
+
+
+def probe_convexity(
+    function: Function,
+    points: Tensor,
+    *,
+    pairs: int = 1000,
+    curvature_points: int = 10,
+    reach: float = 1e-2,
+    generator: RandomSource = None,
+) -> ConvexityProbe:
+    r"""Search for :math:`f(\alpha x+(1-\alpha)y)>\alpha f(x)+(1-\alpha)f(y)`.
+
+    First over random pairs of the points. Then, at some of the points, along the direction of
+    smallest curvature: if the Hessian has a negative eigenvalue, the short chord across the point
+    in that direction lies below the graph, and random pairs rarely show it in many dimensions.
+
+    Args:
+        function: of ``[p]``, one value, twice differentiable for the second search. For a network,
+            ``objective_of(problem)`` gives it.
+        points: ``[n, p]``, from the domain, which has to be convex itself.
+        pairs: how many random pairs, with five points on each chord.
+        curvature_points: at how many points to look at the Hessian, dense ``[p, p]``; 0 for none.
+        reach: half the length of those chords, relative to the size of the point (at least 1).
+        generator: seed or generator of the pairs.
+
+    >>> grid = torch.linspace(-2, 2, 9).double()[:, None]
+    >>> print(probe_convexity(lambda x: (x**4).sum(), grid))
+    No violation of convexity in 5,027 points on chords; that is no proof of it.
+    >>> found = probe_convexity(lambda x: (x**4 - x**2).sum(), grid)
+    >>> found.violated, found.smallest_curvature
+    (True, -2.0)
+    """
+    points = matrix(points, "the points")
+    if len(points) < 2:
+        raise EmptyData("a chord needs at least two points")
+    if pairs < 1 or curvature_points < 0 or not reach > 0:
+        raise InvalidInput("the search needs at least one pair and a positive reach")
+    random = as_generator(generator)
+    values = torch.func.vmap(function)
+    first, second = torch.randint(len(points), (2, pairs), generator=random)
+    second = torch.where(first == second, (second + 1) % len(points), second)
+    found = [_worst_chord(values, points[first], points[second])]
+    tangents = tangent_excess(function, points[first], points[second])
+    smallest = float("inf")
+    for x in points[:curvature_points]:
+        eigenvalues, vectors = torch.linalg.eigh(torch.func.hessian(function)(x))
+        smallest = min(smallest, float(eigenvalues[0]))
+        lengths = reach * max(1.0, float(x.norm())) * torch.tensor([0.01, 0.1, 1.0])
+        across = lengths.to(x)[:, None] * vectors[:, 0]
+        found.append(_worst_chord(values, x - across, x + across, weights=(0.5,)))
+    worst = max(found, key=lambda c: c.excess)
+    heights = torch.tensor([worst.height, worst.chord])
+    eps = torch.finfo(points.dtype).eps
+    tolerance = 100 * eps * max(1.0, float(heights.abs().max()))
+    tried = pairs * len(_WEIGHTS) + 3 * min(curvature_points, len(points))
+    return ConvexityProbe(worst, float(tangents.max()), smallest, tolerance, tried)
+
+
+def tangent_excess(function: Function, x: Tensor, y: Tensor) -> Tensor:
+    r""":math:`f(x)+\nabla f(x)^\top(y-x)-f(y)`: how far the tangent at :math:`x` is above
+    :math:`f(y)`.
+
+    At most 0 everywhere if and only if a differentiable function is convex; at most
+    :math:`-\frac\mu2\|x-y\|^2` if it is :math:`\mu`-strongly convex; and of size at most
+    :math:`\frac L2\|x-y\|^2` if it is :math:`L`-smooth.
+
+    Args:
+        function: of ``[p]``, one value.
+        x, y: ``[n, p]`` each.
+
+    Returns:
+        ``[n]``.
+
+    >>> tangent_excess(lambda x: (x**2).sum(), torch.zeros(1, 1), torch.ones(1, 1))
+    tensor([-1.])
+    """
+    x, y = matrix(x, "x"), matrix(y, "y")
+    if x.shape != y.shape:
+        raise ShapeMismatch(f"x {list(x.shape)} and y {list(y.shape)} must have one shape")
+    slopes, heights = torch.func.vmap(torch.func.grad_and_value(function))(x)
+    excess: Tensor = heights + (slopes * (y - x)).sum(1) - torch.func.vmap(function)(y)
+    return excess
+
+
+def probe_convex_set(
+    contains: Callable[[Tensor], Tensor],
+    points: Tensor,
+    *,
+    pairs: int = 1000,
+    generator: RandomSource = None,
+) -> tuple[Tensor, Tensor, float] | None:
+    r"""Search for two points of a set with a point between them outside.
+
+    Args:
+        contains: from ``[n, p]`` to ``[n]`` of bool.
+        points: ``[n, p]``; those outside the set are left out.
+        pairs: how many random pairs, with five points between.
+        generator: seed or generator.
+
+    Returns:
+        Both points and the weight of the first, or None where nothing was found.
+
+    >>> ring = lambda x: (x.norm(dim=1) - 1).abs() < 0.1
+    >>> x, y, weight = probe_convex_set(ring, torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    >>> bool(ring((weight * x + (1 - weight) * y)[None]))
+    False
+    """
+    points = matrix(points, "the points")
+    inside = points[contains(points)]
+    if len(inside) < 2:
+        raise EmptyData("fewer than two of the points lie in the set")
+    first, second = torch.randint(len(inside), (2, pairs), generator=as_generator(generator))
+    x, y = inside[first], inside[second]
+    for weight in _WEIGHTS:
+        outside = ~contains(weight * x + (1 - weight) * y)
+        if bool(outside.any()):
+            at = int(outside.int().argmax())
+            return x[at], y[at], weight
+    return None
+
+
+def _worst_chord(
+    values: Function, x: Tensor, y: Tensor, weights: Sequence[float] = _WEIGHTS
+) -> Chord:
+    here, there = values(x), values(y)
+    if here.ndim != 1:
+        raise ShapeMismatch(f"the function must give one value a point, not {list(here.shape)}")
+    best: Chord | None = None
+    for weight in weights:
+        heights = values(weight * x + (1 - weight) * y)
+        chords = weight * here + (1 - weight) * there
+        excess = heights - chords
+        if not bool(torch.isfinite(excess).all()):
+            raise NonFinite("the function is NaN or infinite on a chord")
+        at = int(excess.argmax())
+        if best is None or float(excess[at]) > best.excess:
+            best = Chord(x[at], y[at], weight, float(heights[at]), float(chords[at]))
+    assert best is not None
+    return best

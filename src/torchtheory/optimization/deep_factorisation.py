@@ -1,0 +1,409 @@
+r"""A matrix as a product :math:`W=W_L\cdots W_1`, learnt from linear measurements.
+
+The measurements are :math:`\langle W,A_i\rangle_F`, the labels those of a planted :math:`W^\star`,
+and the loss is :math:`\frac1{2L}` times the mean squared difference. With independent standard
+normal entries of :math:`A` its expectation is :math:`\frac1{2L}\|W-W^\star\|_F^2`. Under gradient
+flow from balanced factors the product obeys an equation of its own,
+
+.. math:: \dot W=\frac1L\sum_{k=1}^L(WW^\top)^{\frac{L-k}L}(W^\star-W)(W^\top W)^{\frac{k-1}L},
+
+and where :math:`W` and :math:`W^\star` share their singular vectors each singular value does:
+:math:`\dot s=s^{2-2/L}(s^\star-s)`. Factors are listed from the input on, each ``[out, in]``.
+Source: Foundations of Deep Learning, section 6.4, Problem 1 (called matrix completion there; what
+it describes is matrix sensing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from scipy import special
+from torch import Tensor, nn
+from torchdiffeq import odeint
+
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.linear_operators import check_count
+from torchtheory.core.problem import Problem
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.primer.arrays import matrix, vector
+
+
+class FactoredMatrix(nn.Module):
+    r"""The product :math:`W=W_L\cdots W_1` as a model: from :math:`A_i` to
+    :math:`\langle W,A_i\rangle_F`.
+
+    Args:
+        factors: :math:`W_1,\dots,W_L`; copies of them are the parameters.
+
+    The forward pass maps ``[n, out, in]`` to ``[n]``.
+
+    >>> two = FactoredMatrix([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [0.0]])])
+    >>> two.product().tolist()
+    [[3.0, 6.0], [0.0, 0.0]]
+    >>> two(torch.ones(1, 2, 2)).tolist()
+    [9.0]
+    """
+
+    def __init__(self, factors: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.factors = nn.ParameterList(w.clone() for w in chained(factors))
+
+    def product(self) -> Tensor:
+        """:math:`W`, ``[out, in]``."""
+        return product_of(list(self.factors))
+
+    def forward(self, measurements: Tensor) -> Tensor:
+        return torch.einsum("noi,oi->n", measurements, self.product())
+
+
+def chained(factors: Sequence[Tensor]) -> list[Tensor]:
+    """The factors, detached, once it is known that they can be multiplied.
+
+    >>> len(chained([torch.eye(2), torch.ones(1, 2)]))
+    2
+    """
+    if not isinstance(factors, list | tuple) or not factors:
+        raise InvalidType("the factors are a list of matrices, from the input on")
+    checked = [matrix(w, f"factor {k}") for k, w in enumerate(factors, 1)]
+    for k, (before, after) in enumerate(pairwise(checked), 1):
+        if after.shape[1] != before.shape[0]:
+            raise ShapeMismatch(
+                f"factor {k} is {list(before.shape)} and factor {k + 1} {list(after.shape)}: "
+                "what one gives the next must take"
+            )
+    return checked
+
+
+def product_of(factors: Sequence[Tensor]) -> Tensor:
+    r""":math:`W_L\cdots W_1` of ``[..., out, in]``, from the input on.
+
+    >>> product_of([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]])])
+    tensor([[3., 6.]])
+    """
+    made = factors[0]
+    for w in factors[1:]:
+        made = w @ made
+    return made
+
+
+def gaussian_measurements(
+    count: int,
+    rows: int,
+    columns: int,
+    *,
+    random: RandomSource = None,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Matrices with independent standard normal entries, ``[count, rows, columns]``.
+
+    >>> gaussian_measurements(5, 2, 3).shape
+    torch.Size([5, 2, 3])
+    """
+    for size, name in ((count, "measurements"), (rows, "rows"), (columns, "columns")):
+        check_count(size, 10**9, name)
+    return gaussian(count, rows, columns, generator=as_generator(random), dtype=dtype)
+
+
+def entry_measurements(observed: Tensor) -> Tensor:
+    r"""Matrix completion: one measurement :math:`A=e_ie_j^\top` for every observed entry.
+
+    Args:
+        observed: ``[rows, columns]`` of bool.
+
+    With all entries observed and ``sqrt(rows * columns)`` times these matrices, the mean over
+    measurements is the expectation over Gaussian ones: :math:`\|W-W^\star\|_F^2`.
+
+    >>> entry_measurements(torch.tensor([[True, False], [False, True]])).flatten(1).tolist()
+    [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+    """
+    if observed.ndim != 2 or observed.dtype != torch.bool:
+        raise InvalidType("which entries are observed is said by a matrix of bool")
+    if not bool(observed.any()):
+        raise InvalidInput("at least one entry must be observed")
+    basis = torch.eye(observed.numel(), dtype=torch.float64, device=observed.device)
+    return basis[observed.flatten()].reshape(-1, *observed.shape)
+
+
+def sensing_problem(
+    factors: Sequence[Tensor], target: Tensor, measurements: Tensor | None = None
+) -> Problem:
+    r"""Learning :math:`W^\star` by a product: a problem for ``gradient_flow``, ``gradient`` or
+    ``hessian_operator``.
+
+    The loss is :math:`\frac1{2L}\frac1n\sum_i\langle W-W^\star,A_i\rangle_F^2`.
+
+    Args:
+        factors: :math:`W_1,\dots,W_L` at the start.
+        target: :math:`W^\star`, ``[out, in]``.
+        measurements: :math:`A`, ``[n, out, in]``; the expectation over Gaussian ones,
+            :math:`\frac1{2L}\|W-W^\star\|_F^2`, unless given.
+
+    >>> p = sensing_problem([torch.eye(2), torch.eye(2)], 3 * torch.eye(2))
+    >>> p.risk(p.train)                                                   # (4 + 4) / 4
+    2.0
+    """
+    model = FactoredMatrix(factors)
+    goal = matrix(target, "the target")
+    shape = model.product().shape
+    if goal.shape != shape:
+        raise ShapeMismatch(f"the target is {list(goal.shape)} and the product {list(shape)}")
+    if measurements is None:
+        everything = torch.ones(shape, dtype=torch.bool, device=goal.device)
+        measurements = entry_measurements(everything).to(goal) * goal.numel() ** 0.5
+    if measurements.ndim != 3 or measurements.shape[1:] != shape:
+        raise ShapeMismatch(
+            f"measurements are [n, {shape[0]}, {shape[1]}], not {list(measurements.shape)}"
+        )
+    labels = torch.einsum("noi,oi->n", measurements.to(goal), goal)
+    depth = len(model.factors)
+
+    def half_square(outputs: Tensor, y: Tensor) -> Tensor:
+        return (outputs - y).square().mean() / (2 * depth)
+
+    return Problem(
+        model,
+        (measurements.to(goal), labels),
+        loss=half_square,
+        task="regression",
+        limit=len(labels),
+    )
+
+
+def product_gradients(factors: Sequence[Tensor], target: Tensor) -> list[Tensor]:
+    r""":math:`\partial\mathcal L/\partial W_k=\frac1L(W_L\cdots W_{k+1})^\top(W-W^\star)
+    (W_{k-1}\cdots W_1)^\top` of :math:`\mathcal L=\frac1{2L}\|W-W^\star\|_F^2`.
+
+    Costs about :math:`3L` products of matrices.
+
+    >>> [g.tolist() for g in product_gradients([torch.eye(1) * 2, torch.eye(1) * 3], torch.eye(1))]
+    [[[7.5]], [[5.0]]]
+    """
+    weights = chained(factors)
+
+    def outer(product: Tensor) -> Tensor:
+        if target.shape != product.shape:
+            raise ShapeMismatch(
+                f"the target is {list(target.shape)} and the product {list(product.shape)}"
+            )
+        return (product - target) / len(weights)
+
+    return factor_gradients(weights, outer)
+
+
+def factor_gradients(factors: Sequence[Tensor], outer: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    r""":math:`(W_L\cdots W_{k+1})^	op\,G\,(W_{k-1}\cdots W_1)^	op` for every :math:`k`: the chain
+    rule of a product of matrices ``[..., n_k, n_(k-1)]``.
+
+    Args:
+        outer: the gradient :math:`G` in the product, of the product.
+
+    Costs about :math:`3L` products of matrices.
+
+    >>> [g.item() for g in factor_gradients([torch.eye(1) * 2, torch.eye(1) * 3], torch.ones_like)]
+    [3.0, 2.0]
+    """
+    below = [torch.eye(factors[0].shape[-1]).to(factors[0])]
+    for factor in factors:
+        below.append(factor @ below[-1])
+    slope = outer(below[-1])
+    made = []
+    for factor, under in zip(reversed(factors), reversed(below[:-1]), strict=True):
+        made.append(slope @ under.transpose(-2, -1))
+        slope = factor.transpose(-2, -1) @ slope
+    return made[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedFactors:
+    r"""Factors written as :math:`W_k=Q_k\Sigma Q_{k-1}^\top` with one :math:`\Sigma` for all.
+
+    Attributes:
+        frames: :math:`Q_0,\dots,Q_L`: the right singular vectors of :math:`W_1`, then the left ones
+            of :math:`W_1,\dots,W_L`, each those of the next factor on the right.
+        singular_values: the diagonal of :math:`\Sigma`, descending.
+        residual: the largest entry of a :math:`W_k-Q_k\Sigma Q_{k-1}^\top`: rounding if the
+            factors are aligned, and only then.
+    """
+
+    frames: tuple[Tensor, ...]
+    singular_values: Tensor
+    residual: float
+
+
+def align_factors(factors: Sequence[Tensor]) -> AlignedFactors:
+    r"""Singular decompositions of square factors that fit together: :math:`U_k=V_{k+1}`.
+
+    Balanced factors, :math:`W_{k+1}^\top W_{k+1}=W_kW_k^\top`, have the same singular values and,
+    where these are distinct, :math:`U_k=V_{k+1}` up to the sign of each column. Decompositions
+    computed one by one differ by such signs; here each frame is the image of the one before,
+    :math:`Q_k=W_kQ_{k-1}\Sigma^{-1}`, which settles them.
+
+    >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    >>> found = align_factors([turn * torch.tensor([2.0, 1.0]), torch.diag(torch.tensor([1.0, 2]))])
+    >>> found.singular_values.tolist(), found.residual < 1e-6
+    ([2.0, 1.0], True)
+    """
+    weights = chained(factors)
+    if any(w.shape[0] != w.shape[1] for w in weights):
+        raise ShapeMismatch("aligned decompositions are for square factors")
+    _, singular, vt = torch.linalg.svd(weights[0])
+    if not bool(singular[-1] > torch.finfo(singular.dtype).eps * len(singular) * singular[0]):
+        raise InvalidInput("the first factor is singular: its frames are not determined")
+    frames, residual = [vt.T], 0.0
+    for w in weights:
+        # the polar factor is the nearest frame to the image, and the image itself if aligned
+        left, _, right = torch.linalg.svd(w @ frames[-1] / singular)
+        frame = left @ right
+        gap = w - frame * singular @ frames[-1].T
+        residual = max(residual, float(gap.abs().max()))
+        frames.append(frame)
+    return AlignedFactors(tuple(frames), singular, residual)
+
+
+def end_to_end_velocity(product: Tensor, target: Tensor, depth: int) -> Tensor:
+    r"""The velocity of the product,
+    :math:`\frac1L\sum_{k=1}^L(WW^\top)^{\frac{L-k}L}(W^\star-W)(W^\top W)^{\frac{k-1}L}`.
+
+    What gradient flow on balanced factors does to their product; the power 0 is the identity. One
+    singular value decomposition.
+
+    >>> end_to_end_velocity(4 * torch.eye(1), 5 * torch.eye(1), depth=2)
+    tensor([[4.]])
+    """
+    W = matrix(product, "the product")
+    check_count(depth, 10**6, "factors")
+    if target.shape != W.shape:
+        raise ShapeMismatch(f"the target is {list(target.shape)} and the product {list(W.shape)}")
+    u, s, vt = torch.linalg.svd(W)
+    left, right = (torch.cat([s, s.new_zeros(len(q) - len(s))]) for q in (u, vt))
+    powers = torch.arange(depth, dtype=s.dtype, device=s.device)[:, None] * 2 / depth
+    # Σ_k s_i^{2(L-k)/L} s_j^{2(k-1)/L}, entry by entry in the singular frames
+    gains = (left**powers).flip(0).T @ right**powers / depth
+    made: Tensor = u @ (gains * (u.T @ (target - W) @ vt.T)) @ vt
+    return made
+
+
+def end_to_end_flow(
+    start: Tensor,
+    target: Tensor,
+    depth: int,
+    times: Tensor | Sequence[float],
+    *,
+    rtol: float = 1e-8,
+    atol: float = 1e-10,
+) -> Tensor:
+    r"""The solution of :func:`end_to_end_velocity` at increasing ``times``, ``[T, out, in]``.
+
+    ``start`` is :math:`W` at the first of them. For depth 1 it is
+    :math:`W^\star+(W(0)-W^\star)e^{-t}`. Dormand-Prince of order 5.
+
+    >>> path = end_to_end_flow(torch.zeros(1, 1).double(), torch.eye(1).double(), 1, [0.0, 1.0])
+    >>> round(float(path[-1]), 7)                                          # 1 - exp(-1)
+    0.6321206
+    """
+    W = matrix(start, "the start")
+    moments = _moments(times).to(W)
+    end_to_end_velocity(W, target, depth)  # refuses what does not fit before the solver starts
+    made: Tensor = odeint(
+        lambda _, w: end_to_end_velocity(w, target, depth),
+        W,
+        moments,
+        rtol=rtol,
+        atol=atol,
+        method="dopri5",
+    )
+    return made
+
+
+def mode_velocity(singular: Tensor, target: Tensor, depth: int) -> Tensor:
+    r""":math:`\dot s=s^{2-2/L}(s^\star-s)`, the speed of a singular value of the product.
+
+    >>> mode_velocity(torch.tensor([0.25, 0.25]), torch.tensor([1.25, 2.25]), depth=2)
+    tensor([0.2500, 0.5000])
+    """
+    check_count(depth, 10**6, "factors")
+    return singular ** (2 - 2 / depth) * (target - singular)
+
+
+def mode_flow(
+    start: Tensor,
+    target: Tensor,
+    depth: int,
+    times: Tensor | Sequence[float],
+    *,
+    rtol: float = 1e-9,
+    atol: float = 1e-12,
+) -> Tensor:
+    r"""Singular values of the product along gradient flow, ``[T, modes]``.
+
+    Args:
+        start: :math:`s(0)\ge0` at the first time, ``[modes]``.
+        target: :math:`s^\star`, ``[modes]``.
+        depth: :math:`L`.
+        times: increasing.
+
+    >>> path = mode_flow(torch.tensor([0.1]).double(), torch.tensor([1.0]).double(), 2, [0.0, 2.0])
+    >>> round(float(path[-1]), 8)                                       # 1 / (1 + 9 exp(-2))
+    0.45085306
+    """
+    s, goal = vector(start, "the start"), vector(target, "the target")
+    if s.shape != goal.shape:
+        raise ShapeMismatch(f"{len(s)} modes have {len(s)} targets, not {len(goal)}")
+    if bool((s < 0).any()):
+        raise InvalidInput("singular values are at least 0")
+    made: Tensor = odeint(
+        lambda _, now: mode_velocity(now.clamp_min(0), goal, depth),
+        s,
+        _moments(times).to(s),
+        rtol=rtol,
+        atol=atol,
+        method="dopri5",
+    )
+    return made
+
+
+def mode_time(start: Tensor, end: Tensor, target: Tensor, depth: int) -> Tensor:
+    r"""How long a singular value takes from ``start`` to ``end``, both below :math:`s^\star`.
+
+    :math:`\int ds/(s^{2-2/L}(s^\star-s))` in closed form: with :math:`u=s/s^\star` and
+    :math:`b=2/L-1` it is :math:`(s^\star)^{b-1}\bigl[\frac{u^b}b\,{}_2F_1(1,b;b+1;u)\bigr]`, and
+    :math:`\frac1{s^\star}\log\frac u{1-u}` for two factors, :math:`-\log(1-u)` for one. From a
+    small start it is about :math:`\frac1{s^\star}\log\frac{s^\star}{s(0)}` for two factors and
+    grows like a power of :math:`1/s(0)` for more.
+
+    Args:
+        start, end, target: ``[...]``, broadcast; ``0 < start <= end < target``.
+
+    >>> one = torch.tensor(1.0).double()
+    >>> round(float(mode_time(0.1 * one, 0.9 * one, one, depth=2)), 6)             # log 81
+    4.394449
+    """
+    check_count(depth, 10**6, "factors")
+    if not bool(((start > 0) & (start <= end) & (end < target)).all()):
+        raise InvalidInput("a mode grows from a start > 0 to an end below its target")
+    b = 2 / depth - 1
+
+    def primitive(s: Tensor) -> Tensor:
+        u = s / target
+        if depth == 2:
+            return u.logit()
+        if depth == 1:
+            return -torch.log1p(-u)
+        series = special.hyp2f1(1.0, b, b + 1, u.double().cpu().numpy())
+        return u**b / b * torch.as_tensor(series).to(u)
+
+    spans = primitive(end) - primitive(start)
+    made: Tensor = target ** (b - 1) * spans
+    return made
+
+
+def _moments(times: Tensor | Sequence[float]) -> Tensor:
+    moments = torch.as_tensor(times, dtype=torch.float64)
+    if moments.ndim != 1 or len(moments) < 2:
+        raise ShapeMismatch("times must be one row of at least two numbers, the start first")
+    if not bool(torch.isfinite(moments).all()) or bool((moments.diff() <= 0).any()):
+        raise InvalidInput("times must be finite and increase")
+    return moments

@@ -1,0 +1,80 @@
+r"""Directions in which a function falls at first.
+
+Source: Foundations of Deep Learning, section 5.1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.primer.arrays import vector
+from torchtheory.primer.differences import Function
+
+
+@dataclass(frozen=True, slots=True)
+class DescentReport:
+    r"""What a function does along a direction.
+
+    Attributes:
+        slope: :math:`\nabla f(x)^\top s`; negative for a descent direction.
+        cosine: of the angle between :math:`s` and :math:`-\nabla f(x)`; NaN where the gradient
+            is 0.
+        lengths: ``[m]``, the :math:`\alpha>0` that were tried, ascending.
+        changes: ``[m]``, :math:`f(x+\alpha s)-f(x)`.
+        decreases_up_to: the largest :math:`\alpha` up to which every one that was tried decreases
+            the function; 0 if the smallest does not.
+    """
+
+    slope: float
+    cosine: float
+    lengths: Tensor
+    changes: Tensor
+    decreases_up_to: float
+
+    @property
+    def descends(self) -> bool:
+        r"""Whether :math:`\nabla f(x)^\top s<0`: then small :math:`\alpha>0` decrease it."""
+        return self.slope < 0
+
+
+def descent_report(
+    function: Function, point: Tensor, direction: Tensor, *, longest: float = 10.0, count: int = 60
+) -> DescentReport:
+    r"""Slope, angle and reach of a direction :math:`s` at a point.
+
+    :math:`\nabla f(x)^\top s<0`, an angle below a right one with :math:`-\nabla f(x)`, makes
+    :math:`f(x+\alpha s)<f(x)` for all small :math:`\alpha>0`. The converse fails: at a right angle
+    the function may fall (:math:`-x^2` at 0) or rise (:math:`x^2` at 0).
+
+    Args:
+        function: of ``[p]``, one value.
+        point, direction: ``[p]``; the direction not 0.
+        longest: the largest :math:`\alpha`.
+        count: how many, from :math:`10^{-6}` of it on, equally spaced in the logarithm.
+
+    >>> f = lambda x: (x**2).sum()
+    >>> found = descent_report(f, torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 1.0]))
+    >>> found.descends, round(found.cosine, 4), 0.8 < found.decreases_up_to < 1
+    (True, 0.7071, True)
+    """
+    point, direction = vector(point, "the point"), vector(direction, "the direction")
+    if point.shape != direction.shape:
+        raise ShapeMismatch(f"a direction {list(direction.shape)} at a point {list(point.shape)}")
+    if not bool(direction.any()):
+        raise InvalidInput("the direction is 0, which leads nowhere")
+    if not (math.isfinite(longest) and longest > 0) or count < 1:
+        raise InvalidInput("the lengths to try must be positive and at least one")
+    slopes, value = torch.func.grad_and_value(function)(point)
+    slope = float(slopes @ direction)
+    size = float(slopes.norm() * direction.norm())
+    top = math.log10(longest)
+    lengths = torch.logspace(top - 6, top, count, dtype=point.dtype, device=point.device)
+    changes = torch.func.vmap(function)(point + lengths[:, None] * direction) - value
+    falling = (changes < 0).int().cumprod(0).sum()
+    reach = float(lengths[int(falling) - 1]) if int(falling) else 0.0
+    return DescentReport(slope, -slope / size if size else math.nan, lengths, changes, reach)

@@ -1,0 +1,253 @@
+r"""Is a network initialised at a scale that lets gradients through?
+
+With independent weights every layer multiplies the length of the gradient by some factor on
+average, and a factor other than 1 becomes exponential in depth. Here it is measured on the user's
+own network and data, compared with what the norms of the weights predict, and the deviation that
+would make it 1 is found and tried. Source: Foundations of Deep Learning, section 6.2.3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import brentq
+from torch import nn
+
+from torchtheory.core.errors import InvalidInput, NonFinite, TorchTheoryError, UnsupportedModel
+from torchtheory.core.model import Parameters, parameters_from
+from torchtheory.core.problem import Problem
+from torchtheory.core.samples import Samples
+from torchtheory.generalization.pac_bayes.stochastic_network import fresh_initialization
+from torchtheory.nets.watching import LayerSignal, watch_signals
+from torchtheory.training.signal_propagation import predict_signal_of
+
+#: Samples the signals are measured on.
+SAMPLES = 256
+
+#: Factors on the deviations among which the right one is sought.
+SMALLEST_FACTOR, LARGEST_FACTOR = 0.02, 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerScale:
+    r"""One layer with a weight matrix, in the order of use.
+
+    Attributes:
+        layer: its name.
+        fan_in, fan_out: numbers that arrive at one output, and outputs.
+        deviation: of its weights at a fresh initialisation (root mean square).
+        advised: the deviation that lets gradients keep their length; None if none was found.
+        predicted: length of the gradient in its outputs at a fresh initialisation, from the norms
+            of the weights alone; None where the recursion does not cover the network.
+        fresh: the same measured; root mean square over samples and draws.
+        now: the same at the weights the problem has.
+        repaired: the same at the advised deviation.
+    """
+
+    layer: str
+    fan_in: int
+    fan_out: int
+    deviation: float
+    advised: float | None
+    predicted: float | None
+    fresh: float
+    now: float
+    repaired: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class InitialisationReport:
+    r"""Gradients by depth at a fresh initialisation and now.
+
+    A growth is the logarithm of the factor a layer: of
+    :math:`(\|\partial\ell/\partial z_1\|/\|\partial\ell/\partial z_L\|)^{1/(L-1)}`. Above 0
+    gradients explode on their way back, below 0 they vanish.
+
+    Attributes:
+        layers: one row a layer.
+        growth: at a fresh initialisation.
+        growth_now: at the weights the problem has.
+        growth_predicted: of the recursion of second moments; None where it does not apply.
+        growth_repaired: with every weight matrix multiplied by ``factor``.
+        factor: on all deviations, that brings the growth to 0; None if there is none.
+        notes: sentences on what could not be told, and why.
+    """
+
+    layers: tuple[LayerScale, ...]
+    growth: float
+    growth_now: float
+    growth_predicted: float | None
+    growth_repaired: float | None
+    factor: float | None
+    notes: tuple[str, ...]
+
+
+def initialisation_report(
+    problem: Problem, samples: Samples | None = None, *, draws: int = 3, seed: int = 0
+) -> InitialisationReport:
+    r"""How gradients grow with depth at a fresh initialisation, and what would keep their length.
+
+    Fresh weights are drawn by the layers' own rules (``reset_parameters``); where a layer has
+    none, the problem's ``initial`` weights stand for them. The factor on the deviations is found
+    by bisection on the measured growth, so it counts activations, normalisation and skip
+    connections as they are; biases stay as drawn. For a deep ReLU network it leads to
+    :math:`\sigma=\sqrt{2/n}`, whatever torch's default was.
+
+    Args:
+        problem: model, data and loss; the model is not changed.
+        samples: where gradients are measured; some of the training data unless given.
+        draws: of fresh weights.
+        seed: of the draws.
+
+    About ``15 * draws`` passes forward and backward over at most 256 samples.
+
+    >>> net = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(64, 64), nn.ReLU())])
+    >>> x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
+    >>> report = initialisation_report(Problem(net, (x, x), task="regression"))
+    >>> report.growth < -0.5, abs(report.growth_repaired) < 0.01       # torch's default: log √⅙
+    (True, True)
+    """
+    if draws < 1:
+        raise InvalidInput(f"at least one draw is needed, not {draws}")
+    if samples is None:
+        generator = torch.Generator().manual_seed(seed)
+        samples = problem.train.some(min(SAMPLES, len(problem.train)), generator)
+    notes: list[str] = []
+    fresh, models = _draws(problem, draws, seed, notes)
+    signals = [watch_signals(problem, samples, point) for point in fresh]
+    names = [s.layer for s in signals[0]]
+    if len(names) < 2:
+        raise UnsupportedModel(
+            "fewer than two layers have a weight matrix: nothing grows with depth"
+        )
+    measured = _lengths(signals)
+    weights = {name: _weight_of(name, fresh[0]) for name in names}
+    factor = _factor(problem, samples, fresh, set(weights.values()), notes)
+    repaired = None
+    if factor is not None:
+        repaired = _lengths(_scaled(problem, samples, fresh, set(weights.values()), factor))
+    predicted = _predicted(models, samples, measured[-1], len(names), notes)
+    now = _lengths([watch_signals(problem, samples)])
+    rows = []
+    for k, name in enumerate(names):
+        shape = fresh[0][weights[name]].shape
+        squares = [float(p[weights[name]].double().square().mean()) for p in fresh]
+        deviation = math.sqrt(math.fsum(squares) / len(squares))
+        rows.append(
+            LayerScale(
+                layer=name,
+                fan_in=math.prod(shape[1:]),
+                fan_out=shape[0],
+                deviation=deviation,
+                advised=None if factor is None else factor * deviation,
+                predicted=None if predicted is None else predicted[k],
+                fresh=measured[k],
+                now=now[k],
+                repaired=None if repaired is None else repaired[k],
+            )
+        )
+    return InitialisationReport(
+        layers=tuple(rows),
+        growth=_growth(measured),
+        growth_now=_growth(now),
+        growth_predicted=None if predicted is None else _growth(predicted),
+        growth_repaired=None if repaired is None else _growth(repaired),
+        factor=factor,
+        notes=tuple(notes),
+    )
+
+
+def _draws(
+    problem: Problem, draws: int, seed: int, notes: list[str]
+) -> tuple[list[Parameters], list[nn.Module]]:
+    """Fresh parameters, and the models that hold them (none where only the start is known)."""
+    try:
+        models = [fresh_initialization(problem.model, seed + k) for k in range(draws)]
+    except TorchTheoryError as error:
+        if problem.initial is None:
+            raise UnsupportedModel(
+                f"no fresh weights can be drawn ({error}), and the problem has no initial weights "
+                "either: give it initial=..."
+            ) from None
+        notes.append("The weights training began with stand for a fresh initialisation.")
+        return [{**problem.parameters, **problem.initial}], []
+    known = problem.parameters
+    return [{**known, **parameters_from(problem.model, m)} for m in models], list(models)
+
+
+def _weight_of(layer: str, parameters: Parameters) -> str:
+    return next(
+        k for k, p in parameters.items() if p.ndim > 1 and layer in (k.rpartition(".")[0], k)
+    )
+
+
+def _lengths(signals: list[list[LayerSignal]]) -> list[float]:
+    """Root mean square over draws of the gradient's length, by layer."""
+    return [
+        math.hypot(*(s.backward for s in row)) / math.sqrt(len(row))
+        for row in zip(*signals, strict=True)
+    ]
+
+
+def _growth(lengths: list[float]) -> float:
+    if not all(math.isfinite(v) for v in lengths):
+        raise NonFinite("gradients overflow on their way through the network")
+    if lengths[-1] == 0:
+        raise InvalidInput("the gradient in the output is 0: the loss has nothing to send back")
+    return math.log(max(lengths[0], 1e-300) / lengths[-1]) / (len(lengths) - 1)
+
+
+def _scaled(
+    problem: Problem, samples: Samples, fresh: list[Parameters], names: set[str], factor: float
+) -> list[list[LayerSignal]]:
+    points = [{k: factor * p if k in names else p for k, p in point.items()} for point in fresh]
+    return [watch_signals(problem, samples, point) for point in points]
+
+
+def _factor(
+    problem: Problem, samples: Samples, fresh: list[Parameters], names: set[str], notes: list[str]
+) -> float | None:
+    def growth(logarithm: float) -> float:
+        return _growth(_lengths(_scaled(problem, samples, fresh, names, math.exp(logarithm))))
+
+    # outwards from where the network is: far away signals may overflow
+    low = high = 0.0
+    here = growth(0.0)
+    if here == 0:
+        return 1.0
+    try:
+        while here * growth(low if here > 0 else high) > 0:
+            low, high = (low - 0.7, low) if here > 0 else (high, high + 0.7)
+            if not math.log(SMALLEST_FACTOR) < low <= high < math.log(LARGEST_FACTOR):
+                notes.append(
+                    "No factor on the deviations between 0.02 and 50 makes gradients keep their "
+                    "length: normalisation or skip connections set it, or units are dead."
+                )
+                return None
+    except NonFinite:
+        notes.append("Gradients overflow before a factor is found that keeps their length.")
+        return None
+    return math.exp(float(brentq(growth, low, high, xtol=1e-4)))
+
+
+def _predicted(
+    models: list[nn.Module], samples: Samples, last: float, count: int, notes: list[str]
+) -> list[float] | None:
+    """Lengths by layer from the recursion of second moments, given that in the output."""
+    try:
+        found = [predict_signal_of(m, samples.x) for m in models]
+    except TorchTheoryError as error:
+        notes.append(f"No prediction: {error}.")
+        return None
+    if not found or found[0].depth != count:
+        notes.append("No prediction: the layers do not form a chain of dense layers.")
+        return None
+    rows = [
+        torch.tensor([float(p.shape[0]) for p in m.parameters() if p.ndim > 1], dtype=torch.float64)
+        * f.backward.double()
+        for m, f in zip(models, found, strict=True)
+    ]
+    squares = torch.stack([r / r[-1] for r in rows]).mean(0)
+    return [last * math.sqrt(float(v)) for v in squares]

@@ -1,0 +1,95 @@
+r"""How noisy the gradient of one example is, layer by layer of a network.
+
+Source: Foundations of Deep Learning, section 5.7.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from torchtheory.core.model import as_leaves, global_randomness_kept
+from torchtheory.core.problem import Problem
+from torchtheory.core.samples import Samples
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNoise:
+    r"""The gradient in the parameters of one layer.
+
+    Attributes:
+        layer: its name.
+        parameters: how many it has.
+        signal: :math:`\|\nabla f\|^2`, of the mean over examples.
+        noise: :math:`\frac1n\sum_i\|\nabla f-\nabla f_i\|^2`; a batch of :math:`r` independent
+            examples has :math:`1/r` of it.
+    """
+
+    layer: str
+    parameters: int
+    signal: float
+    noise: float
+
+    @property
+    def batch(self) -> float:
+        """Examples in a batch for which noise and signal are alike."""
+        if self.signal == 0:
+            return math.inf if self.noise > 0 else 0.0
+        return self.noise / self.signal
+
+
+def gradient_noise_by_layer(problem: Problem, samples: Samples | None = None) -> list[LayerNoise]:
+    r"""Signal and noise of the stochastic gradient in every layer, at the model as it is.
+
+    At a minimum of the training loss the signal is 0; the noise is 0 as well only where every
+    example has its own minimum there, and then stochastic descent converges with a constant step.
+    Any model whose samples do not depend on each other in evaluation mode. Costs a backward pass a
+    sample, and the memory of one gradient besides the graph of a chunk.
+
+    Args:
+        problem: model, data and loss.
+        samples: the examples; the training data unless given.
+
+    >>> from torch import nn
+    >>> net = nn.Linear(1, 1, bias=False)
+    >>> _ = net.weight.data.fill_(0.0)
+    >>> x, y = torch.ones(2, 1), torch.tensor([[1.0], [3.0]])   # gradients -2 and -6
+    >>> found = gradient_noise_by_layer(Problem(net, (x, y), task="regression"))
+    >>> [(row.signal, row.noise, row.batch) for row in found]
+    [(16.0, 4.0, 0.25)]
+    """
+    given = problem.train if samples is None else samples
+    point = problem.parameters
+    names = [k for k, p in point.items() if p.is_floating_point()]
+    mean = {k: torch.zeros_like(point[k], dtype=torch.float64) for k in names}
+    scatter = dict.fromkeys(names, 0.0)
+    seen = 0
+    for x, y in given.chunks(problem.chunk):
+        free = as_leaves(point)
+        leaves = [free[k] for k in names]
+        with torch.enable_grad(), global_randomness_kept():
+            outputs = problem.function(free, x)
+            for k in range(len(x)):
+                loss = problem.loss(outputs[k : k + 1], y[k : k + 1]).reshape(())
+                slopes = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
+                seen += 1
+                for name, slope in zip(names, slopes, strict=True):
+                    # Welford's recursion: nothing cancels where the noise is small
+                    own = torch.zeros_like(mean[name]) if slope is None else slope.double()
+                    gap = own - mean[name]
+                    mean[name] += gap / seen
+                    scatter[name] += float((gap * (own - mean[name])).sum())
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    return [
+        LayerNoise(
+            layer,
+            sum(point[k].numel() for k in own),
+            math.fsum(float(mean[k].square().sum()) for k in own),
+            max(0.0, math.fsum(scatter[k] for k in own) / seen),
+        )
+        for layer, own in layers.items()
+    ]

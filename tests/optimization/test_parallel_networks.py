@@ -1,0 +1,375 @@
+"""Parallel networks, their polar problem, the induced penalty, certificates and paths."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from torch import nn
+
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
+from torchtheory.optimization.induced_regulariser import induced_penalty
+from torchtheory.optimization.network_certificates import (
+    best_scales,
+    certify_network,
+    grow_network,
+    worth_of_subnetwork,
+)
+from torchtheory.optimization.nondegenerate_pairs import (
+    check_pair,
+    degree_of,
+    layers_that_break,
+    match_degrees,
+)
+from torchtheory.optimization.nonincreasing_paths import (
+    nonincreasing_path,
+    required_width,
+    slide_to_zero,
+)
+from torchtheory.optimization.parallel_networks import (
+    HalfSquares,
+    ParallelNetwork,
+    Subnetwork,
+    deep_subnetwork,
+    linear_unit,
+    parallel_network,
+    relu_unit,
+    split_hidden_units,
+)
+from torchtheory.optimization.polar_problems import activation_patterns, polar
+
+seeds = st.integers(0, 10**6)
+
+
+def normal(seed, *shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+# -- networks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_dense_network_is_the_sum_of_its_units(bias):
+    net = nn.Sequential(nn.Linear(3, 5, bias=bias), nn.ReLU(), nn.Linear(5, 2, bias=False)).double()
+    units = split_hidden_units(net)
+    x = normal(0, 7, 3)
+    assert torch.allclose(units(x), net(x))
+    decay = sum(float(p.detach().square().sum()) for p in net.parameters()) / 2
+    assert float(units.penalties().sum()) == pytest.approx(decay)
+
+
+def test_what_is_no_sum_of_units_is_refused():
+    with pytest.raises(UnsupportedModel, match="Tanh"):
+        split_hidden_units(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)))
+    with pytest.raises(UnsupportedModel, match="output bias"):
+        split_hidden_units(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)))
+
+
+@given(seeds, st.floats(0.1, 4.0))
+@settings(max_examples=20, deadline=None)
+def test_scaling_the_weights_scales_parts_and_penalties(seed, factor):
+    for unit in (relu_unit(2, 1), linear_unit(2, 1), deep_subnetwork([2, 3, 3, 1])):
+        network = parallel_network(unit, normal(seed, 2, unit.size))
+        x = normal(seed + 1, 4, 2)
+        scaled = network.scaled(torch.tensor([factor, 1.0]))
+        assert torch.allclose(scaled.parts(x)[0], factor * network.parts(x)[0])
+        assert torch.allclose(scaled.penalties()[0], factor * network.penalties()[0])
+        assert torch.allclose(scaled.parts(x)[1], network.parts(x)[1])
+
+
+def test_appending_and_dropping():
+    network = parallel_network(relu_unit(2, 1))
+    assert len(network) == 0
+    assert network(torch.ones(3, 2).double()).tolist() == [[0.0]] * 3
+    more = network.append(normal(0, 2, 3)).append(torch.zeros(3))
+    assert more.is_zero().tolist() == [False, False, True]
+    assert len(more.without_zeros()) == 2
+
+
+def test_bad_networks_are_refused():
+    unit = relu_unit(2, 1)
+    with pytest.raises(ShapeMismatch):
+        ParallelNetwork(unit, torch.ones(2, 4))
+    with pytest.raises(NonFinite):
+        ParallelNetwork(unit, torch.full((1, 3), math.nan))
+    with pytest.raises(ShapeMismatch):
+        parallel_network(unit, torch.ones(1, 3))(torch.ones(2, 3))
+    with pytest.raises(EmptyData):
+        parallel_network(unit, torch.ones(1, 3))(torch.ones(0, 2))
+    with pytest.raises(ShapeMismatch, match="reshape"):
+        HalfSquares(torch.ones(3))
+    with pytest.raises(InvalidInput):
+        deep_subnetwork([2])
+    with pytest.raises(InvalidInput):
+        relu_unit(2, 1, penalty="cube")
+    with pytest.raises(InvalidInput):
+        parallel_network(unit, torch.ones(1, 3)).scaled(torch.tensor([-1.0]))
+
+
+# -- the polar problem --------------------------------------------------------------------------
+
+
+@given(seeds, st.integers(1, 7), st.integers(1, 3))
+@settings(max_examples=25, deadline=None)
+def test_swept_polar_against_all_angles(seed, m, c):
+    x, q = normal(seed, m, 2), normal(seed + 1, m, c)
+    found = polar(relu_unit(2, c), x, q)
+    angles = torch.arange(20000).double() * 2 * math.pi / 20000
+    values = (torch.relu(torch.stack([angles.cos(), angles.sin()], 1) @ x.T) @ q).norm(dim=1)
+    assert found.exact
+    assert found.value >= float(values.max()) - 1e-12
+    assert found.value <= float(values.max()) * (1 + 1e-3) + 1e-9
+    unit = relu_unit(2, c)
+    assert float((unit.outputs(x, found.weights) * q).sum()) == pytest.approx(found.value)
+    assert float(unit.penalty(found.weights)) == pytest.approx(1)
+
+
+def test_patterns_in_three_dimensions_and_their_polar():
+    x, q = normal(0, 5, 3), normal(1, 5, 1)
+    patterns = activation_patterns(x)
+    assert len(patterns) == 2 * (1 + 4 + 6)
+    found = polar(relu_unit(3, 1), x, q, patterns=patterns)
+    w = nn.functional.normalize(normal(2, 100_000, 3), dim=1)
+    best = float((torch.relu(w @ x.T) @ q).abs().max())
+    assert found.exact
+    assert best - 1e-12 <= found.value <= best * 1.01
+
+
+def test_polar_of_the_line_and_of_linear_units():
+    x, q = torch.tensor([[1.0], [-2.0]]).double(), torch.tensor([[3.0], [1.0]]).double()
+    assert polar(relu_unit(1, 1), x, q).value == 3.0
+    X, Q = normal(0, 6, 4), normal(1, 6, 3)
+    found = polar(linear_unit(4, 3), X, Q)
+    assert found.value == pytest.approx(float(torch.linalg.matrix_norm(X.T @ Q, 2)))
+
+
+def test_searches_say_that_they_are_searches():
+    x, q = normal(0, 6, 3), normal(1, 6, 2)
+    found = polar(relu_unit(3, 2), x, q, starts=10)
+    assert not found.exact
+    assert found.starts == 10
+    unit = relu_unit(2, 1)
+    other = Subnetwork(unit.outputs, unit.penalty, unit.size, 2.0)
+    x, q = normal(0, 4, 2), normal(1, 4, 1)
+    searched = polar(other, x, q, starts=5, generator=0)
+    assert not searched.exact
+    assert searched.value <= polar(unit, x, q).value * (1 + 1e-9)
+    with pytest.raises(ShapeMismatch):
+        polar(unit, x, q[:2])
+    with pytest.raises(ShapeMismatch):
+        polar(relu_unit(2, 2), x, q)
+
+
+# -- the induced penalty ------------------------------------------------------------------------
+
+
+def test_induced_penalty_by_hand():
+    x = torch.eye(2).double()
+    z = torch.tensor([[3.0], [4.0]]).double()
+    assert induced_penalty(relu_unit(2, 1), x, z).upper == pytest.approx(5)
+    z[1] *= -1
+    assert induced_penalty(relu_unit(2, 1), x, z).upper == pytest.approx(7)
+    assert induced_penalty(relu_unit(2, 1), x, 0 * z).upper == 0
+
+
+@given(seeds, st.integers(1, 2))
+@settings(max_examples=10, deadline=None)
+def test_induced_penalty_has_witnesses_on_both_sides(seed, c):
+    x = normal(seed, 4, 2)
+    unit = relu_unit(2, c)
+    rival = parallel_network(unit, normal(seed + 1, 3, unit.size))
+    z = rival(x)
+    found = induced_penalty(unit, x, z)
+    assert torch.allclose(found.network(x), z, atol=1e-7 * float(1 + z.abs().max()))
+    assert len(found.network) <= z.numel()
+    assert found.lower <= found.upper <= float(rival.penalties().sum()) * (1 + 1e-6) + 1e-9
+    assert polar(unit, x, found.dual).value <= 1 + 1e-9
+    assert found.upper - found.lower <= 1e-6 * found.upper
+
+
+def test_unreachable_outputs_cost_infinitely_much():
+    x = torch.ones(2, 2).double()
+    z = torch.tensor([[1.0], [2.0]]).double()
+    for unit in (relu_unit(2, 1), linear_unit(2, 1)):
+        assert induced_penalty(unit, x, z).upper == math.inf
+    with pytest.raises(UnsupportedModel):
+        induced_penalty(deep_subnetwork([2, 2, 1]), x, z)
+    with pytest.raises(UnsupportedModel, match="2 outputs"):
+        induced_penalty(relu_unit(3, 2), normal(0, 4, 3), normal(1, 4, 2))
+
+
+def test_linear_units_and_the_nuclear_norm():
+    z = normal(0, 4, 3)
+    found = induced_penalty(linear_unit(4, 3), torch.eye(4).double(), z)
+    assert found.upper == pytest.approx(np.linalg.norm(z.numpy(), "nuc"))
+    assert found.lower == pytest.approx(found.upper)
+    assert torch.allclose(found.network(torch.eye(4).double()), z)
+
+
+# -- certificates -------------------------------------------------------------------------------
+
+
+@given(seeds, st.floats(0.05, 1.0))
+@settings(max_examples=10, deadline=None)
+def test_bounds_hold_for_random_networks(seed, strength):
+    x, y = normal(seed, 5, 2), normal(seed + 1, 5, 1)
+    loss, unit = HalfSquares(y), relu_unit(2, 1)
+    best = grow_network(unit, x, loss, strength)
+    assert best.certificate.optimal
+    assert all(b <= a + 1e-9 for a, b in zip(best.objectives, best.objectives[1:], strict=False))
+    for width in (0, 1, 4):
+        network = parallel_network(unit, normal(seed + 2, width, 3))
+        found = certify_network(network, x, loss, strength)
+        assert found.lower_bound <= best.certificate.objective * (1 + 1e-9) + 1e-12
+        assert found.objective >= best.certificate.lower_bound * (1 - 1e-9)
+
+
+def test_growth_against_a_general_optimiser():
+    x, y, strength = normal(4, 5, 2), normal(5, 5, 1), 0.2
+    loss, unit = HalfSquares(y), relu_unit(2, 1)
+    best = grow_network(unit, x, loss, strength).certificate.objective
+
+    def value(theta):
+        w = torch.tensor(theta, requires_grad=True)
+        hidden = torch.relu(x @ w.view(-1, 3)[:, :2].T)
+        f = (hidden @ w.view(-1, 3)[:, 2:] - y).square().sum() / 2 + strength * w @ w / 2
+        f.backward()
+        return float(f.detach()), w.grad.numpy()
+
+    rng = np.random.default_rng(0)
+    reached = min(minimize(value, rng.normal(size=24), jac=True).fun for _ in range(6))
+    assert best * (1 - 1e-6) <= reached <= best * 1.05
+
+
+def test_other_losses_are_certified_too():
+    x, labels = normal(0, 6, 2), torch.sign(normal(1, 6, 1))
+
+    def logistic(z):
+        return nn.functional.softplus(-labels * z).sum()
+
+    grown = grow_network(relu_unit(2, 1), x, logistic, 0.3, tolerance=1e-4, rounds=60)
+    assert grown.certificate.optimal
+    rival = parallel_network(relu_unit(2, 1), normal(2, 3, 3))
+    assert float(rival.objective(x, logistic, 0.3)) >= grown.certificate.lower_bound
+    with pytest.raises(InvalidInput, match="negative"):
+        certify_network(rival, x, lambda z: z.sum() * 0 - 1, 0.3)
+
+
+def test_best_scales_are_optimal():
+    x, y = normal(0, 5, 2), normal(1, 5, 1)
+    network = parallel_network(relu_unit(2, 1), normal(2, 4, 3))
+    loss = HalfSquares(y)
+    scales = best_scales(network, x, loss, 0.1)
+    # the same by the route for any loss
+    other = best_scales(network, x, lambda z: loss(z), 0.1)
+    assert torch.allclose(scales, other, atol=1e-5)
+    there = network.scaled(scales)
+    assert abs(certify_network(there, x, loss, 0.1).balance) < 1e-9
+    unit = network.weights[0]
+    size = worth_of_subnetwork(parallel_network(relu_unit(2, 1)), unit, x, loss, 0.1)
+    general = worth_of_subnetwork(
+        parallel_network(relu_unit(2, 1)), unit, x, lambda z: loss(z), 0.1
+    )
+    assert size == pytest.approx(general, abs=1e-5)
+
+
+def test_only_exact_polars_prove_optimality():
+    x, y = normal(0, 6, 3), normal(1, 6, 2)
+    nothing = parallel_network(relu_unit(3, 2))
+    strong = certify_network(nothing, x, HalfSquares(y), 1e3)
+    assert strong.verdict == "no violation found in 50 starts"
+    assert strong.gap is None
+    assert not strong.optimal
+    assert certify_network(nothing, x, HalfSquares(y), 1e-3).verdict == "not optimal"
+
+
+# -- paths --------------------------------------------------------------------------------------
+
+
+@given(seeds)
+@settings(max_examples=15, deadline=None)
+def test_slides_keep_the_outputs_and_empty_a_unit(seed):
+    x = normal(seed, 3, 2)
+    network = parallel_network(relu_unit(2, 1), normal(seed + 1, required_width(1, 3), 3))
+    slide = slide_to_zero(network, x)
+    for t in (0.3, 1.0):
+        there = slide.at(t)
+        scale = 1 + float(slide.beta.abs().max())
+        assert torch.allclose(there(x), network(x), atol=1e-9 * scale)
+        assert float(there.penalties().sum()) <= float(network.penalties().sum()) + 1e-9 * scale
+    assert float(slide.at(1.0).weights.abs().amax(1).min()) < 1e-6
+
+
+def test_independent_parts_cannot_slide():
+    x = torch.eye(2).double()
+    weights = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]).double()
+    with pytest.raises(InvalidInput, match="independent"):
+        slide_to_zero(parallel_network(relu_unit(2, 1), weights), x)
+    with pytest.raises(InvalidInput):
+        slide_to_zero(parallel_network(relu_unit(2, 1)), x)
+    with pytest.raises(InvalidInput):
+        required_width(0, 3)
+
+
+def test_path_never_rises_and_ends_certified():
+    x, y = normal(0, 4, 2), normal(1, 4, 1)
+    start = parallel_network(relu_unit(2, 1), normal(2, required_width(1, 4), 3))
+    path = nonincreasing_path(start, x, HalfSquares(y), 0.2, tolerance=1e-3, steps=60)
+    values = np.array(path.objectives)
+    assert (np.diff(values) <= 1e-12).all()
+    assert path.certificate.optimal
+    assert {len(n) for n in path.networks} == {5}
+    assert path.stages[0] == "start"
+
+
+# -- pairs --------------------------------------------------------------------------------------
+
+
+def test_degrees_of_functions():
+    points = normal(0, 3, 4)
+    assert degree_of(lambda w: w.norm(), points).degree == 1
+    assert degree_of(lambda w: w.prod(), points).degree == 4
+    assert degree_of(lambda w: w.norm() + 1, points).degree is None
+    with pytest.raises(InvalidInput, match="0 at all"):
+        degree_of(lambda w: 0 * w.sum(), points)
+    with pytest.raises(NonFinite):
+        degree_of(lambda w: w.sum() * math.inf, points)
+
+
+def test_pairs():
+    x = normal(0, 5, 2)
+    assert check_pair(relu_unit(2, 1), x).nondegenerate
+    assert check_pair(deep_subnetwork([2, 3, 3, 1], penalty="powers"), x).nondegenerate
+    unit = relu_unit(2, 1)
+    forgets = Subnetwork(unit.outputs, lambda w: w[:2].square().sum(), 3, 2.0)
+    found = check_pair(forgets, x)
+    assert not found.nondegenerate
+    assert found.largest_output == math.inf
+    negative = Subnetwork(unit.outputs, lambda w: -w.square().sum(), 3, 2.0)
+    assert "negative" in check_pair(negative, x).reason
+    with pytest.raises(InvalidInput):
+        check_pair(unit, x, starts=1)
+
+
+def test_layers_that_break_are_named():
+    x = normal(0, 6, 3)
+    net = nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4, bias=False), nn.Sigmoid(), nn.Linear(4, 1)
+    ).double()
+    assert layers_that_break(net, x) == ["3 (Sigmoid)", "4 (Linear)"]
+    found = match_degrees(net, x)
+    assert not found.matches
+    assert "3 (Sigmoid)" in found.reason
+    before = [p.detach().clone() for p in net.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
