@@ -7,6 +7,7 @@ other is above them form a segment, found by clipping. With one output the class
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +43,7 @@ class Boundary:
 def decision_boundary(arrangement: Arrangement) -> Boundary:
     r"""Where the class changes: :math:`\{x:f_i(x)=f_j(x)\ge f_k(x)\ \forall k\}` for all pairs.
 
-    Time O(corners x classes^2).
+    Time O(corners x classes), and O(corners) for each pair of classes that can meet.
 
     >>> from torch import nn
     >>> from torchtheory.expressivity.arrangement import plane_arrangement
@@ -58,15 +59,15 @@ def decision_boundary(arrangement: Arrangement) -> Boundary:
     after = torch.arange(len(corners)) + 1
     after[torch.as_tensor(c.offsets[1:] - 1)] = torch.as_tensor(c.offsets[:-1])
     segments, classes, cells = [], [], []
-    for i, j in itertools.combinations(range(values.shape[1]), 2):
+    for (i, j), there in _meeting_pairs(cell, values, len(arrangement)).items():
         form = values[:, i] - values[:, j]
-        crossed = ((form >= 0) != (form[after] >= 0)).nonzero()[:, 0]
+        crossed = (((form >= 0) != (form[after] >= 0)) & there[cell]).nonzero()[:, 0]
         if len(crossed) == 0:
             continue
-        there = after[crossed]
-        share = (form[crossed] / (form[crossed] - form[there]))[:, None]
-        points = torch.lerp(corners[crossed], corners[there], share)
-        scores = torch.lerp(values[crossed], values[there], share)
+        beyond = after[crossed]
+        share = (form[crossed] / (form[crossed] - form[beyond]))[:, None]
+        points = torch.lerp(corners[crossed], corners[beyond], share)
+        scores = torch.lerp(values[crossed], values[beyond], share)
         # a line crosses the outline of a convex cell twice, and these are next to each other
         ends, their = points.view(-1, 2, 2), scores.view(len(points) // 2, 2, -1)
         low, high = _clip((their - their[..., i : i + 1]), {i, j})
@@ -85,6 +86,28 @@ def decision_boundary(arrangement: Arrangement) -> Boundary:
     return Boundary(torch.cat(segments), torch.cat(classes), torch.cat(cells))
 
 
+def _meeting_pairs(cell: Tensor, values: Tensor, count: int) -> dict[tuple[int, int], Tensor]:
+    """Pairs of classes that may tie for the first place, with the cells ``[count]`` where they may.
+
+    Inside a cell no class exceeds its largest corner, and the winner is nowhere below the best of
+    the smallest corners.
+    """
+    where = cell[:, None].expand_as(values)
+    shape = (count, values.shape[1])
+    low = values.new_full(shape, math.inf).scatter_reduce(0, where, values, "amin")
+    high = values.new_full(shape, -math.inf).scatter_reduce(0, where, values, "amax")
+    able = high >= low.amax(1, keepdim=True)
+    found: dict[tuple[int, int], list[int]] = {}
+    for number in (able.sum(1) > 1).nonzero()[:, 0].tolist():
+        for pair in itertools.combinations(able[number].nonzero()[:, 0].tolist(), 2):
+            found.setdefault(pair, []).append(number)
+    made = {}
+    for pair in sorted(found):
+        made[pair] = torch.zeros(count, dtype=torch.bool)
+        made[pair][found[pair]] = True
+    return made
+
+
 def class_cells(arrangement: Arrangement) -> list[tuple[np.ndarray, int, int]]:
     """The cells cut along the decision boundary: corners ``[k, 2]``, class and cell of each part.
 
@@ -100,9 +123,10 @@ def class_cells(arrangement: Arrangement) -> list[tuple[np.ndarray, int, int]]:
     parts: list[tuple[np.ndarray, int, int]] = []
     for cell, corners in enumerate(arrangement.polygons()):
         scores = values[offsets[cell] : offsets[cell + 1]]
-        for kind in np.unique(scores.argmax(1)) if _one_wins(scores) else range(scores.shape[1]):
+        able = np.flatnonzero(scores.max(0) >= scores.min(0).max())
+        for kind in able:
             polygon, own = corners, scores
-            for other in range(scores.shape[1]):
+            for other in able:
                 if other != kind and len(polygon):
                     polygon, own = _half(polygon, own, own[:, kind] - own[:, other])
             if len(polygon) > 2:
@@ -113,11 +137,6 @@ def class_cells(arrangement: Arrangement) -> list[tuple[np.ndarray, int, int]]:
 def _scores(values: Tensor) -> Tensor:
     """One score a class: a single output is the score of the positive sign against 0."""
     return values if values.shape[1] > 1 else torch.cat([values, torch.zeros_like(values)], 1)
-
-
-def _one_wins(scores: np.ndarray) -> bool:
-    """Whether one class has the largest score at every corner, so everywhere in the cell."""
-    return len(np.unique(scores.argmax(1))) == 1
 
 
 def _half(polygon: np.ndarray, scores: np.ndarray, form: np.ndarray) -> tuple[np.ndarray, ...]:
