@@ -33,6 +33,9 @@ from torchtheory.expressivity.regions import activation_pattern
 #: Samples whose patterns are compared, segments followed and cells of a picture, at most.
 PATTERN_SAMPLES, SEGMENTS, CELLS = 512, 24, 4000
 
+#: Of more classes no boundary is drawn: nearly all of them may meet in a cell.
+MOST_CLASSES = 50
+
 #: Passes of one point in double precision that a piece, or a cell, costs; counted on MLPs and
 #: ResNets, where it lies between 10 and 30.
 PASSES = 30
@@ -399,7 +402,8 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
             "X-71", CELLWISE, "even a small rectangle has more cells than the time given allows"
         )
         return
-    boundary = decision_boundary(found) if problem.is_classification else None
+    few = found.values.reshape(len(found), -1).shape[1] <= MOST_CLASSES
+    boundary = decision_boundary(found) if problem.is_classification and few else None
     points = found.points_inside(record.generator)
     cells = torch.arange(len(found))
     function = problem.function.in_precision(torch.float64)
