@@ -13,7 +13,7 @@ Eigenvalues: every contender at the loosest tolerance of a ladder at which its f
 relative error of at most 1e-3 (reference: ours in float64 to 1e-9). Spectral density: 50 Lanczos
 steps for each probe. One product: against the time its multiplications would take at the rate of a
 forward pass, if nothing else cost anything. Memory: the peak of a process that takes a product
-over 2000 and over 20000 images with ``memory="256MiB"``.
+over 2000 and over 20000 images with ``memory="256MiB"`` (on Linux).
 
     pip install --no-deps pyhessian curvlinops-for-pytorch linear_operator jaxtyping wadler-lindig
     pip install einops einconv
@@ -23,13 +23,13 @@ over 2000 and over 20000 images with ``memory="256MiB"``.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -246,28 +246,32 @@ def multiplications(net: nn.Module, x: Tensor) -> list[int]:
 
 
 def memory(kind: str) -> None:
-    peaks = []
-    for count in (0, 2000, 20000):
-        command = [sys.executable, __file__, "--peak", kind, str(count)]
-        made = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks.append(int(made.stdout.split()[-1]) / 2**20)
-    small, large = peaks[1] - peaks[0], peaks[2] - peaks[0]
-    data = 18000 * 784 * 4 / 2**30
+    taken = []
+    for copies in (1, 10):
+        peaks = []
+        for work in ("none", "product"):
+            command = [sys.executable, __file__, "--peak", kind, str(copies), work]
+            made = subprocess.run(command, capture_output=True, text=True, check=True)
+            peaks.append(int(made.stdout.split()[-1]) / 2**10)
+        taken.append(peaks[1] - peaks[0])
     print(
-        f"{kind}: a product over 2000 images takes {small:.2f} GiB beyond an idle process, over "
-        f"20000 {large:.2f} GiB (the images themselves: {data:.2f} GiB more)"
+        f"{kind}: a product over 2000 images takes {taken[0]:.0f} MiB beyond a process that holds "
+        f"them, over 20000 {taken[1]:.0f} MiB"
     )
 
 
-def peak(kind: str, count: int) -> None:
-    if count:
-        x, y = images(count)
-        operator = hessian_operator(Problem(network(kind), (x, y), memory="256MiB"))
+def peak(kind: str, copies: int, work: str) -> None:
+    x, y = images(2000)
+    x, y = x.repeat(copies, 1), y.repeat(copies)
+    net = network(kind)
+    if work == "product":
+        operator = hessian_operator(Problem(net, (x, y), memory="256MiB"))
         _ = operator @ torch.randn(operator.shape[0])
     else:
-        x, y = images(1)
-        _ = network(kind)(x)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        _ = net(x[:1])
+    # not getrusage: a process starts with the largest memory of the one that started it
+    status = Path("/proc/self/status").read_text()
+    print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 def attempt(name: str, work: Callable[[], T]) -> T | None:
@@ -296,11 +300,12 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=512)
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--networks", nargs="+", choices=("mlp", "cnn"), default=["mlp", "cnn"])
-    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.peak:
-        peak(options.peak[0], int(options.peak[1]))
+        kind, copies, work = options.peak
+        peak(kind, int(copies), work)
         return
     for kind in options.networks:
         if "eigenvalues" in options.only:

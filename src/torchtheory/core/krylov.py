@@ -143,22 +143,23 @@ def three_term_recurrence(A: LinearOperator, starts: Tensor, k: int) -> tuple[Te
     for j in range(k):
         w = apply(A, q.T).T.clone()
         if j > 0:
-            back = (last * w).sum(1)
+            back = torch.linalg.vecdot(last, w)
             scale = torch.maximum(scale, back.abs())
             _check_symmetric(back, betas[:, j - 1], scale)
-            w -= betas[:, j - 1, None] * last
-        alpha = (q * w).sum(1)
-        w -= alpha[:, None] * q
-        w -= (q * w).sum(1)[:, None] * q  # what rounding left of it
+            w.addcmul_(betas[:, j - 1, None], last, value=-1)
+        alpha = torch.linalg.vecdot(q, w)
+        w.addcmul_(alpha[:, None], q, value=-1)
+        w.addcmul_(torch.linalg.vecdot(q, w)[:, None], q, value=-1)  # what rounding left of it
         beta = w.norm(dim=1)
         check_finite(alpha + beta, "a product with the operator")
         scale = torch.maximum(scale, torch.maximum(alpha.abs(), beta))
         alive = (beta > breakdown_level(A) * scale) & (j + 1 < n)
         alphas[:, j] = alpha
         betas[:, j] = torch.where(alive, beta, 0)
-        last, q = q, torch.where(alive[:, None], w / beta[:, None], 0)
         if not bool(alive.any()):
             break
+        last, q = q, w.div_(beta[:, None])
+        q[~alive] = 0
     return alphas, betas
 
 
