@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
 from torchtheory.nets.watching import (
@@ -205,6 +206,174 @@ def test_signals_are_those_that_hooks_see(inplace: bool, chunk: int) -> None:
     for one, other in zip(found, expected, strict=True):
         assert one.forward == pytest.approx(other.forward)
         assert one.backward == pytest.approx(other.backward)
+
+
+class OwnProducts(nn.Module):
+    """Weights used in the model's own forward: transposed, masked, indexed, scaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(5, 3, dtype=torch.float64))
+        self.v = nn.Parameter(torch.randn(2, 5, 5, dtype=torch.float64))
+        self.place = nn.Parameter(torch.randn(1, 5, dtype=torch.float64))
+        self.register_buffer("mask", torch.ones(5, 5, dtype=torch.float64).tril())
+        self.scale = torch.tensor(0.5, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(x @ self.w.T + self.place)
+        h = torch.relu_(torch.einsum("bi,io->bo", h, self.v[0] * self.mask))
+        kept = torch.zeros(len(h), 5, dtype=h.dtype)
+        kept[:, :4] = h[:, :4]
+        return torch.addmm(self.place[0], kept, self.scale * self.v[1].t())
+
+    def layers(self) -> list[Tensor]:
+        """The three matrices as they meet the data."""
+        return [self.w, (self.v[0] * self.mask).T, 0.5 * self.v[1]]
+
+
+@pytest.mark.parametrize("chunk", [512, 3])
+def test_weights_in_a_forward_of_ones_own(chunk: int) -> None:
+    """The outputs of the products, not the transposed weights; the same whatever the chunks."""
+    torch.manual_seed(0)
+    net = OwnProducts()
+    x = torch.randn(8, 3, dtype=torch.float64)
+    problem = problem_of(net, x, chunk=chunk)
+    found = watch_signals(problem, problem.train)
+    assert [s.layer for s in found] == ["w", "v", "v"]
+    first, second, third = net.layers()
+    every = torch.zeros(2, 3)
+    for sample in x:
+        z = (first @ sample).detach().requires_grad_()
+        u = second @ torch.relu(z + net.place[0])
+        last = third @ (torch.relu(u) * torch.tensor([1.0, 1, 1, 1, 0])) + net.place[0]
+        gradients = torch.autograd.grad(last.square().mean(), [z, u, last])
+        every[0] += torch.stack([v.detach().square().mean() for v in (z, u, last)])
+        every[1] += torch.stack([g.square().sum() for g in gradients])
+    expected = (every / len(x)).sqrt()
+    assert torch.allclose(torch.tensor([s.forward for s in found]), expected[0])
+    assert torch.allclose(torch.tensor([s.backward for s in found]), expected[1])
+    assert [u.layer for u in watch_units(problem, problem.train)] == ["place", "v"]
+
+
+class Shared(nn.Module):
+    """Two layers that share one weight, and one that is read backwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.second(torch.tanh(self.first(x))))
+        return F.linear(h, self.first.weight.t())
+
+
+class Substituted(nn.Module):
+    """Calls its layer with other parameters, as meta-learners do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3, bias=False)
+        nn.init.eye_(self.layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fast = {k: 2 * p for k, p in self.layer.named_parameters()}
+        return torch.func.functional_call(self.layer, fast, (self.layer(x),))
+
+
+def test_a_weight_of_two_layers_is_listed_at_each_use() -> None:
+    torch.manual_seed(0)
+    net, x = Shared(), torch.randn(6, 3)
+    problem = problem_of(net, x)
+    found = watch_signals(problem, problem.train)
+    assert [s.layer for s in found] == ["first"] * 3
+    assert found[2].forward == pytest.approx(float(net(x).detach().square().mean().sqrt()))
+    assert found[1].forward != pytest.approx(found[0].forward)
+    assert [u.layer for u in watch_units(problem, problem.train)] == ["first", "first"]
+    for chunk in (512, 4):
+        problem = problem_of(Substituted(), x, chunk=chunk)
+        once, twice = watch_signals(problem, problem.train)
+        assert (once.layer, twice.layer) == ("layer", "layer")
+        assert twice.forward == pytest.approx(2 * once.forward)
+        assert once.backward == pytest.approx(2 * twice.backward)
+
+
+def test_weights_that_a_parametrisation_computes() -> None:
+    torch.manual_seed(0)
+    plain, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
+    expected = [(s.forward, s.backward) for s in signals_of(plain, x)]
+    nn.utils.parametrizations.weight_norm(plain[0])  # the same function, in other parameters
+    found = signals_of(plain, x)
+    assert [(s.forward, s.backward) for s in found] == [pytest.approx(e) for e in expected]
+    (units,) = units_of(plain, x)
+    assert units.layer == "0"
+
+
+class Bounded(nn.Module):
+    """Weights within (-1, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(F.linear(x, torch.tanh(self.w)))
+
+
+def test_a_function_of_weights_is_no_activation() -> None:
+    torch.manual_seed(0)
+    net, x = Bounded(), torch.randn(4, 3)
+    (units,) = units_of(net, x)
+    assert (units.layer, units.function) == ("w", "relu")
+    (found,) = signals_of(net, x)
+    z = x @ torch.tanh(net.w.detach()).T
+    assert found.forward == pytest.approx(float(z.square().mean().sqrt()))
+
+
+def signals_of(model: nn.Module, x: Tensor) -> list[LayerSignal]:
+    problem = problem_of(model, x)
+    return watch_signals(problem, problem.train)
+
+
+class Recurrent(nn.Module):
+    """The outputs of a recurrent layer, overwritten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRU(3, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cell(x)[0].mul_(3.0)
+
+
+def test_what_is_overwritten_later_was_measured_before() -> None:
+    torch.manual_seed(0)
+    net, x = Recurrent(), torch.randn(4, 5, 3)
+    (found,) = signals_of(net, x)
+    assert found.forward == pytest.approx(float(net.cell(x)[0].detach().square().mean().sqrt()))
+
+
+class Alternating(nn.Module):
+    """Another layer for every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) if float(x.sum()) > 0 else self.b(x)
+
+
+def test_models_without_layers_to_follow() -> None:
+    assert signals_of(nn.Sequential(nn.Flatten(), nn.Tanh()), torch.randn(3, 2)) == []
+    net = nn.Sequential(nn.Linear(2, 2), nn.Sigmoid())
+    net.register_forward_hook(lambda *a: a[2].detach())
+    (found,) = signals_of(net, torch.randn(3, 2))
+    assert found.backward == 0
+    x = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
+    problem = problem_of(Alternating(), x, chunk=1)
+    with pytest.raises(UnsupportedModel, match="same layers"):
+        watch_signals(problem, problem.train)
 
 
 def test_signals_at_other_weights() -> None:

@@ -56,6 +56,7 @@ from torchtheory.nets.feedforward import (
     mlp,
     parameter_count,
 )
+from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.graph import GraphNetwork, layered_graph, neuron_graph
 from torchtheory.nets.hopfield import (
     CrossTalk,
@@ -229,6 +230,7 @@ __all__ = [
     "dense_bit_error",
     "dense_capacity",
     "dense_capacity_sweep",
+    "drawn_anew",
     "find_ridge",
     "fix_gauge",
     "flip_bits",

@@ -6,6 +6,7 @@ Functions are watched rather than modules, so that ``torch.relu`` in a user's ``
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.model import Parameters, as_leaves, global_randomness_kept, tensors_in
 from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
@@ -46,6 +48,19 @@ FLAT = 0.01
 
 # what these return has its units in dimension 1, whatever comes after it
 _CHANNELS_FIRST = {"conv1d", "conv_transpose1d", "batch_norm", "instance_norm", "group_norm"}
+
+# a position's own numbers added, a scale, a normalisation: no map from units to other units
+_ENTRYWISE = set(
+    """
+    add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ subtract rsub mul mul_
+    __mul__ __rmul__ __imul__ multiply div div_ __truediv__ __rtruediv__ __itruediv__ divide
+    true_divide lerp addcmul where maximum minimum cat concat concatenate stack hstack vstack copy_
+    masked_scatter __setitem__ layer_norm rms_norm batch_norm instance_norm group_norm prelu view_as
+    reshape_as expand_as type_as to
+    """.split()
+)
+# these change their first argument and return None or another tensor
+_WRITES = {"__setitem__", "__set__"}
 
 
 @dataclass(slots=True)
@@ -113,7 +128,7 @@ def watch_units(problem: Problem, samples: Samples) -> list[WatchedUnits]:
     """
     found: list[WatchedUnits] = []
     for x, _ in samples.chunks(problem.chunk):
-        watch = _Slopes(problem.parameters)
+        watch = _Slopes(problem)
         with torch.no_grad(), global_randomness_kept(), watch:
             problem.function(problem.parameters, x)
         here = watch.found
@@ -143,8 +158,10 @@ def watch_signals(
 ) -> list[LayerSignal]:
     """Sizes of activations and gradients at every layer with a weight matrix, in order of use.
 
-    Any model: layers are recognised by the weights that enter a function. One forward and one
-    backward pass.
+    Any model: a layer is a function of the data and of a weight matrix, or of what the model makes
+    of one (``x @ self.w.T``, a mask, a parametrisation). It goes by the name its weight has among
+    the parameters; one that is used twice, by a loop or by two layers that share it, is listed at
+    each use. One forward and one backward pass.
 
     Args:
         parameters: weights to use in place of the model's own.
@@ -158,39 +175,62 @@ def watch_signals(
     [('0', 2.0, 16.0), ('1', 4.0, 8.0)]
     """
     point = problem.parameters if parameters is None else parameters
-    squares: dict[int, list[float]] = {}
+    squares: list[list[float]] = []
     names: list[str] = []
     for x, y in samples.chunks(problem.chunk):
         free = as_leaves(point)
-        watch = _Layers(free)
+        watch = _Layers(problem, free)
         with torch.enable_grad(), global_randomness_kept():
             with watch:
                 result = problem.function(free, x)
-            outputs = watch.outputs
             loss = problem.loss(result, y) * len(x)
-            gradients = torch.autograd.grad(
-                loss.reshape(()), [out for _, out in outputs], allow_unused=True
+            gradients = _gradients(loss.reshape(()), [out for _, out in watch.outputs])
+        here = [name for name, _ in watch.outputs]
+        if squares and here != names:
+            raise UnsupportedModel(
+                "the model does not apply the same layers in the same order to every batch, so no "
+                "layer has a size of its own"
             )
-        names = [name for name, _ in outputs]
-        for k, ((_, out), gradient) in enumerate(zip(outputs, gradients, strict=True)):
-            sizes = squares.setdefault(k, [0.0, 0.0, 0.0])
+        names, squares = here, squares or [[0.0, 0.0, 0.0] for _ in here]
+        for sizes, (_, out), gradient in zip(squares, watch.outputs, gradients, strict=True):
             sizes[0] += float(out.detach().double().square().sum())
             sizes[1] += 0.0 if gradient is None else float(gradient.double().square().sum())
             sizes[2] += out.numel()
     return [
         LayerSignal(name, (f / n) ** 0.5, (b / len(samples)) ** 0.5)
-        for name, (f, b, n) in zip(names, squares.values(), strict=True)
+        for name, (f, b, n) in zip(names, squares, strict=True)
     ]
 
 
-class _Watch(TorchFunctionMode):
-    """Keeps the name of the layer whose weights were used last."""
+def _gradients(loss: Tensor, places: list[Tensor]) -> Sequence[Tensor | None]:
+    """The derivative of the loss at each of some tensors; None where it does not depend on one."""
+    if not places or not loss.requires_grad:
+        return [None] * len(places)
+    found: Sequence[Tensor | None] = torch.autograd.grad(loss, places, allow_unused=True)
+    return found
 
-    def __init__(self, parameters: Parameters) -> None:
+
+class _Watch(TorchFunctionMode):
+    """Tells weights from data, and keeps the name of the layer whose weights met data last.
+
+    What does not depend on the data is known: parameters, buffers, tensors that modules keep, and
+    whatever functions make of these alone (a transposed weight, a masked one, one that a
+    parametrisation computes). Everything else is data.
+    """
+
+    def __init__(self, problem: Problem, parameters: Parameters) -> None:
         super().__init__()
-        self.layers = {id(p): k.rpartition(".")[0] or k for k, p in parameters.items()}
-        self.matrices = {id(p) for p in parameters.values() if p.ndim > 1}
+        # the tensors themselves as well: an id is only good while its object lives
+        self.fixed: dict[int, tuple[Tensor, str]] = {}
+        for module in problem.model.modules():
+            self._fix(tensors_in(vars(module).values()), "")
+        self._fix(problem.function.buffers.values(), "")
+        for name, p in parameters.items():
+            self._fix([p], name.rpartition(".")[0] or name)
         self.last, self.channels_first = "", False
+
+    def _fix(self, tensors: Iterable[Tensor], layer: str) -> None:
+        self.fixed.update((id(t), (t, layer)) for t in tensors)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -198,34 +238,44 @@ class _Watch(TorchFunctionMode):
         named = kwargs or {}
         name = getattr(func, "__name__", "")
         self.before(name, args, named)
+        met = list(tensors_in([*args, *named.values()]))
+        known = [self.fixed[id(t)] for t in met if id(t) in self.fixed]
+        weights = [(t, layer) for t, layer in known if layer]
         result = func(*args, **named)
-        weights = [v for v in tensors_in([*args, *named.values()]) if id(v) in self.layers]
-        if weights:
-            self.last = self.layers[id(weights[0])]
-            self.channels_first = name in _CHANNELS_FIRST
-        if any(id(w) in self.matrices for w in weights):
-            return self.after(result)
-        return result
+        if len(known) == len(met):
+            self._fix(tensors_in([result]), weights[0][1] if weights else "")
+            return result
+        # what data were written to is data
+        for t in tensors_in([result, *args[:1]] if name in _WRITES else [result]):
+            self.fixed.pop(id(t), None)
+        if not weights:
+            return result
+        self.last = weights[0][1].partition(".parametrizations.")[0]
+        self.channels_first = name in _CHANNELS_FIRST
+        matrix = next((layer for t, layer in weights if t.ndim > 1), None)
+        return result if matrix is None or name in _ENTRYWISE else self.after(matrix, result)
 
     def before(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Called before every function."""
 
-    def after(self, result: Any) -> Any:
-        """Called with what a function of a weight matrix returns."""
+    def after(self, layer: str, result: Any) -> Any:
+        """Called with what a function of data and of a layer's weight matrix returns."""
         return result
 
 
 class _Slopes(_Watch):
     """Keeps what the slopes of every activation say about its units."""
 
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem, problem.parameters)
         self.found: list[WatchedUnits] = []
 
     def before(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         plain = name.removesuffix("_")
         z = args[0] if args else named.get("input")
         if plain not in LARGEST_SLOPE or not isinstance(z, Tensor) or z.ndim < 2:
+            return
+        if id(z) in self.fixed:  # of a weight: there is no unit behind it
             return
         function = getattr(F, plain, None) or getattr(torch, plain)
         settings = {k: v for k, v in named.items() if k not in ("input", "inplace")}
@@ -242,16 +292,18 @@ class _Slopes(_Watch):
 class _Layers(_Watch):
     """Keeps what every layer with a weight matrix returns, as part of the graph."""
 
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
+    def __init__(self, problem: Problem, parameters: Parameters) -> None:
+        super().__init__(problem, parameters)
         self.outputs: list[tuple[str, Tensor]] = []
 
-    def after(self, result: Any) -> Any:
+    def after(self, layer: str, result: Any) -> Any:
         first = next(tensors_in([result]), None)
         if first is None or not first.is_floating_point() or not first.requires_grad:
             return result
-        self.outputs.append((self.last, first))
+        self.outputs.append((layer, first))
         # a copy: an activation that works in place would overwrite what is measured
+        if type(result) is tuple and result[0] is first:
+            return (first.clone(), *result[1:])
         return first.clone() if result is first else result
 
 

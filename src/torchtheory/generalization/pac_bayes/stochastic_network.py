@@ -19,6 +19,7 @@ from torchtheory.core.errors import InvalidInput, InvalidType, UnsupportedModel
 from torchtheory.core.model import Parameters, PureFunction, global_randomness_kept
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer, has_local_form
+from torchtheory.nets.fresh_weights import drawn_anew
 
 Noise = Literal["local", "mixed", "weights", "none"]
 NOISES: tuple[Noise, ...] = ("local", "mixed", "weights", "none")
@@ -292,23 +293,12 @@ def fresh_initialization(model: nn.Module, seed: int) -> nn.Module:
     False
     """
     refuse_learned_buffers(model)
-    new = copy.deepcopy(model)
-    renewed: set[int] = set()
-    with global_randomness_kept():
-        torch.manual_seed(seed)
-        for module in new.modules():
-            reset: Callable[[], object] | None = getattr(module, "reset_parameters", None)
-            reset = reset or getattr(module, "_reset_parameters", None)
-            if callable(reset):
-                reset()
-                renewed |= {id(p) for p in module.parameters(recurse=False)}
-    for name, parameter in new.named_parameters():
-        if id(parameter) not in renewed:
-            raise UnsupportedModel(
-                f"{name} belongs to no layer with reset_parameters, so it cannot be drawn anew; "
-                "give the untrained network as prior=module and say prior_data=()"
-            )
-    return new
+    try:
+        return drawn_anew(model, seed)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(
+            f"{error}; give the untrained network as prior=module and say prior_data=()"
+        ) from None
 
 
 def _one_tensor(outputs: object) -> Tensor:
