@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.expressivity.bends import watch_bends
 from torchtheory.expressivity.pieces import affine_pieces, pieces_along
 from torchtheory.expressivity.regions import activation_pattern
@@ -203,6 +203,8 @@ def test_refused_points() -> None:
         affine_pieces(net, torch.zeros(2), torch.tensor([1.0, float("nan")]))
     with pytest.raises(ShapeMismatch, match=r"points of shape \[3\]"):
         affine_pieces(net, torch.zeros(3), torch.ones(3))
+    with pytest.raises(InvalidType, match="a point is"):
+        affine_pieces(net, "here", "there")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="at least 2"):
         pieces_along(net, torch.zeros(1, 2))
 

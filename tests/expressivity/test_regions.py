@@ -10,10 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+)
 from torchtheory.expressivity.arrangement import PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import connected_parts, decision_boundary
 from torchtheory.expressivity.bounds import (
+    curvature_floor,
     doubling_bound,
     least_units,
     montufar_bound,
@@ -141,12 +148,45 @@ def test_decision_boundary_of_three_classes() -> None:
     assert connected_parts(decision_boundary(plane_arrangement(constant))) == 0
 
 
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e13])
+def test_linear_regions_whatever_the_scale(size: float) -> None:
+    net = mlp([2, 6, 5, 2], random=3)
+    plane = PlaneSlice.of_the_plane((-2, -2), (2, 2))
+    wide = PlaneSlice.of_the_plane((-2 * size, -2 * size), (2 * size, 2 * size))
+    scaled = nn.Sequential(mlp([2, 2]), net)
+    scaled[0][0].weight.data = torch.eye(2).double() / size
+    scaled[0][0].bias.data.zero_()
+    assert plane_arrangement(scaled, wide).count == plane_arrangement(net, plane).count > 10
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e7])
+def test_parts_of_a_boundary_whatever_the_scale(size: float) -> None:
+    """A ring around 0, through many cells: one curve at every scale of the inputs."""
+    angle = torch.arange(9).double() * 2 * math.pi / 9
+    first = nn.Linear(2, 9).double()
+    first.weight.data = torch.stack([angle.cos(), angle.sin()], 1) / size
+    first.bias.data.fill_(-0.2)
+    last = nn.Linear(9, 1).double()
+    last.weight.data.fill_(1.0)
+    last.bias.data.fill_(-0.5)
+    net = nn.Sequential(first, nn.ReLU(), last)
+    found = decision_boundary(
+        plane_arrangement(net, PlaneSlice.of_the_plane((-size, -size), (size, size)))
+    )
+    assert len(found.segments) >= 9
+    assert connected_parts(found) == 1
+
+
 def test_count_regions_in_all_places() -> None:
     net = mlp([2, 5, 1], random=1)
     two = torch.full((2,), 2.0)
     plane = PlaneSlice.of_the_plane((-2, -2), (2, 2))
     assert count_regions(net, Box(-two, two), "patterns") == count_regions(net, plane, "patterns")
     assert count_regions(net, Polyline([-two, two])) <= 6
+    kink = nn.Sequential(nn.Linear(1, 1), nn.ReLU()).double()
+    kink[0].weight.data.fill_(1.0)
+    kink[0].bias.data.fill_(-0.1)  # on the corner itself: in single precision it would lie beside
+    assert count_regions(kink, Polyline([-1.0, 0.1, 1.0])) == 2
     with pytest.raises(InvalidInput, match="patterns"):
         count_regions(net, Box(-two, two))
     with pytest.raises(InvalidType):
@@ -163,6 +203,14 @@ def test_refused_slices() -> None:
         PlaneSlice(torch.zeros(2), e[0], e[1], (1, 1), (0, 0))
     with pytest.raises(ShapeMismatch):
         PlaneSlice(torch.zeros(3), e[0], e[1])
+    with pytest.raises(InvalidType, match="tensors"):
+        PlaneSlice([0, 0], e[0], e[1])  # type: ignore[arg-type]
+    with pytest.raises(NonFinite):
+        PlaneSlice(torch.full((2,), math.nan), e[0], e[1])
+    with pytest.raises(InvalidInput, match="finite"):
+        enumerate_regions(mlp([2, 2, 1]), torch.full((2,), -math.inf), torch.ones(2))
+    with pytest.raises(EmptyData):
+        activation_pattern(mlp([2, 2, 1]), torch.zeros(0, 2))
     with pytest.raises(InvalidInput, match="more than 5 cells"):
         plane_arrangement(mlp([2, 20, 1]), PlaneSlice.of_the_plane((-5, -5), (5, 5)), most=5)
     with pytest.raises(InvalidInput, match="below"):
@@ -176,3 +224,10 @@ def test_length_of_images() -> None:
     one = gaussian_network([2, 8, 8], bias="power", random=3)
     three = gaussian_network([2, 8, 8], 3.0, bias="power", random=3)
     assert image_length(three, circle(20)) == pytest.approx(9 * image_length(one, circle(20)))
+    steps = circle(7).diff(dim=0).norm(dim=1)
+    torch.testing.assert_close(steps, steps[:1].expand_as(steps), rtol=1e-14, atol=0)
+    for widths, options in (([2], {}), ([2, 3], {"bias": "all"}), ([2, 3], {"sigma": -1.0})):
+        with pytest.raises(InvalidInput):
+            gaussian_network(widths, **options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="positive"):
+        curvature_floor(-1.0, 1.0, 2)

@@ -123,6 +123,9 @@ def test_classifier_is_left_alone() -> None:
     assert sum(r.cells for r in regions) == 24 * 24
     assert net.training
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    again = region_betti_numbers(nn.Sequential(net, nn.Linear(3, 1)), SQUARE, 24)  # in float32
+    assert again.cells <= 24 * 24
+    assert net.training
     one = nn.Linear(2, 1)
     nn.init.zeros_(one.weight)
     nn.init.ones_(one.bias)
@@ -140,6 +143,12 @@ def test_refused() -> None:
         region_betti_numbers(lambda x: x[:, 0], ((0.0, 1.0),), 0)
     with pytest.raises(ShapeMismatch):
         region_betti_numbers(lambda x: torch.cat([x, x], 1), SQUARE, 4)
+    with pytest.raises(InvalidInput, match="pair of ends"):
+        region_betti_numbers(lambda x: x[:, 0], (0.0, 1.0), 4)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="more than"):
+        region_betti_numbers(lambda x: x[:, 0], (*SQUARE, (0.0, 1.0)), 2000)
+    with pytest.raises(ShapeMismatch, match="2 features"):
+        decision_betti_numbers(nn.Linear(3, 2), SQUARE, 4)
     with pytest.raises(NonFinite):
         region_betti_numbers(lambda x: x[:, 0] / 0, ((0.0, 1.0),), 4)
     with pytest.raises(InvalidType):

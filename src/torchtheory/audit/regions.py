@@ -1,4 +1,4 @@
-"""Findings about linear regions: activation patterns, pieces between samples, cells on a plane."""
+"""Findings about linear regions: activation patterns, and pieces between training samples."""
 
 from __future__ import annotations
 
@@ -11,30 +11,20 @@ from torch import Tensor
 
 from torchtheory.audit.hypotheses import deterministic, floating_inputs
 from torchtheory.audit.sizes import relu_widths
-from torchtheory.core.errors import InvalidInput, TorchTheoryError
+from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.finding import FindingRecord, finding
 from torchtheory.core.intervals import mean_interval, median_interval
 from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.core.samples import Samples
-from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
-from torchtheory.expressivity.boundary import (
-    Boundary,
-    class_cells,
-    connected_parts,
-    decision_boundary,
-)
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.expressivity.cells import ROUNDING
 from torchtheory.expressivity.pieces import Pieces, affine_pieces
 from torchtheory.expressivity.regions import activation_pattern
 
-#: Samples whose patterns are compared, segments followed and cells of a picture, at most.
-PATTERN_SAMPLES, SEGMENTS, CELLS = 512, 24, 4000
-
-#: Of more classes no boundary is drawn: nearly all of them may meet in a cell.
-MOST_CLASSES = 50
+#: Samples whose patterns are compared and segments followed, at most.
+PATTERN_SAMPLES, SEGMENTS = 512, 24
 
 #: Passes of one point in double precision that a piece, or a cell, costs; counted on MLPs and
 #: ResNets, where it lies between 10 and 30.
@@ -47,7 +37,14 @@ NEAR = 0.05
 EXACT = 1e4 * ROUNDING
 
 AFFINE = r"f \text{ is affine between neighbouring breakpoints}"
-CELLWISE = r"f(x) = A_\kappa x + c_\kappa \text{ on every cell } \kappa"
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "segment"), counted(24, "segment")
+    ('1 segment', '24 segments')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def piecewise_linear(problem: Problem) -> str | None:
@@ -82,15 +79,14 @@ def activation_patterns(problem: Problem, record: FindingRecord) -> None:
     )
     record.quantity("switching-units", "units that can be on or off", states.shape[1])
     x = samples.x.double()
-    i, j, alike = _pairs(samples, problem)
+    i, j, alike = _pairs(samples, problem, record.generator)
     apart = _apart(states, i, j)
     groups = [("any two", torch.ones_like(alike))]
     if problem.is_classification:
         groups = [("one class", alike), ("two classes", ~alike)]
+    groups = [(name, chosen) for name, chosen in groups if int(chosen.sum()) > 1]
     rows = []
     for name, chosen in groups:
-        if int(chosen.sum()) < 2:
-            continue
         share = mean_interval(apart[chosen] / states.shape[1], record.confidence)
         rows.append((name, int(chosen.sum()), share.estimate, share.low, share.high))
         record.quantity(
@@ -138,10 +134,12 @@ def _distinct(states: Tensor) -> int:
     return len(sums.unique())  # type: ignore[no-untyped-call]
 
 
-def _pairs(samples: Samples, problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """Disjoint pairs: the samples are in random order. Whether both are of one class."""
+def _pairs(
+    samples: Samples, problem: Problem, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Disjoint random pairs, and whether both are of one class; data often come sorted by it."""
     half = len(samples) // 2
-    i, j = torch.arange(half), torch.arange(half, 2 * half)
+    i, j = torch.randperm(len(samples), generator=generator)[: 2 * half].view(2, half)
     if not problem.is_classification:
         return i, j, torch.ones(half, dtype=torch.bool)
     labels = samples.y.reshape(len(samples))
@@ -159,7 +157,7 @@ def _plot_distances(
 ) -> None:
     for (name, chosen), colour in zip(groups, COLOURS, strict=False):
         ax.plot(between[chosen].cpu(), apart[chosen], "o", ms=3, color=colour, label=name)
-    ax.set(xlabel="distance of two samples", ylabel="units in different states")
+    ax.set(xlabel="distance of two samples", ylabel="share of units in different states")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
     if len(groups) > 1:
@@ -205,7 +203,7 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
         measured=whole,
         tolerance=EXACT,
         reason="largest difference of the network and its pieces at random points of "
-        f"{len(segments)} segments, relative to the largest output",
+        f"{counted(len(segments), 'segment')}, relative to the largest output",
         control=Control("every second breakpoint left out", halved) if halved > EXACT else None,
     )
     counts = [s.pieces.count / s.share for s in segments]
@@ -216,7 +214,7 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
         "affine-pieces",
         "median number of affine pieces between two training samples",
         middle if finite else middle.estimate,
-        basis="" if finite else f"{len(counts)} segments, too few for an interval",
+        basis="" if finite else f"{counted(len(counts), 'segment')}, too few for an interval",
     )
     if min(s.share for s in segments) < 1:
         record.note(
@@ -232,7 +230,7 @@ def affine_pieces_between_samples(problem: Problem, record: FindingRecord) -> No
     shown = max(segments, key=lambda s: len(s.crossings))
     record.figure(
         "segment",
-        lambda ax: _plot_segment(ax, shown, problem),
+        lambda ax: _plot_segment(ax, shown),
         caption="The outputs on a straight way from one training sample (0) to another (1). Ticks "
         "at the bottom: where the network bends. Dotted: where the class changes.",
         size=(6.4, 3.2),
@@ -243,7 +241,9 @@ def _segments(
     problem: Problem, record: FindingRecord
 ) -> tuple[list[Segment], list[tuple[Tensor, Tensor]]]:
     """As many segments as fit into the time; one that does not fit is shortened."""
-    samples = problem.train.some(2 * SEGMENTS, record.generator)
+    # in random order: data often come sorted by class
+    order = torch.randperm(len(problem.train), generator=record.generator)[: 2 * SEGMENTS]
+    samples = problem.train.at(order)
     function = problem.function
     segments: list[Segment] = []
     ends: list[tuple[Tensor, Tensor]] = []
@@ -359,199 +359,17 @@ def _covered(crossings: Tensor) -> float:
     return total
 
 
-def _plot_segment(ax: Any, shown: Segment, problem: Problem) -> None:
+def _plot_segment(ax: Any, shown: Segment) -> None:
     t = shown.pieces.breakpoints.cpu()
     y = shown.pieces.values.cpu().reshape(len(t), -1)
     spread = (y.amax(0) - y.amin(0)).argsort(descending=True)[:4]
     for k, colour in zip(sorted(spread.tolist()), COLOURS, strict=False):
         ax.plot(t, y[:, k], color=colour, lw=1.2, label=f"output {k}")
     bends = shown.pieces.kinks.cpu()
-    ax.plot(bends, torch.zeros(len(bends)), "|", color="0.3", ms=9, transform=_bottom(ax))
+    # along x the data's coordinates, along y the axes' own: the ticks stay at the bottom
+    bottom = ax.get_xaxis_transform()
+    ax.plot(bends, torch.zeros(len(bends)), "|", color="0.3", ms=9, transform=bottom)
     for crossing in shown.crossings.tolist():
         ax.axvline(crossing, color="black", ls=":", lw=1)
     ax.set(xlabel="way from one sample to the other", ylabel="output", xlim=(0, 1))
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-
-
-def _bottom(ax: Any) -> Any:
-    """Coordinates of the data along x and of the axes along y."""
-    return ax.get_xaxis_transform()
-
-
-# ------------------------------------------------------------------------- cells on a plane
-
-
-@finding(
-    "plane-slice",
-    section="Expressivity",
-    title="Cells and decision boundary on a plane through training samples",
-    cost="gradient",
-    covers=["X-71"],
-    needs=[deterministic, floating_inputs, piecewise_linear],
-)
-def plane_slice(problem: Problem, record: FindingRecord) -> None:
-    """All cells of the network on a rectangle of the plane, each with its affine map."""
-    made = _slice(problem, record)
-    if made is None:
-        record.not_applicable("X-71", CELLWISE, "no three training samples span a plane")
-        return
-    plane, corners = made
-    found = _arrangement(problem, plane)
-    if found is None:
-        record.not_applicable(
-            "X-71", CELLWISE, "even a small rectangle has more cells than the time given allows"
-        )
-        return
-    few = found.values.reshape(len(found), -1).shape[1] <= MOST_CLASSES
-    boundary = decision_boundary(found) if problem.is_classification and few else None
-    points = found.points_inside(record.generator)
-    cells = torch.arange(len(found))
-    function = problem.function.in_precision(torch.float64)
-    with torch.no_grad():
-        parts = _points(found.plane, points, problem.chunk)
-        truth = torch.cat([function(function.parameters, x) for x in parts])
-    scale = float(truth.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
-
-    def deviation(of: Tensor) -> float:
-        return float((found.affine(of, points) - truth).abs().max()) / scale
-
-    next_door = torch.tensor([(found.neighbours(int(c)) or [int(c)])[0] for c in cells])
-    other = deviation(next_door)
-    record.claim(
-        "X-71",
-        CELLWISE,
-        promised=0.0,
-        relation="==",
-        measured=deviation(cells),
-        tolerance=EXACT,
-        reason=f"largest difference at a random point of each of {len(found)} cells, relative to "
-        "the largest output",
-        control=Control("the map of a neighbouring cell", other) if other > EXACT else None,
-    )
-    record.quantity("plane-cells", "cells on the rectangle of the picture", len(found))
-    record.quantity("plane-regions", "linear regions there", found.count)
-    if boundary is not None:
-        record.quantity(
-            "boundary-parts",
-            "connected parts of the decision boundary there",
-            connected_parts(boundary),
-        )
-    shown = "a plane" if found.plane.low == plane.low else "a part of a plane"
-    record.figure(
-        "cells",
-        lambda ax: plot_cells(ax, found, boundary, corners),
-        caption=f"The {len(found)} cells of the network on {shown} through three training samples "
-        "(crosses)" + (", by output." if boundary is None else ", by class; black: the exact "
-        "decision boundary."),
-        size=(5.6, 5.2),
-    )  # fmt: skip
-
-
-def _points(plane: PlaneSlice, points: Tensor, chunk: int) -> list[Tensor]:
-    return [plane.points(part) for part in torch.split(points, chunk)]
-
-
-def _slice(problem: Problem, record: FindingRecord) -> tuple[PlaneSlice, Tensor] | None:
-    """A rectangle about three samples, of different classes where there are; their places."""
-    samples = problem.train.some(min(64, len(problem.train)), record.generator)
-    chosen: list[int] = []
-    labels = samples.y.reshape(len(samples), -1)[:, 0].tolist()
-    for fresh in (True, False) if problem.is_classification else (False,):
-        for i in range(len(samples)):
-            new = all(bool((samples.x[i] != samples.x[k]).any()) for k in chosen)
-            other = not fresh or labels[i] not in [labels[k] for k in chosen]
-            if len(chosen) < 3 and i not in chosen and new and other:
-                chosen.append(i)
-    if len(chosen) < 3:
-        return None
-    p, q, r = (samples.x[i].double() for i in chosen)
-    u, v = q - p, r - p
-    # at right angles, so that the picture shows true angles and distances
-    first = u / u.norm()
-    rest = v - (v * first).sum() * first
-    if float(rest.norm()) < 1e-6 * float(v.norm()):
-        return None
-    second = rest / rest.norm()
-    places = torch.stack(
-        [torch.stack([((z - p) * d).sum() for d in (first, second)]) for z in (p, q, r)]
-    )
-    low, high = places.amin(0), places.amax(0)
-    margin = 0.25 * float((high - low).max())
-    ends = [tuple(float(c) for c in e) for e in (low - margin, high + margin)]
-    return PlaneSlice(p, first, second, ends[0], ends[1]), places.cpu()  # type: ignore[arg-type]
-
-
-def _arrangement(problem: Problem, plane: PlaneSlice) -> Arrangement | None:
-    """The cells, those of a smaller rectangle where they are too many."""
-    allowed = min(CELLS, problem.affordable(2 * PASSES))
-    low, high = (torch.tensor(e, dtype=torch.float64) for e in (plane.low, plane.high))
-    states = activation_pattern(problem.function, plane.points(torch.stack([low, high])))
-    lines = sum(int((s[0] != s[1]).sum()) for s in states) + 1
-    # so many lines, all crossing one another, have half as many cells as their number squared
-    size = min(1.0, 2 * math.sqrt(allowed) / lines)
-    middle, half = (low + high) / 2, (high - low) / 2
-    for _ in range(4):
-        if size < 1 and problem.is_classification:
-            middle = _change_near_the_middle(problem, plane)
-        smaller = plane
-        if size < 1:
-            ends = [tuple(e.tolist()) for e in (middle - size * half, middle + size * half)]
-            smaller = PlaneSlice(plane.origin, plane.first, plane.second, ends[0], ends[1])
-        try:
-            return plane_arrangement(problem.function, smaller, most=2 * allowed)
-        except InvalidInput:  # more cells than that
-            size /= 2
-    return None
-
-
-def _change_near_the_middle(problem: Problem, plane: PlaneSlice) -> Tensor:
-    """Of a grid on the rectangle, the point nearest to its middle next to another class."""
-    low, high = (torch.tensor(e, dtype=torch.float64) for e in (plane.low, plane.high))
-    steps = torch.linspace(0, 1, 21, dtype=torch.float64)
-    grid = low + (high - low) * torch.cartesian_prod(steps, steps)
-    function = problem.function.in_precision(torch.float64)
-    with torch.no_grad():
-        parts = _points(plane, grid, problem.chunk)
-        scores = torch.cat([function(function.parameters, x) for x in parts]).cpu()
-    scores = scores.reshape(len(grid), -1)
-    winner = scores.argmax(1) if scores.shape[1] > 1 else (scores[:, 0] > 0).long()
-    square = winner.reshape(21, 21)
-    changes = torch.zeros(21, 21, dtype=torch.bool)
-    changes[:-1] |= square[1:] != square[:-1]
-    changes[:, :-1] |= square[:, 1:] != square[:, :-1]
-    middle = (low + high) / 2
-    if not bool(changes.any()):
-        return middle
-    where = grid[changes.flatten()]
-    return where[(where - middle).norm(dim=1).argmin()]
-
-
-def plot_cells(ax: Any, found: Arrangement, boundary: Boundary | None, corners: Tensor) -> None:
-    """Cells by class, or by the size of the output, each in a shade of its own."""
-    import numpy as np
-    from matplotlib import colormaps
-    from matplotlib.collections import LineCollection, PolyCollection
-    from matplotlib.colors import to_rgb
-
-    if boundary is None:
-        y = found.values.cpu().reshape(len(found), -1)[:, 0]
-        place = ((y - y.min()) / (y.max() - y.min()).clamp_min(1e-300)).numpy()
-        polygons, cells = list(found.polygons()), np.arange(len(found))
-        base = colormaps["viridis"](place)[:, :3]
-    else:
-        parts = class_cells(found)
-        polygons, cells = [p for p, _, _ in parts], np.array([c for _, _, c in parts])
-        base = np.array([to_rgb(COLOURS[kind % len(COLOURS)]) for _, kind, _ in parts])
-    grain = (found.hashes.cpu().numpy()[cells] % 97) / 97
-    colours = 1 - (0.35 + 0.25 * grain[:, None]) * (1 - base)
-    ax.add_collection(
-        PolyCollection(polygons, facecolors=colours, edgecolors="white", linewidths=0.4)
-    )
-    if boundary is not None and len(boundary.segments):
-        ax.add_collection(
-            LineCollection(list(boundary.segments.numpy()), colors="black", linewidths=1.8)
-        )
-    ax.plot(corners[:, 0], corners[:, 1], "x", color="black", ms=7, mew=2)
-    (a, b), (c, d) = found.plane.low, found.plane.high
-    ax.set(xlim=(a, c), ylim=(b, d), aspect="equal", xlabel="distance", ylabel="distance")
-    ax.grid(False)

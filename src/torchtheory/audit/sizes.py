@@ -121,7 +121,9 @@ def width(problem: Problem, record: FindingRecord) -> None:
     )
     record.quantity("widest-layer", "units of the widest hidden layer", max(hidden))
     if max(hidden) > d:
-        record.not_applicable("X-24", statement, f"the network is wider than its {d} inputs")
+        record.not_applicable(
+            "X-24", statement, f"the network is wider than its number of inputs, {d}"
+        )
         return
     network = _one_output(problem.model)
     if network is None:

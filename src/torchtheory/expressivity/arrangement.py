@@ -10,6 +10,7 @@ section 2.5.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.model import PureFunction
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
@@ -53,6 +54,8 @@ class PlaneSlice:
     high: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
+        if not all(isinstance(t, Tensor) for t in (self.origin, self.first, self.second)):
+            raise InvalidType("origin, first and second are tensors in the shape of a sample")
         if self.first.shape != self.origin.shape or self.second.shape != self.origin.shape:
             raise ShapeMismatch(
                 f"origin {list(self.origin.shape)}, first {list(self.first.shape)} and second "
@@ -60,7 +63,11 @@ class PlaneSlice:
             )
         if not all(a < b for a, b in zip(self.low, self.high, strict=True)):
             raise InvalidInput(f"the rectangle from {self.low} to {self.high} is empty")
-        both = torch.stack([self.first, self.second]).flatten(1).double()
+        numbers = [*self.low, *self.high]
+        spanned = torch.stack([self.origin, self.first, self.second])
+        if not (all(map(math.isfinite, numbers)) and bool(spanned.isfinite().all())):
+            raise NonFinite("origin, directions or rectangle of the plane hold NaN or infinity")
+        both = spanned[1:].flatten(1).double()
         if int(torch.linalg.matrix_rank(both)) < 2:
             raise InvalidInput("the two directions are parallel: they span no plane")
 
@@ -171,13 +178,11 @@ class Arrangement:
         return made.reshape(len(cells), *self.values.shape[1:])
 
     def _same_map(self, left: Tensor, right: Tensor) -> Tensor:
-        value = self.values.reshape(len(self), -1)
         slope = self.gradients.reshape(len(self), 2, -1)
-        here, there = slope[left], slope[right]
-        # two maps that agree on a common edge are one map when their slopes agree
-        size = torch.maximum(here.abs(), there.abs()).amax((1, 2))
-        size = torch.maximum(size, value.abs().amax() if value.numel() else size * 0)
-        return (here - there).abs().amax((1, 2)) <= 1e4 * ROUNDING * size
+        # two maps that agree on a common edge are one map when their slopes agree; rounding is
+        # relative to the largest slope, whatever the units of inputs and outputs
+        apart = (slope[left] - slope[right]).abs().amax((1, 2))
+        return apart <= 1e4 * ROUNDING * slope.abs().max()
 
 
 def plane_arrangement(

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.errors import (
     InvalidInput,
+    InvalidType,
     ShapeMismatch,
     TorchTheoryError,
     UnsupportedModel,
@@ -374,10 +375,13 @@ def sample_shape(function: PureFunction, *samples: Tensor | float) -> list[Tenso
     """Samples in double precision on the model's device; a number is a sample of one feature."""
     device = function.reference().device
     # a number keeps all its digits: as a tensor of its own it would be rounded to single precision
-    made = [
-        torch.as_tensor(s, dtype=None if isinstance(s, Tensor) else torch.float64).detach()
-        for s in samples
-    ]
+    try:
+        made = [
+            torch.as_tensor(s, dtype=None if isinstance(s, Tensor) else torch.float64).detach()
+            for s in samples
+        ]
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidType("a point is a tensor, or a number for a model of one feature") from None
     made = [s.to(device=device, dtype=torch.float64) for s in made]
     made = [s.reshape(1) if s.ndim == 0 else s for s in made]
     for s in made:

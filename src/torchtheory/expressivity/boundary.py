@@ -170,6 +170,9 @@ def _clip(above: Tensor, tied: set[int]) -> tuple[Tensor, Tensor]:
 def connected_parts(boundary: Boundary, snap: float = 1e-9) -> int:
     """How many connected curves the segments make up.
 
+    Args:
+        snap: ends closer than this part of the largest coordinate are one point.
+
     >>> square = torch.tensor([[[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 1.0]]])
     >>> both = Boundary(square, torch.zeros(2, 2), torch.zeros(2))
     >>> connected_parts(both)
@@ -177,7 +180,9 @@ def connected_parts(boundary: Boundary, snap: float = 1e-9) -> int:
     """
     if len(boundary.segments) == 0:
         return 0
-    vertex = merge_points(boundary.segments.reshape(-1, 2).numpy(), snap).reshape(-1, 2)
+    ends = boundary.segments.reshape(-1, 2)
+    reach = float(ends.abs().max()) or 1.0
+    vertex = merge_points(ends.numpy(), snap * reach).reshape(-1, 2)
     n = int(vertex.max()) + 1
     graph = coo_matrix((np.ones(len(vertex)), (vertex[:, 0], vertex[:, 1])), shape=(n, n))
     return int(connected_components(graph, directed=False)[0])

@@ -126,6 +126,8 @@ def curvature_floor(curvature: float, length: float, pieces: int) -> float:
     >>> curvature_floor(2.0, 1.0, 1)
     0.125
     """
+    if not (0 < curvature < math.inf and 0 < length < math.inf):
+        raise InvalidInput(f"curvature and length must be positive, not {curvature} and {length}")
     return curvature * length**2 / (16 * at_least(pieces, 1, "pieces") ** 2)
 
 

@@ -88,6 +88,10 @@ def enumerate_regions(
     box = [torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in (low, high)]
     if box[0].shape != box[1].shape:
         raise ShapeMismatch(f"low has {len(box[0])} coordinates and high {len(box[1])}")
+    if not all(bool(side.isfinite().all()) for side in box):
+        raise InvalidInput(
+            "the box must be finite: regions that reach further are met where they are"
+        )
     if not bool((box[0] < box[1]).all()):
         raise InvalidInput("low must be below high in every coordinate")
     a, b = box[0].numpy(), box[1].numpy()

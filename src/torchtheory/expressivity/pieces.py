@@ -118,14 +118,14 @@ def affine_pieces(model: Network, start: Tensor | float, end: Tensor | float) ->
     return _follow(function, torch.stack(sample_shape(function, start, end)))
 
 
-def pieces_along(model: Network, corners: Tensor | Sequence[Tensor]) -> Pieces:
+def pieces_along(model: Network, corners: Tensor | Sequence[Tensor | float]) -> Pieces:
     r"""The network along a polyline, :math:`t\in[0,m]` with corner ``i`` at :math:`t=i`.
 
     A corner where the derivative jumps separates affine pieces; it does not separate activation
     patterns. See :func:`affine_pieces`.
 
     Args:
-        corners: ``[m + 1, ...]``, the corners in order.
+        corners: ``[m + 1, ...]``, the corners in order; numbers for a model of one feature.
 
     >>> from torch import nn
     >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0], [1.0, 0.0]])

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, InvalidType
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
 from torchtheory.expressivity.arrangement import PlaneSlice, plane_arrangement
 from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
 from torchtheory.expressivity.cells import ROUNDING
@@ -69,8 +69,7 @@ def count_regions(
     if count not in ("affine", "patterns"):
         raise InvalidInput(f"count must be 'affine' or 'patterns', not {count!r}")
     if isinstance(where, Polyline):
-        corners = [torch.as_tensor(c) for c in where.corners]
-        pieces = pieces_along(model, corners)
+        pieces = pieces_along(model, where.corners)
         return pieces.count if count == "affine" else pieces.patterns
     if isinstance(where, PlaneSlice):
         found = plane_arrangement(model, where)
@@ -112,6 +111,8 @@ def activation_pattern(model: Network, x: Tensor) -> list[Tensor]:
     """
     if not isinstance(x, Tensor) or x.ndim == 0:
         raise InvalidType("x must be a tensor of points, [n, ...]")
+    if len(x) == 0:
+        raise EmptyData("there is no point whose pattern could be asked for")
     function = exact_function(model)
     states = _States()
     watch_bends(function, torch.stack(sample_shape(function, *x)), states)

@@ -33,6 +33,9 @@ _Array = np.ndarray[Any, Any]
 #: Points evaluated together.
 _CHUNK = 1 << 15
 
+#: Cells of the largest grid: some gigabytes.
+_MOST_CELLS = 10**8
+
 
 @dataclass(frozen=True, slots=True)
 class BettiNumbers:
@@ -124,7 +127,8 @@ def region_betti_numbers(
     and see whether they stay.
 
     Args:
-        function: from ``[n, d]`` to ``[n]`` or ``[n, 1]``; a module too.
+        function: from ``[n, d]`` to ``[n]`` or ``[n, 1]``; or a module, in evaluation mode and its
+            own precision.
         box: one pair of ends a dimension, at most 3.
         resolution: cells along every side.
         level: :math:`c`.
@@ -133,7 +137,11 @@ def region_betti_numbers(
     >>> region_betti_numbers(ring, ((-1.0, 1.0), (-1.0, 1.0)), 40).numbers
     (1, 1)
     """
-    values = _values(function, _centres(box, resolution))
+    points = _centres(box, resolution)
+    if isinstance(function, nn.Module):
+        values = _scores(function, points)
+    else:
+        values = _values(function, points)
     if values.numel() != resolution ** len(box):
         raise ShapeMismatch("a region needs one value a point; see decision_betti_numbers")
     return betti_numbers((values >= level).reshape([resolution] * len(box)))
@@ -154,10 +162,7 @@ def decision_betti_numbers(model: nn.Module, box: Sides, resolution: int) -> lis
     if not isinstance(model, nn.Module):
         raise InvalidType(f"a classifier is a torch.nn.Module, not {type(model).__name__}")
     points = _centres(box, resolution)
-    like = next(model.parameters(), points)
-    with evaluation_mode(model):
-        scores = _values(lambda x: model(x.to(like)), points).cpu()
-    scores = scores.reshape(len(points), -1)
+    scores = _scores(model, points).reshape(len(points), -1)
     if scores.shape[1] == 1:
         scores = torch.cat([-scores, scores], dim=1)
     chosen = scores.argmax(1).reshape([resolution] * len(box))
@@ -181,14 +186,31 @@ def most_intervals(width: int) -> int:
 def _centres(box: Sides, resolution: int) -> Tensor:
     """The centres of ``resolution ** d`` equal cells of a box, ``[resolution ** d, d]``."""
     at_least(resolution, 1, "resolution")
-    ends = torch.tensor(box, dtype=torch.float64).reshape(-1, 2)
-    if len(ends) not in (1, 2, 3):
-        raise InvalidInput(f"a box of 1, 2 or 3 dimensions is needed, not of {len(ends)}")
+    ends = torch.tensor(box, dtype=torch.float64)
+    if ends.ndim != 2 or ends.shape[1] != 2 or len(ends) not in (1, 2, 3):
+        raise InvalidInput(f"a box has 1, 2 or 3 sides, each a pair of ends, and {box} has not")
+    if resolution ** len(ends) > _MOST_CELLS:
+        raise InvalidInput(
+            f"the grid would have {resolution ** len(ends):,} cells, more than {_MOST_CELLS:,}; "
+            "take a smaller resolution"
+        )
     if not bool((ends.isfinite().all(1) & (ends[:, 0] < ends[:, 1])).all()):
         raise InvalidInput(f"every side of a box has two finite ends, the first smaller, not {box}")
     shares = (torch.arange(resolution, dtype=torch.float64) + 0.5) / resolution
     axes = [low + (high - low) * shares for low, high in ends]
     return torch.cartesian_prod(*axes).reshape(-1, len(ends))
+
+
+def _scores(model: nn.Module, points: Tensor) -> Tensor:
+    like = next(model.parameters(), points)
+    with evaluation_mode(model):
+        try:
+            return _values(lambda x: model(x.to(like)), points).cpu()
+        except RuntimeError as error:
+            sentence = str(error).partition("\n")[0]
+            raise ShapeMismatch(
+                f"the model does not run on points of {points.shape[1]} features: {sentence}"
+            ) from error
 
 
 def _values(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.expressivity.pieces import pieces_along
 from torchtheory.nets.feedforward import dense
@@ -42,7 +43,8 @@ def circle(corners: int = 200) -> Tensor:
     >>> circle(4).shape
     torch.Size([5, 2])
     """
-    angle = torch.linspace(0, 2 * math.pi, at_least(corners, 3, "corners") + 1).double()
+    number = at_least(corners, 3, "corners") + 1
+    angle = torch.linspace(0, 2 * math.pi, number, dtype=torch.float64)
     angle[-1] = 0.0
     return torch.stack([angle.cos(), angle.sin()], 1)
 
@@ -65,6 +67,14 @@ def gaussian_network(
     >>> len(gaussian_network([2, 20, 20, 2], 2.0))
     5
     """
+    if len(widths) < 2:
+        raise InvalidInput(
+            f"a network has at least two widths, its inputs and outputs, not {widths}"
+        )
+    if bias not in ("sigma", "power", "none"):
+        raise InvalidInput(f"bias must be 'sigma', 'power' or 'none', not {bias!r}")
+    if not 0 < sigma < math.inf:
+        raise InvalidInput(f"sigma must be a positive number, not {sigma}")
     source = as_generator(random)
     layers: list[nn.Module] = []
     for number, (n, m) in enumerate(pairwise(widths), start=1):

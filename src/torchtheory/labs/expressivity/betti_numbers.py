@@ -242,6 +242,7 @@ def in_the_plane(
         ),
     )
     widths = [4 * m for m in layers]
+    deep = max(depth, 6)  # where four to the power of the depth has overtaken the square
     totals: list[BettiNumbers] = []
     largest = []
     for n in widths:
@@ -265,9 +266,9 @@ def in_the_plane(
         relation="<=",
         measured=[b.total for b in totals],
         control=Control(
-            "as many units, in layers of four",
-            [b[0].total for b in found],
-            promised=[2 * zaslavsky_bound(n, 2) for n in widths],
+            "as many units, in six or more layers of four",
+            decision_betti_numbers(islands(deep), UNIT, 6 * 2**deep)[0].total,
+            promised=2 * zaslavsky_bound(4 * deep, 2),
         ),
     )
     return {
@@ -327,7 +328,7 @@ def plot(
             classes.reshape(240, 240).T, origin="lower", extent=sides, cmap="Blues", vmax=1.6
         )
         panel.grid(False)
-        panel.set(title=title, xticks=box[0], yticks=box[1])
+        panel.set(title=title, xticks=box[0], yticks=box[1], xlabel="$x_1$", ylabel="$x_2$")
     for colour, (name, (widths, found, bound)) in zip(COLOURS, totals.items(), strict=False):
         right.semilogy(widths, found, "o-", color=colour, label=name)
         if bound:

@@ -77,8 +77,9 @@ def depth_and_symmetry(run: Run, folds: int = 5, targets: int = 3, parameters: i
         grid=(1, 3),
         size=(13.5, 3.6),
         caption="Left: two functions with the same number of pieces. Middle: error against the "
-        "number of folding layers, at equal numbers of parameters. Right: the parameters that "
-        "an exact network needs.",
+        "number of folding layers, at equal numbers of parameters; curves coincide where the error "
+        "is rounding, and one fold too many spoils the fit. Right: the parameters that an exact "
+        "network needs.",
     )
 
 
@@ -283,11 +284,14 @@ def plot(
     for colour, (j, rows) in zip(shades, errors.items(), strict=False):
         means = torch.tensor(rows).mean(0).clamp(min=1e-16)
         middle.semilogy(means, "o-", markersize=4, color=colour, label=f"{2**j - 1}")
-    middle.set(xlabel="folding layers", title="error at equal numbers of parameters")
+    middle.set(xlabel="folding layers", ylabel="root mean square error")
+    middle.set(title="error at equal numbers of parameters")
     middle.legend(title="axes", ncols=2)
     right.plot(list(needed), list(needed.values()), "o-", color=COLOURS[0], label="folding first")
     right.axhline(needed[0], linestyle=":", color="0.4", label="one hidden layer")
     right.set_xticks(list(needed), [str(2**j - 1) for j in needed])
-    right.set(xlabel="axes of symmetry", title="parameters of an exact network")
+    right.set(
+        xlabel="axes of symmetry", ylabel="parameters", title="parameters of an exact network"
+    )
     right.set_ylim(0, None)
     right.legend(loc="lower left")

@@ -196,9 +196,9 @@ def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
     run.figure(
         "folds",
         lambda axes: _plot(axes, counted[:depth]),
-        caption="The same four lines after no, one and two foldings of the square.",
+        caption=f"The same four lines after 0 to {depth - 1} foldings of the square.",
         grid=(1, depth),
-        size=(3.4 * depth, 3.4),
+        size=(3.4 * depth, 3.8),
     )
 
 
@@ -224,13 +224,26 @@ def _off_corners(found: Arrangement) -> float:
 
 
 def _plot(axes: Any, arrangements: list[Arrangement]) -> None:
+    for panel, found in zip(axes[0], arrangements, strict=True):
+        draw_cells(panel, found)
+        panel.set(title=f"{found.patterns} regions", xlabel="$x_1$")
+    axes[0, 0].set_ylabel("$x_2$")
+
+
+def draw_cells(panel: Any, found: Arrangement) -> None:
+    """The cells of an arrangement, no two neighbours in one colour while six are enough."""
     from matplotlib.collections import PolyCollection
 
-    for panel, found in zip(axes[0], arrangements, strict=True):
-        colours = [COLOURS[int(h) % 6] for h in found.hashes]
-        cells = PolyCollection(list(found.polygons()), facecolors=colours, alpha=0.55)
-        cells.set_edgecolor("white")
-        cells.set_linewidth(0.7)
-        panel.add_collection(cells)
-        panel.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title=f"{found.patterns} regions")
-        panel.grid(False)
+    chosen: dict[int, int] = {}
+    for cell in range(len(found)):
+        taken = {chosen[n] for n in found.neighbours(cell) if n in chosen}
+        chosen[cell] = next((k for k in range(6) if k not in taken), 0)
+    cells = PolyCollection(
+        list(found.polygons()), facecolors=[COLOURS[k] for k in chosen.values()], alpha=0.55
+    )
+    cells.set_edgecolor("white")
+    cells.set_linewidth(0.7)
+    panel.add_collection(cells)
+    (a, b), (c, d) = found.plane.low, found.plane.high
+    panel.set(xlim=(a, c), ylim=(b, d), aspect="equal")
+    panel.grid(False)

@@ -21,6 +21,7 @@ from torchtheory.expressivity.enumeration import enumerate_regions
 from torchtheory.expressivity.folding import montufar_network
 from torchtheory.expressivity.hyperplanes import hyperplane_regions, zaslavsky_bound
 from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.expressivity.polygons import areas
 from torchtheory.expressivity.regions import activation_pattern
 from torchtheory.nets.dichotomies import cover_count
 from torchtheory.nets.feedforward import dense, mlp
@@ -276,8 +277,4 @@ def _cells_met(found: Arrangement, height: float) -> int:
 
 
 def _area(found: Arrangement) -> float:
-    total = 0.0
-    for p in found.polygons():
-        a, b = p, np.roll(p, -1, 0)
-        total += abs(float((a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum())) / 2
-    return total
+    return sum(float(areas(torch.as_tensor(p).unsqueeze(0))) for p in found.polygons())

@@ -126,18 +126,33 @@ def sawtooth(run: Run, times: int = 8) -> None:
         relation="==",
         measured=[affine_pieces(zigzag_network(q), 0.0, 1.0).count for q in folds],
     )
+    composed = [(k, length, zigzag_network([k] * length)) for k, length, d in cases if d == length]
     run.claim(
         "X-74",
-        r"\text{units used by } t_K\circ\dots\circ t_K = KL \ge \tilde L(K^{L/\tilde L}-1)",
-        promised=[least_units(k**length, depth) for k, length, depth in cases],
+        r"t_K\circ\dots\circ t_K,\ L \text{ times, takes exactly } KL \text{ units}",
+        promised=[k * length for k, length, _ in composed],
+        relation="==",
+        measured=[_units(net) for _, _, net in composed],
+    )
+    hidden = [[9], [6, 5], [4, 3, 4]]
+    random = [mlp([1, *h, 1], random=run.generator) for h in hidden for _ in range(4)]
+    counted = [affine_pieces(net, -8.0, 8.0).count for net in random]
+    run.claim(
+        "X-74",
+        r"p \text{ pieces from } \tilde L \text{ layers take at least } \tilde L(p^{1/\tilde L}-1)"
+        r"\text{ units}",
+        promised=[least_units(k**length, depth) for k, length, depth in cases]
+        + [least_units(p, len(h)) for p, h in zip(counted, [h for h in hidden for _ in range(4)],
+                                                  strict=True)],
         relation=">=",
-        measured=[_units(zigzag_network(q)) for q in folds],
+        measured=[_units(zigzag_network(q)) for q in folds] + [_units(net) for net in random],
+        reason="the zigzags of the claim before, and random networks by the pieces they have",
         control=Control(
-            "more layers than the bound counts: K^L pieces from L layers, judged as one",
+            "more layers than the bound counts: 2^6 pieces from 6 layers, judged as one",
             _units(zigzag_network([2] * 6)),
             promised=least_units(2**6, 1),
         ),
-    )
+    )  # fmt: skip
     run.table(
         "sizes",
         ["k", "pieces", "units, composed", "least units, one hidden layer"],
@@ -200,6 +215,20 @@ def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
         promised=[1 / 8 - (n + 1) / 2 ** (p + 2) for n in pieces],
         relation=">=",
         measured=distances,
+    )
+    others = {m: _fit(run, sawtooth_network(m), [4], steps) for m in (4, 5, 7, 8)}
+    shallow = {**others, p: trained[0]}
+    run.claim(
+        "X-68",
+        r"\text{trained on } g_m,\ m=4,\dots,8:\ \|g_m-h\|_{L_1}\ge\tfrac18-\tfrac{p+1}{2^{m+2}}",
+        promised=[_oscillation_floor(m, net) for m, net in shallow.items()],
+        relation=">=",
+        measured=[_distance(sawtooth_network(m), net) for m, net in shallow.items()],
+        control=Control(
+            "m layers of two units, judged as the shallow network of m = 8",
+            _distance(sawtooth_network(8), sawtooth_network(8)),
+            promised=_oscillation_floor(8, shallow[8]),
+        ),
     )
     half = nn.Sequential(dense(torch.zeros(1, 1).double(), torch.full((1,), 0.5).double()))
     run.claim(
@@ -272,6 +301,15 @@ def telgarsky_separation(run: Run, networks: int = 3, steps: int = 60) -> None:
         ],
         caption="Trained on the sawtooth with 64 pieces.",
     )
+    run.figure(
+        "telgarsky",
+        lambda axes: _plot_distances(axes, shallow),
+        caption="Left: a sawtooth and a network of one hidden layer trained on it, which crosses "
+        "1/2 rarely. Right: the distance of such networks from sawtooths of more and more teeth, "
+        "the floor that their number of pieces certifies, and the composed tents, which are exact.",
+        grid=(1, 2),
+        size=(10, 3.3),
+    )
 
 
 class _Distance(nn.Module):
@@ -287,6 +325,11 @@ def _distance(first: nn.Module, second: nn.Module) -> float:
     """The L₁ distance on [0, 1], exactly: every piece of |f - g| is integrated."""
     pieces = affine_pieces(_Distance(first, second), 0.0, 1.0)
     return _integral(pieces.breakpoints, pieces.values[:, 0])
+
+
+def _oscillation_floor(m: int, net: nn.Module) -> float:
+    """What a network with so many pieces cannot come below, for the sawtooth of 2^m pieces."""
+    return 1 / 8 - (affine_pieces(net, 0.0, 1.0).count + 1) / 2.0 ** (m + 2)
 
 
 def _integral(t: Tensor, y: Tensor) -> float:
@@ -309,6 +352,10 @@ def _units(net: nn.Sequential) -> int:
 
 def _fit(run: Run, target: nn.Module, hidden: list[int], steps: int) -> nn.Sequential:
     net = mlp([1, *hidden, 1], random=run.generator)
+    first = net[0]
+    assert isinstance(first, nn.Linear)
+    with torch.no_grad():  # kinks inside the interval
+        first.bias.copy_(-first.weight[:, 0] * run.rand(hidden[0]))
     x = torch.linspace(0, 1, 513).double()[:, None]
     with torch.no_grad():
         y = target(x)
@@ -351,3 +398,27 @@ def _plot(axes: Any, found: dict[int, Any]) -> None:
         panel.plot(p.kinks, p(p.kinks)[:, 0], "o", ms=3, color=COLOURS[1])
         panel.set_title(f"k = {k}: {p.count} pieces")
         panel.set_xlabel("x")
+
+
+def _plot_distances(axes: Any, shallow: dict[int, nn.Sequential]) -> None:
+    left, right = axes[0]
+    sizes = sorted(shallow)
+    tooth, net = affine_pieces(sawtooth_network(4), 0.0, 1.0), shallow[4]
+    own = affine_pieces(net, 0.0, 1.0)
+    left.plot(
+        tooth.breakpoints, tooth.values[:, 0], color=COLOURS[0], lw=1, label="sawtooth, pieces: 16"
+    )
+    label = f"trained, pieces: {own.count}"
+    left.plot(own.breakpoints, own.values[:, 0], color=COLOURS[1], label=label)
+    left.axhline(0.5, color="0.4", ls=":", lw=1)
+    left.set(xlabel="x", ylabel="value", ylim=(-0.1, 1.35))
+    left.legend(loc="upper right", ncols=2)
+    distances = [_distance(sawtooth_network(m), shallow[m]) for m in sizes]
+    exact = [_distance(sawtooth_network(m), sawtooth_network(m)) for m in sizes]
+    right.plot(sizes, distances, "o-", color=COLOURS[1], label="four units, one layer")
+    floors = [_oscillation_floor(m, shallow[m]) for m in sizes]
+    right.plot(sizes, floors, "--", color="0.3", label="floor of its pieces")
+    right.plot(sizes, exact, "s-", color=COLOURS[0], label="m layers of two units")
+    right.set(xlabel="m (sawtooth of $2^m$ pieces)", ylabel="$L_1$ distance", xticks=sizes)
+    right.set_ylim(-0.02, 0.36)
+    right.legend(loc="upper center", ncols=3, fontsize=7)
