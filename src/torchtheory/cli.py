@@ -478,6 +478,13 @@ def size(
     weights_exponent: Annotated[
         float | None, typer.Option(help="Where depth is traded for weights: d/2n up to d/n.")
     ] = None,
+    constant: Annotated[
+        float, typer.Option(help="Before the sizes whose own constant is unknown.")
+    ] = 1.0,
+    shallow: Annotated[bool, typer.Option("--shallow", help="One hidden layer only.")] = False,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Only weights continuous in the function.")
+    ] = False,
     list_classes: Annotated[bool, typer.Option("--list", help="Show the classes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -492,7 +499,7 @@ def size(
       torchtheory size --class barron --barron-constant 10 --dim 100 --error 0.05 --json
     """
     from torchtheory.approximation.network_budget import size_needed
-    from torchtheory.approximation.rates import FUNCTION_CLASSES
+    from torchtheory.approximation.rate_theorems import FUNCTION_CLASSES
     from torchtheory.report.sizes import print_classes, print_sizes
 
     if list_classes:
@@ -518,6 +525,9 @@ def size(
         ambient=ambient,
         charts=charts,
         weights_exponent=weights_exponent,
+        constant=constant,
+        shallow=shallow,
+        continuous=continuous,
     )
     if as_json:
         _print_json(found.to_json())

@@ -44,7 +44,7 @@ from torchtheory.approximation.relu_wavelets import (
     wavelet_grid,
 )
 from torchtheory.approximation.shearlets import parabolic_scaling, shear, shearlet, shearlet_frame
-from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
 
 
 @settings(max_examples=20, deadline=None)
@@ -207,3 +207,10 @@ def test_l1_bound(values: list[float], terms: int) -> None:
         return
     tail = float(best_terms_errors(c, [min(terms, len(c))])[0])
     assert tail <= l1_terms_bound(float(c.abs().sum()), terms) + 1e-12
+
+
+def test_charts_need_numbers() -> None:
+    with pytest.raises(NonFinite):
+        tangent_charts(torch.full((40, 3), torch.nan), 2, 1.0, 1.0)
+    single = tangent_charts(circle_curve()(circle_curve().draw(300, 0)).float(), 1, 0.6, 0.3)
+    assert single[0].centre.dtype == torch.float64

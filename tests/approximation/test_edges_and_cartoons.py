@@ -83,7 +83,7 @@ def test_heaviside_error_is_the_integral(delta: float, p: float) -> None:
     net = heaviside_network(delta)
 
     def gap(x: float) -> float:
-        return abs(float(net(torch.tensor([[x]]).double())) - 1.0) ** p
+        return float(abs(float(net(torch.tensor([[x]]).double())) - 1.0) ** p)
 
     value, _ = integrate.quad(gap, 0, delta, limit=50)
     assert heaviside_error(delta, p) == pytest.approx(value ** (1 / p), rel=1e-5)
@@ -99,7 +99,7 @@ def test_horizon_error_of_flat_boundaries(
 
     def gap(y: float) -> float:
         ramp = float(net(torch.tensor([[level + apart - y]]).double()))
-        return abs(float(y <= level) - ramp) ** p
+        return float(abs(float(y <= level) - ramp) ** p)
 
     marks = [min(max(v, 0.0), 1.0) for v in (level, level + apart, level + apart - delta)]
     value, _ = integrate.quad(gap, 0, 1, points=sorted(set(marks)), limit=100)
@@ -225,3 +225,11 @@ def test_greedy_terms_are_those_of_scikit_learn() -> None:
 def test_pixels_are_the_cells() -> None:
     drawing = cartoon(1, random=1)
     assert torch.equal(drawing.image(5).flatten(), drawing(cell_centres(SQUARE, 5)))
+
+
+def test_edge_is_the_mean_of_four_points() -> None:
+    drawing = cartoon(2, random=3)
+    fine = drawing.indicator(cell_centres(SQUARE, 12)).reshape(6, 2, 6, 2)
+    edge = drawing.edge(6)
+    assert torch.equal(edge, fine.mean((1, 3)))
+    assert set(edge.flatten().tolist()) <= {0.0, 0.25, 0.5, 0.75, 1.0}

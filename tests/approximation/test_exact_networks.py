@@ -25,7 +25,9 @@ from torchtheory.approximation.superpositions import (
     Superposition,
     broken_line,
     inner_functions,
+    nested_inner_functions,
     superposition_step,
+    two_scale_superposition,
 )
 from torchtheory.core.errors import (
     InvalidInput,
@@ -174,6 +176,45 @@ def test_broken_line_is_numpys() -> None:
     t = torch.linspace(-1, 3, 41, dtype=torch.float64)
     wanted = np.interp(t.numpy(), knots.numpy(), values.numpy())
     np.testing.assert_allclose(broken_line(knots, values, t).numpy(), wanted, atol=1e-14)
+
+
+@pytest.mark.parametrize(("cells", "refinement"), [(1, 2), (2, 9), (3, 7)])
+def test_two_scales_share_their_inner_functions(cells: int, refinement: int) -> None:
+    coarse, fine = nested_inner_functions(cells, refinement)
+    assert min(coarse.gap, fine.gap) > 0
+    assert bool((fine.values.diff(dim=1) > 0).all())
+    assert float(fine.values.min()) >= 0
+    assert float(fine.values.max()) <= 1
+    assert math.isclose(float(fine.weights.sum()), 1.0)
+    # by evaluation: all points of a cube have images within its interval
+    for scale in (coarse, fine):
+        index = torch.tensor([0, scale.images.shape[1] // 2, scale.images.shape[1] - 1])
+        for i in range(5):
+            sums = sum(
+                k * broken_line(scale.knots[i], scale.values[i], scale.centres[i, index, j])
+                for j, k in enumerate(scale.weights)
+            )
+            assert isinstance(sums, torch.Tensor)
+            above = sums - scale.images[i, index]
+            assert bool((above >= -1e-12).all() & (above <= scale.rise + 1e-12).all())
+
+
+def test_the_second_scale_takes_more_away() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.cos(3 * x[:, 0]) * x[:, 1]
+
+    first, both = two_scale_superposition(f, 2, 16)
+    assert torch.equal(first.inner_values, both.inner_values)
+    assert torch.equal(first.weights, both.weights)
+    assert both.hidden_units == (10, 5)
+    x = torch.rand(5000, 2, dtype=torch.float64, generator=as_generator(0))
+    left = [(f(x) - net(x)).abs() for net in (first, both)]
+    assert left[1].max() < left[0].max()
+    assert left[1].mean() < left[0].mean() / 2
+    with pytest.raises(InvalidInput, match="too many cubes"):
+        two_scale_superposition(f, 10, 100)
+    with pytest.raises(InvalidInput):
+        nested_inner_functions(0, 5)
 
 
 def test_superpositions_refuse() -> None:

@@ -21,6 +21,7 @@ from torchtheory.approximation.finite_elements import (
     minimum_network,
     nodal_network,
 )
+from torchtheory.approximation.hats import hat_interpolant
 from torchtheory.approximation.splines import spline_network
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
@@ -51,6 +52,26 @@ def test_function_is_the_interpolant(shape: tuple[int, int], seed: int) -> None:
     network = finite_element_network(mesh, values)
     assert torch.allclose(network(x)[:, 0], interpolate_linearly(mesh, values, x), atol=1e-11)
     assert torch.allclose(network(mesh.nodes)[:, 0], values, atol=1e-11)
+
+
+@pytest.mark.parametrize(("cells", "dimension"), [(1, 1), (5, 1), (1, 2), (4, 2)])
+def test_two_networks_of_one_space(cells: int, dimension: int) -> None:
+    """Minima of pieces and hats by absolute values are the same interpolant."""
+    mesh = cube_mesh(cells, dimension)
+
+    def steep(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(7 * x.reshape(len(x), -1).sum(1))
+
+    values = steep(mesh.nodes)
+    box = ((0.0, 1.0),) * dimension
+    hats = hat_interpolant(steep, cells, box, curvature=49.0 * dimension)
+    generator = torch.Generator().manual_seed(cells)
+    x = torch.rand(200, dimension, dtype=torch.float64, generator=generator)
+    minima = finite_element_network(mesh, values)(x)[:, 0]
+    assert torch.allclose(hats.network(x)[:, 0], minima, atol=1e-12)
+    if dimension == 1:
+        line = np.interp(x[:, 0].numpy(), mesh.nodes[:, 0].numpy(), values.numpy())
+        assert np.allclose(minima.numpy(), line, atol=1e-12)
 
 
 def test_against_scipy() -> None:

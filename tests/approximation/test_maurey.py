@@ -16,12 +16,19 @@ from torchtheory.approximation.fixed_basis import (
     network_beats_every_basis,
 )
 from torchtheory.approximation.maurey import compress_network, maurey_average, maurey_error
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3))
 @settings(max_examples=15, deadline=None)
-def test_expected_error_is_the_mean_over_all_choices(seed, k):
+def test_expected_error_is_the_mean_over_all_choices(seed: int, k: int) -> None:
     g = torch.Generator().manual_seed(seed)
     points = torch.randn(4, 3, generator=g, dtype=torch.float64)
     weights = torch.randn(4, generator=g, dtype=torch.float64)
@@ -40,7 +47,7 @@ def test_expected_error_is_the_mean_over_all_choices(seed, k):
     assert error.expected <= error.second_moment <= error.worst + 1e-12
 
 
-def test_averages_have_the_mixture_as_mean():
+def test_averages_have_the_mixture_as_mean() -> None:
     points = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weights = torch.tensor([1.0, -2.0, 0.5, 0.0, 1.0, -0.5], dtype=torch.float64)
     found = maurey_average(points, weights, 5, 20_000, random=1)
@@ -48,7 +55,7 @@ def test_averages_have_the_mixture_as_mean():
     assert away.max() < 5
 
 
-def test_compressed_network_keeps_the_offset_and_the_given_model():
+def test_compressed_network_keeps_the_offset_and_the_given_model() -> None:
     torch.manual_seed(0)
     wide = nn.Sequential(nn.Linear(2, 60), nn.Tanh(), nn.Linear(60, 1)).double()
     before = {k: v.clone() for k, v in wide.state_dict().items()}
@@ -61,11 +68,11 @@ def test_compressed_network_keeps_the_offset_and_the_given_model():
     mean = sum(errors) / len(errors)
     spread = float(torch.tensor(errors).std()) / len(errors) ** 0.5
     assert abs(mean - slim.error.expected) < 5 * spread
-    assert torch.equal(slim.model[2].bias, wide[2].bias)
+    assert torch.equal(slim.model[2].bias, wide[2].bias)  # type: ignore[arg-type]
     assert all(torch.equal(v, before[k]) for k, v in wide.state_dict().items())
 
 
-def test_bad_input_is_refused():
+def test_bad_input_is_refused() -> None:
     with pytest.raises(ShapeMismatch):
         maurey_error(torch.ones(3, 2), torch.ones(2), 1)
     with pytest.raises(InvalidInput):
@@ -81,7 +88,7 @@ def test_bad_input_is_refused():
         nn.Sequential(nn.Linear(2, 3), nn.PReLU(), nn.Linear(3, 1)),
     ):
         with pytest.raises(UnsupportedModel):
-            compress_network(model, x, 2)
+            compress_network(model, x, 2)  # type: ignore[arg-type]
     with pytest.raises(ShapeMismatch):
         compress_network(
             nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), torch.ones(2, 3), 2
@@ -89,7 +96,7 @@ def test_bad_input_is_refused():
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4])
-def test_shells_count_lattice_points(d):
+def test_shells_count_lattice_points(d: int) -> None:
     shells = dict(lattice_shells(d, 30 if d > 1 else 4))
     most = max(shells)
     side = range(-math.isqrt(most), math.isqrt(most) + 1)
@@ -103,7 +110,7 @@ def test_shells_count_lattice_points(d):
 
 @given(st.integers(1, 30), st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
-def test_no_space_is_below_the_floor(k, seed):
+def test_no_space_is_below_the_floor(k: int, seed: int) -> None:
     norms = torch.cat(
         [torch.full((n,), 1 / q, dtype=torch.float64) for q, n in lattice_shells(2, 5 * k)]
     ) / (8 * math.pi**2)
@@ -114,9 +121,28 @@ def test_no_space_is_below_the_floor(k, seed):
     assert fourier_basis_error(k, 2) >= fixed_basis_floor(k, 2)
 
 
-def test_crossing_is_where_it_says():
+def test_crossing_is_where_it_says() -> None:
     k = network_beats_every_basis(6)
     assert 6 / k < fixed_basis_floor(k, 6)
     assert 6 / (k // 2) >= fixed_basis_floor(k // 2, 6)
     with pytest.raises(InvalidInput):
         network_beats_every_basis(2)
+
+
+def test_compression_takes_any_precision_and_refuses_the_rest() -> None:
+    wide = nn.Sequential(nn.Linear(2, 20), nn.Tanh(), nn.Linear(20, 1))
+    for x in (torch.randn(5, 2), torch.randn(5, 2).double()):
+        slim = compress_network(wide, x, 6, random=0).model
+        assert slim(x.float()).dtype == torch.float32
+    for bad, error in (
+        (torch.zeros(0, 2), EmptyData),
+        (torch.ones(3, 2, dtype=torch.long), InvalidType),
+        (torch.full((3, 2), math.nan), NonFinite),
+        (torch.zeros(3, 3), ShapeMismatch),
+    ):
+        with pytest.raises(error):
+            compress_network(wide, bad, 6)
+    with pytest.raises(InvalidType, match="one precision"):
+        maurey_error(torch.eye(3), torch.ones(3).double(), 2)
+    with pytest.raises(InvalidType, match="one precision"):
+        maurey_average(torch.eye(3).long(), torch.ones(3).long(), 2)

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.approximation.boxes import box_network
+from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.explicit_sizes import (
     barron_units,
     box_units,
     interpolant_units,
-    taylor_grid,
     yarotsky_units,
 )
+from torchtheory.approximation.function_norms import partial_derivatives
 from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.network_budget import KNOWN, ORDER, size_needed
+from torchtheory.approximation.network_budget import (
+    KNOWN,
+    ORDER,
+    SizeEstimate,
+    SizeTable,
+    size_needed,
+)
+from torchtheory.approximation.partition_of_unity import patch_centres
+from torchtheory.approximation.rate_theorems import FUNCTION_CLASSES, Setting
 from torchtheory.approximation.rates import (
-    FUNCTION_CLASSES,
     THEOREMS,
-    Setting,
     code_exponent,
     depth_for_weights,
     exponent_gaps,
     theorems_of,
 )
+from torchtheory.approximation.shifted_sums import ShiftedSum
+from torchtheory.approximation.yarotsky import cells_and_levels, smooth_network
 from torchtheory.core import catalogue
 from torchtheory.core.errors import InvalidInput, UnknownName
 
@@ -71,11 +81,40 @@ def test_explicit_sizes_are_those_of_the_networks(error: float, d: int) -> None:
 
 def test_sizes_by_hand() -> None:
     assert barron_units(0.5, 3.0, 2.0).size == (2 * 2 * 3 * 2) ** 2
-    patches, accuracy = taylor_grid(0.1, 2, 2)
-    assert patches == math.ceil((2 / (4 * 4) * 0.05) ** -0.5)
-    assert accuracy == pytest.approx(0.1 / (8 * 4 * 4))
-    # n = d = 1: constants times trapezoids, no product at all
-    assert yarotsky_units(0.1, 1, 1).size == 4 * 41
+    # n = d = 1: constants times trapezoids at 14 + 1 centres, no product at all
+    assert yarotsky_units(0.1, 1, 1).size == 4 * 15
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.integers(1, 4), d=st.integers(1, 3), error=st.floats(0.02, 0.9),
+    shift=st.floats(0.1, 1.4),
+)  # fmt: skip
+def test_yarotsky_counts_the_network_that_is_built(
+    n: int, d: int, error: float, shift: float
+) -> None:
+    # every derivative of it is at most 1
+    def wave(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin((x if d == 1 else x.sum(1)) + shift)
+
+    if (cells_and_levels(n, d, error)[0] + 1) ** d > 500:
+        return
+    made = smooth_network(wave, n, d, error)
+    counted = yarotsky_units(error, n, d)
+    assert counted.size >= made.size.units
+    assert counted.layers is not None
+    assert counted.layers >= made.size.depth
+    x = torch.rand(300, d, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    exact = wave(x[:, 0] if d == 1 else x)
+    assert float((made.approximant(x) - exact).abs().max()) <= error
+    # no derivative is 0 at a centre: nothing is left out, and the numbers agree
+    full = all(bool(v.all()) for v in partial_derivatives(
+        wave, patch_centres(made.cells, d), n - 1).values())  # fmt: skip
+    assert full == (counted.size == made.size.units)
+    if made.size.width < 400:
+        network = made.approximant.network
+        assert isinstance(network, ShiftedSum)
+        assert network_size(network.as_sequential()).units == made.size.units
 
 
 @given(error=st.floats(1e-5, 0.3), n=st.integers(1, 4), d=st.integers(1, 5))
@@ -99,6 +138,30 @@ def test_orders_say_so_and_reasons_are_given() -> None:
     order = next(e for e in table.upper if e.theorem.id == "X-18, A-31")
     assert order.log10_size == pytest.approx(5.0)
     assert order.exponent == 2.5
+
+
+def test_kinds_of_networks_and_a_constant_of_ones_own() -> None:
+    plain = size_needed("sobolev", smoothness=2, dimension=1, error=0.01)
+    shallow = size_needed("sobolev", smoothness=2, dimension=1, error=0.01, shallow=True)
+    assert {e.theorem.id for e in shallow.upper} == {"L-071", "X-18, A-31"}
+    assert shallow.lower == plain.lower
+    reasons = {row.id: why for row, why in shallow.silent}
+    assert reasons["X-31"] == "its networks have more than one hidden layer"
+    selected = size_needed("sobolev", smoothness=2, dimension=1, error=0.01, continuous=True)
+    assert "X-37" not in {e.theorem.id for e in selected.upper}
+    scaled = size_needed("sobolev", smoothness=2, dimension=1, error=0.01, constant=100.0)
+    for a, b in zip(plain.upper, sorted(scaled.upper, key=plain_order(plain)), strict=True):
+        assert b.log10_size - a.log10_size == pytest.approx(0 if a.size else 2)
+
+
+def plain_order(table: SizeTable) -> Callable[[SizeEstimate], int]:
+    names = [e.theorem.name for e in table.upper]
+    return lambda e: names.index(e.theorem.name)
+
+
+def test_what_cannot_be_counted_ends() -> None:
+    for n, d, error in ((1e9, 10, 1e-3), (3, 1000, 1e-300), (1, 2, 5e-324)):
+        assert size_needed("sobolev", smoothness=n, dimension=d, error=error).upper
 
 
 @pytest.mark.parametrize("name", FUNCTION_CLASSES)
@@ -148,6 +211,10 @@ def test_bad_input() -> None:
         size_needed("barron", dimension=0, error=0.1)
     with pytest.raises(InvalidInput, match="at most 100000"):
         size_needed("barron", dimension=10**6, error=0.1)
+    with pytest.raises(InvalidInput, match="leave the order out"):
+        size_needed("lipschitz", dimension=2, error=0.1, order=1)
+    with pytest.raises(InvalidInput, match="constant"):
+        size_needed("lipschitz", dimension=2, error=0.1, constant=0)
     with pytest.raises(InvalidInput, match="p is a positive"):
         Setting(1, 1, 0.1, p=math.nan)
     with pytest.raises(InvalidInput, match="0 to 1 derivatives"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchtheory import cli
-from torchtheory.approximation.rates import FUNCTION_CLASSES
+from torchtheory.approximation.rate_theorems import FUNCTION_CLASSES
 
 
 class Outcome:
@@ -83,6 +83,10 @@ def test_options_reach_the_theorems(call: Any) -> None:
     assert {r["size"] for r in barron["upper"]} == {14400, None}
     assert call(*SOBOLEV, "--p", "2", "--json").json["p"] == 2
     assert "X-16" in call("--class", "lipschitz", "--dim", "784", "--error", "0.1").out
+    shallow = call(*SOBOLEV, "--shallow", "--continuous", "--constant", "10")
+    assert "its networks have more than one hidden layer" in shallow.out
+    assert "was taken to be 10" in shallow.out
+    assert "weaker than asked" in call(*SOBOLEV).out
 
 
 @pytest.mark.parametrize(

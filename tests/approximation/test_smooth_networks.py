@@ -18,7 +18,12 @@ from torchtheory.approximation.partition_of_unity import (
     trapezoid_network,
 )
 from torchtheory.approximation.shifted_sums import Copies, ShiftedSum
-from torchtheory.approximation.skip_networks import SkipNetwork, skip_local_line, skip_to_plain
+from torchtheory.approximation.skip_networks import (
+    SkipNetwork,
+    skip_local_line,
+    skip_taylor_network,
+    skip_to_plain,
+)
 from torchtheory.approximation.yarotsky import (
     local_monomial,
     product_error,
@@ -27,7 +32,13 @@ from torchtheory.approximation.yarotsky import (
     taylor_error,
     taylor_patches,
 )
-from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 
 
 def uniform(*shape: int) -> torch.Tensor:
@@ -100,6 +111,10 @@ def test_refused() -> None:
         smooth_network(lambda x: x[:, 0], 1, 3, 1e-3)
     with pytest.raises(InvalidInput, match="give the error"):
         smooth_network(torch.sin, 2, 1)
+    with pytest.raises(NonFinite, match="at a centre"):
+        smooth_network(torch.log, 2, 1, 0.1)
+    single = smooth_network(torch.sin, 2, 1, 0.1).approximant(torch.rand(5))
+    assert single.dtype == torch.float64
     with pytest.raises(InvalidInput, match="vanish"):
         smooth_network(torch.zeros_like, 2, 1, 0.1)
     with pytest.raises(InvalidInput):
@@ -127,6 +142,23 @@ def test_skips_change_nothing(levels: int, cells: int, seed: int) -> None:
     x = x - 1
     assert torch.allclose(skip(x), skip_to_plain(skip)(x), atol=1e-13)
     assert torch.allclose(skip(x), local_monomial((1,), cells, levels)(x), atol=1e-13)
+
+
+@pytest.mark.parametrize(("cells", "levels"), [(1, 1), (3, 2), (6, 4)])
+def test_the_whole_network_with_skips(cells: int, levels: int) -> None:
+    def wave(t: torch.Tensor) -> torch.Tensor:
+        return torch.sin(t + 0.3)
+
+    skip = skip_taylor_network(wave, cells, levels)
+    plain = skip_to_plain(skip)
+    kept = smooth_network(wave, 2, 1, cells=cells, levels=levels).approximant
+    x = uniform(50, 1)
+    assert torch.allclose(skip(x), plain(x), atol=1e-13)
+    assert torch.allclose(skip(x)[:, 0], kept(x), atol=1e-13)
+    # a patch reads its values from trapezoids it has anyway: 4 weights more than the line alone
+    # (and 2 biases: the halves of x - m/N, unless m = 0)
+    line = skip_local_line(cells, levels).nonzero_parameters
+    assert skip.nonzero_parameters == (cells + 1) * (line + 4) + 4 * cells
 
 
 def test_skip_layers() -> None:

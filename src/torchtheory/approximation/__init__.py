@@ -162,7 +162,6 @@ from torchtheory.approximation.explicit_sizes import (
     barron_units,
     box_units,
     interpolant_units,
-    taylor_grid,
     yarotsky_units,
 )
 from torchtheory.approximation.filter_factorisation import (
@@ -361,9 +360,8 @@ from torchtheory.approximation.random_steps import (
     sampled_exponentials,
     step_pair_network,
 )
+from torchtheory.approximation.rate_theorems import RateTheorem, Setting
 from torchtheory.approximation.rates import (
-    RateTheorem,
-    Setting,
     code_exponent,
     depth_for_weights,
     exponent_gaps,
@@ -461,7 +459,12 @@ from torchtheory.approximation.shearlets import (
 )
 from torchtheory.approximation.shift_structure import convolution_matrix, equivariance_gaps
 from torchtheory.approximation.shifted_sums import Copies, ShiftedSum
-from torchtheory.approximation.skip_networks import SkipNetwork, skip_local_line, skip_to_plain
+from torchtheory.approximation.skip_networks import (
+    SkipNetwork,
+    skip_local_line,
+    skip_taylor_network,
+    skip_to_plain,
+)
 from torchtheory.approximation.smooth_gates import (
     best_product_step,
     deep_product_network,
@@ -493,6 +496,7 @@ from torchtheory.approximation.stone_weierstrass import (
     algebra_conditions,
     separating_cosine,
 )
+from torchtheory.approximation.stratified_steps import half_spaces, steps_in_strata
 from torchtheory.approximation.sum_product import ShallowSumProduct, SumProductTree, expand_tree
 from torchtheory.approximation.superpositions import (
     InnerFunctions,
@@ -500,7 +504,9 @@ from torchtheory.approximation.superpositions import (
     SuperpositionStep,
     broken_line,
     inner_functions,
+    nested_inner_functions,
     superposition_step,
+    two_scale_superposition,
 )
 from torchtheory.approximation.system_simulation import (
     Simulation,
@@ -526,6 +532,7 @@ from torchtheory.approximation.universality_chart import (
 )
 from torchtheory.approximation.yarotsky import (
     SmoothApproximant,
+    cells_and_levels,
     compose_product,
     local_monomial,
     product_error,
@@ -680,6 +687,7 @@ __all__ = [
     "cartoon_network",
     "cartoon_packing",
     "cell_centres",
+    "cells_and_levels",
     "cells_of",
     "chain",
     "chart_inverse",
@@ -757,6 +765,7 @@ __all__ = [
     "haar_transform",
     "half_space_sharpness",
     "half_space_unit",
+    "half_spaces",
     "hat_generator",
     "hat_interpolant",
     "hat_layers",
@@ -834,6 +843,7 @@ __all__ = [
     "monte_carlo_barron_constant",
     "multi_indices",
     "narrow_broken_line",
+    "nested_inner_functions",
     "network_beats_every_basis",
     "network_bits",
     "network_lipschitz_norm",
@@ -904,6 +914,7 @@ __all__ = [
     "sine_frequency",
     "size_needed",
     "skip_local_line",
+    "skip_taylor_network",
     "skip_to_plain",
     "smooth_bump",
     "smooth_layer",
@@ -937,6 +948,7 @@ __all__ = [
     "step_image",
     "step_integral",
     "step_pair_network",
+    "steps_in_strata",
     "strip_width",
     "sum_over_coordinates",
     "sup_distance",
@@ -948,7 +960,6 @@ __all__ = [
     "tangent_network",
     "taylor_cells",
     "taylor_error",
-    "taylor_grid",
     "taylor_patches",
     "theorems_of",
     "threshold_interpolant",
@@ -960,6 +971,7 @@ __all__ = [
     "tree_values",
     "tube_share",
     "tubes_needed",
+    "two_scale_superposition",
     "unit_product_network",
     "unit_volume_radius",
     "units_for_error",

@@ -63,7 +63,7 @@ def cartoon_error(
     Args:
         approximation: from ``[n, 2]`` to ``[n]``.
         width: at least the distance of the polygon to the curve, and ramps.
-        points: cells a side; the band gets 64 times as many angles and 8 radii.
+        points: cells a side; the band gets 32 times as many angles and 8 radii.
 
     >>> from torchtheory.approximation.cartoons import cartoon
     >>> drawing = cartoon(2, random=0)
@@ -77,7 +77,7 @@ def cartoon_error(
     radius = away.norm(dim=1)
     outside = (radius - drawing.radius(angle.unsqueeze(1))).abs() > width
     total = _squares(drawing, approximation, x[outside]).sum() / points**2
-    angles = (torch.arange(64 * points, dtype=torch.float64) + 0.5) * 2 * math.pi / (64 * points)
+    angles = (torch.arange(32 * points, dtype=torch.float64) + 0.5) * 2 * math.pi / (32 * points)
     offsets = (torch.arange(8, dtype=torch.float64) + 0.5) / 4 - 1
     r = drawing.radius(angles.unsqueeze(1)).unsqueeze(1) + width * offsets
     direction = torch.stack([torch.cos(angles), torch.sin(angles)], 1)

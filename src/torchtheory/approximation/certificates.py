@@ -7,6 +7,7 @@ held against a measurement by :func:`measured_error`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ class Approximant:
         theorem: the catalogue's id of the statement.
         norm: ``"sup"``, or ``"mean"`` for :math:`\int|f-g|` over the box divided by its volume.
 
-    Calling it evaluates the network at points ``[n, d]`` (``[n]`` when ``d = 1``): ``[n]``.
+    Calling it evaluates the network at points ``[n, d]`` (``[n]`` when ``d = 1``): ``[n]``, in the
+    network's own precision whatever that of the points.
     """
 
     network: nn.Module
@@ -99,6 +101,9 @@ class Approximant:
                 f"points of a box of {len(self.domain)} dimensions are [n, {len(self.domain)}], "
                 f"not {list(x.shape)}"
             )
+        own = itertools.chain(self.network.parameters(), self.network.buffers())
+        precision = next((t.dtype for t in own if t.is_floating_point()), torch.float64)
+        points = points.to(precision)
         with torch.no_grad():
             return torch.cat([self.network(part)[:, 0] for part in _parts(points)])
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torchtheory.approximation.boxes import folklore_size
 from torchtheory.approximation.sampled_networks import units_for_error
-from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.labelled import at_least, positive
+from torchtheory.approximation.yarotsky import cells_and_levels
+from torchtheory.nets.labelled import positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,41 +57,35 @@ def barron_units(error: float, barron_constant: float, radius: float) -> Counted
     return CountedSize(units_for_error(error**2, barron_constant, radius), 2)
 
 
-def taylor_grid(error: float, smoothness: int, dimension: int) -> tuple[int, float]:
-    r"""Patches a side and accuracy of a product in Yarotsky's construction.
-
-    :math:`N=\lceil(\frac{n!}{2^dd^n}\frac\epsilon2)^{-1/n}\rceil` and
-    :math:`\delta=\epsilon/(2^{d+1}d^n(d+n))`; then the Taylor part and the products err by
-    :math:`\epsilon/2` each.
-
-    >>> taylor_grid(0.1, 1, 1)
-    (40, 0.0125)
-    """
-    positive(error, "error")
-    n, d = at_least(smoothness, 1, "smoothness"), at_least(dimension, 1, "dimension")
-    # by logarithms: 2^d d^n overflows floats in high dimension
-    log2_bound = 1 + d + n * math.log2(d) - math.lgamma(n + 1) / math.log(2) - math.log2(error)
-    if log2_bound / n > 500 or d > 900:
-        raise InvalidInput("the construction is too large to count")
-    patches = math.ceil(2 ** (log2_bound / n) - 1e-9)
-    return patches, error * 2.0 ** -(d + 1 + n * math.log2(d)) / (d + n)
-
-
 def yarotsky_units(error: float, smoothness: int, dimension: int) -> CountedSize:
-    r"""Units of Yarotsky's network for the unit ball of :math:`W^{n,\infty}`, skips allowed.
+    r"""Units of Yarotsky's network for the unit ball of :math:`W^{n,\infty}`, as it is built.
 
-    :math:`(N+1)^d` patches; in each the monomials of degree below :math:`n`, :math:`\binom{j+d-1}
-    {d-1}` of degree :math:`j`, times :math:`d` trapezoids: :math:`d+j-1` products. A product of
-    factors in :math:`[-(d+n),d+n]` is three squares: an absolute value (2 ReLUs) and
-    :math:`s` levels of a sawtooth (3 ReLUs) each, :math:`6(d+n)^24^{-(s+1)}\le\delta`. The
-    trapezoids take :math:`4d(N+1)` ReLUs. Layers: the products stand in a chain.
+    :func:`~torchtheory.approximation.yarotsky.smooth_network` has at each of :math:`(N+1)^d`
+    centres the :math:`\binom{j+d-1}{d-1}` monomials of degree :math:`j<n`, each times :math:`d`
+    trapezoids of 4 ReLUs. The :math:`k=d+j` factors are multiplied in a binary tree: a product of
+    two is :math:`4+6\ell` units in :math:`\ell+1` layers, a factor without partner two units a
+    layer, and so is the sum of a monomial whose tree is lower than the highest. The number is that
+    of a function with no derivative 0 at any centre; others need fewer.
 
-    >>> yarotsky_units(0.1, 2, 1).size            # 4 * 6 + 6 patches, 1 product, 6 levels
-    384
+    >>> yarotsky_units(0.1, 1, 1)             # N = 14 and no product: 15 trapezoids
+    CountedSize(size=60, layers=2)
     """
-    patches, accuracy = taylor_grid(error, smoothness, dimension)
-    n, d = smoothness, dimension
-    levels = max(1, math.ceil(math.log(6 * (d + n) ** 2 / accuracy, 4)) - 1)
-    products = sum(math.comb(j + d - 1, d - 1) * (d + j - 1) for j in range(n))
-    units = 4 * d * (patches + 1) + (patches + 1) ** d * products * (6 + 9 * levels)
-    return CountedSize(units, 2 + (d + n - 2) * (levels + 1))
+    cells, levels = cells_and_levels(smoothness, dimension, error)
+    d, patches = dimension, (cells + 1) ** dimension
+    trees = [_tree_of_products(d + j, levels) for j in range(smoothness)]
+    depth = 2 + max(hidden for _, hidden in trees)
+    units = 0
+    for j, (products, hidden) in enumerate(trees):
+        monomials = math.comb(j + d - 1, d - 1)
+        units += monomials * (patches * (4 * d + 2 * j + products) + 2 * (depth - 2 - hidden))
+    return CountedSize(units, depth)
+
+
+def _tree_of_products(factors: int, levels: int) -> tuple[int, int]:
+    """Units and hidden layers of a binary tree of approximate products."""
+    units = rounds = 0
+    while factors > 1:
+        units += (factors // 2) * (4 + 6 * levels) + (factors % 2) * 2 * (levels + 1)
+        factors = (factors + 1) // 2
+        rounds += 1
+    return units, rounds * (levels + 1)

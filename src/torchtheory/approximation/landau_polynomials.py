@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,6 +73,23 @@ class LandauForm(nn.Module):
         kernel = (1 - (self.nodes - t) ** 2) ** self.n
         start, rise = self.line
         return start + rise * t + (kernel @ self.masses).unsqueeze(1)
+
+    def series(self) -> np.polynomial.Chebyshev:
+        r"""The polynomial's :math:`2n+1` coefficients, in Chebyshev polynomials of the interval.
+
+        ``.convert(kind=np.polynomial.Polynomial, domain=(-1, 1))`` makes them powers of
+        :math:`x`, whose coefficients grow beyond any accuracy from :math:`n` about 15 on.
+        """
+
+        def values(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            with torch.no_grad():
+                at: np.ndarray[Any, Any] = self(torch.from_numpy(x).unsqueeze(1))[:, 0].numpy()
+            return at
+
+        made: np.polynomial.Chebyshev = np.polynomial.Chebyshev.interpolate(
+            values, max(2 * self.n, 1), domain=[self.low, self.high]
+        )
+        return made
 
 
 def landau_approximant(

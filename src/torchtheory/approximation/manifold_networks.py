@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.hats import hat_layers
 from torchtheory.approximation.manifolds import ParametrisedManifold
-from torchtheory.approximation.network_calculus import block_diagonal, chain
+from torchtheory.approximation.network_calculus import affine_layers, block_diagonal, chain
 from torchtheory.core.errors import InvalidInput, NotConverged
-from torchtheory.nets.labelled import at_least, positive
+from torchtheory.nets.labelled import at_least, points, positive
 
 Intrinsic = Callable[[Tensor], Tensor]
 
@@ -98,6 +98,7 @@ def tangent_charts(
     at_least(neighbours, dimension + 1, "neighbours")
     if not 0 < fill < 1:
         raise InvalidInput(f"fill must lie strictly between 0 and 1, not {fill}")
+    x = points(x).double()
     if len(x) <= neighbours:
         raise InvalidInput(f"{len(x)} points are too few for {neighbours} neighbours")
     span = _span(x)
@@ -177,8 +178,19 @@ class ManifoldNetwork:
     other_parameters: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            parts = [self.network(x[i : i + 512])[:, 0] for i in range(0, len(x), 512)]
+        """The network's values ``[n]`` at points ``[n, D]``.
+
+        A unit reads its own chart only: with sparse matrices the time is that of the parameters
+        that are not 0, some charts times less than that of ``network`` itself.
+        """
+        (first, offset), *rest = affine_layers(self.network)[0]
+        sparse = [(weight.to_sparse(), bias.unsqueeze(1)) for weight, bias in rest]
+        parts = []
+        for some in torch.split(x, 2048):
+            z = first @ some.T + offset.unsqueeze(1)
+            for weight, bias in sparse:
+                z = weight @ z.relu() + bias
+            parts.append(z[0])
         return torch.cat(parts)
 
 

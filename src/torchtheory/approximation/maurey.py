@@ -19,10 +19,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labelled import points as as_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,9 @@ def compress_network(
     True
     """
     first, activation, last = _shallow(model)
-    if inputs.ndim != 2 or inputs.shape[1] != first.in_features:
+    # in the precision of the weights, as the network itself would have it
+    inputs = as_points(inputs).to(first.weight.dtype)
+    if inputs.shape[1] != first.in_features:
         raise ShapeMismatch(f"the inputs must be [n, {first.in_features}]")
     with torch.no_grad():
         values = activation(first(inputs))
@@ -145,6 +154,11 @@ def _scaled(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     if points.ndim != 2 or weights.shape != points.shape[:1]:
         raise ShapeMismatch(
             f"points are [m, D] and weights [m], not {list(points.shape)} and {list(weights.shape)}"
+        )
+    if not (points.is_floating_point() and points.dtype == weights.dtype):
+        raise InvalidType(
+            f"points and weights are floating point numbers of one precision, not {points.dtype} "
+            f"and {weights.dtype}"
         )
     if not (torch.isfinite(points).all() and torch.isfinite(weights).all()):
         raise NonFinite("points and weights must be finite")

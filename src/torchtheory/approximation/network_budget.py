@@ -2,7 +2,7 @@ r"""How large a network a theorem asks for, or offers, for your class of functio
 
 :func:`size_needed` goes through the rows of :mod:`~torchtheory.approximation.rates` and gives for
 each that applies the size: with its constant where the proof has one, else its order with constant
-1, and says so. What does not apply comes with the reason.
+1 or one of your own, and says so. What does not apply comes with the reason.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torchtheory.approximation.rates import RateTheorem, Setting, theorems_of
+from torchtheory.approximation.rate_theorems import RateTheorem, Setting
+from torchtheory.approximation.rates import theorems_of
 from torchtheory.core.errors import InvalidInput
+from torchtheory.nets.labelled import positive
 
 #: The smoothness of the classes that leave no choice.
 FIXED_SMOOTHNESS = {
@@ -88,6 +90,7 @@ class SizeTable:
         function_class, setting: what was asked.
         lower, upper: smallest first.
         silent: the rows that do not apply, with the reason.
+        constant: what stands before the sizes whose own constant is unknown.
     """
 
     function_class: str
@@ -95,6 +98,7 @@ class SizeTable:
     lower: tuple[SizeEstimate, ...]
     upper: tuple[SizeEstimate, ...]
     silent: tuple[tuple[RateTheorem, str], ...]
+    constant: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         asked = {
@@ -105,6 +109,7 @@ class SizeTable:
             "class": self.function_class,
             **asked,
             "p": "inf" if math.isinf(self.setting.p) else self.setting.p,
+            "constant": self.constant,
             "lower": [e.to_json() for e in self.lower],
             "upper": [e.to_json() for e in self.upper],
             "not_applicable": [
@@ -128,6 +133,9 @@ def size_needed(
     ambient: int = 100,
     charts: int = 1,
     weights_exponent: float | None = None,
+    constant: float = 1.0,
+    shallow: bool = False,
+    continuous: bool = False,
 ) -> SizeTable:
     r"""What is proved about the size of networks within :math:`\epsilon` of a class.
 
@@ -136,9 +144,14 @@ def size_needed(
         smoothness, dimension, error: :math:`n`, :math:`d`, :math:`\epsilon`; the classes of fixed
             smoothness (Lipschitz, Barron, Korobov, manifolds) have their own.
         p, order: the error is measured in :math:`W^{r,p}`, :math:`r` the order; unless told, ``p``
-            is that of the theorems of the class, infinite or 2.
+            is that of the theorems of the class, infinite or 2. Only ``sobolev`` has theorems
+            whose error counts derivatives.
         lipschitz, barron_constant, radius, ambient, charts, weights_exponent: see
-            :class:`~torchtheory.approximation.rates.Setting`.
+            :class:`~torchtheory.approximation.rate_theorems.Setting`.
+        constant: stands before the sizes whose own constant is unknown, for instance one that was
+            measured.
+        shallow, continuous: only networks of one hidden layer; only weights that depend
+            continuously on the function.
 
     >>> table = size_needed("sobolev", smoothness=2, dimension=1, error=1e-4)
     >>> [(e.theorem.id, e.size) for e in table.lower]
@@ -156,6 +169,12 @@ def size_needed(
         raise InvalidInput(
             f"the class {function_class!r} has no smoothness to choose; leave it out"
         )
+    if order and function_class != "sobolev":
+        raise InvalidInput(
+            "only the class 'sobolev' has theorems whose error counts derivatives; leave the order "
+            f"out for {function_class!r}"
+        )
+    positive(constant, "constant")
     if p is None:
         p = 2.0 if function_class in SQUARE_CLASSES else math.inf
     setting = Setting(
@@ -174,19 +193,35 @@ def size_needed(
     found: dict[str, list[SizeEstimate]] = {"lower": [], "upper": []}
     silent = []
     for row in rows:
-        missing = row.missing(setting)
+        missing = row.missing(setting) or _other_kind(row, shallow, continuous)
         if missing:
             silent.append((row, missing))
         else:
-            found[row.side].append(_estimate(row, setting))
+            found[row.side].append(_estimate(row, setting, constant))
     for side in found.values():
         side.sort(key=lambda e: e.log10_size)
     return SizeTable(
-        function_class, setting, tuple(found["lower"]), tuple(found["upper"]), tuple(silent)
+        function_class,
+        setting,
+        tuple(found["lower"]),
+        tuple(found["upper"]),
+        tuple(silent),
+        constant,
     )
 
 
-def _estimate(row: RateTheorem, setting: Setting) -> SizeEstimate:
+def _other_kind(row: RateTheorem, shallow: bool, continuous: bool) -> str:
+    """Why an upper bound has other networks than asked for; a lower bound holds for a part too."""
+    if row.side == "lower":
+        return ""
+    if shallow and not row.shallow:
+        return "its networks have more than one hidden layer"
+    if continuous and not row.continuous:
+        return "its weights are not known to depend continuously on the function"
+    return ""
+
+
+def _estimate(row: RateTheorem, setting: Setting, constant: float) -> SizeEstimate:
     counted = None
     if row.number is not None:
         try:
@@ -198,7 +233,7 @@ def _estimate(row: RateTheorem, setting: Setting) -> SizeEstimate:
     if row.layers_exponent is not None:
         log_layers = -row.layers_exponent(setting) * math.log10(setting.error)
     if counted is None:
-        size, log10_size = None, row.log10_order(setting)
+        size, log10_size = None, row.log10_order(setting) + math.log10(constant)
     else:
         size, log10_size = counted.size, math.log10(max(1, counted.size))
     return SizeEstimate(

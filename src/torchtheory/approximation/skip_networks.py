@@ -14,9 +14,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.certificates import Function
+from torchtheory.approximation.function_norms import partial_derivatives
+from torchtheory.approximation.network_calculus import block_diagonal, chain
+from torchtheory.approximation.partition_of_unity import patch_centres
 from torchtheory.core.errors import EmptyData, ShapeMismatch
 from torchtheory.nets.labelled import at_least
+
+#: of four ramps
+_TRAPEZOID = [1.0, -1.0, -1.0, 1.0]
 
 SkipLayer = tuple[Mapping[int, Tensor], Tensor]
 
@@ -123,7 +129,7 @@ def skip_local_line(cells: int, levels: int) -> SkipNetwork:
     at_least(levels, 1, "levels")
     scale, rows = 3.0 * cells, _rows
     knots = torch.tensor([2.0, 1.0, -1.0, -2.0]).double()
-    trapezoid = rows([[1.0, -1.0, -1.0, 1.0]])
+    trapezoid = rows([_TRAPEZOID])
     # the positive and negative parts of (x + psi)/2 and of (x - psi)/2
     layers: list[SkipLayer] = [
         ({0: torch.full((4, 1), scale).double()}, knots),
@@ -145,6 +151,39 @@ def skip_local_line(cells: int, levels: int) -> SkipNetwork:
         read[m + 2] = -(4.0**-m) * rows([[2.0, -4, -2, 4]])
     layers.append((read, torch.zeros(1).double()))
     return SkipNetwork(layers)
+
+
+def skip_taylor_network(function: Function, cells: int, levels: int) -> SkipNetwork:
+    r""":math:`\sum_m\psi(3N(x-m/N))\,[f(m/N)+f'(m/N)(x-m/N)]` with skips: all of Yarotsky's network
+    for :math:`d=1,\ n=2`.
+
+    The copies of :func:`skip_local_line` stand side by side, and the output reads the trapezoids
+    themselves for the values. The function is that of
+    :func:`~torchtheory.approximation.yarotsky.smooth_network` with as many cells and levels.
+
+    >>> net = skip_taylor_network(lambda x: 2 * x + 1, 4, 5)
+    >>> net(torch.tensor([[0.0], [0.25], [1.0]]).double()).flatten().tolist()
+    [1.0, 1.5, 3.0]
+    """
+    template = skip_local_line(cells, levels)
+    centres = patch_centres(cells, 1)
+    values = partial_derivatives(function, centres, 1)
+    copies, last = len(centres), len(template.sources)
+    layers: list[SkipLayer] = []
+    for at in range(1, last):
+        sources, bias = template.layer(at)
+        joined = {
+            s: weight.repeat(copies, 1) if s == 0 else block_diagonal(*[weight] * copies)
+            for s, weight in sources.items()
+        }
+        shift = bias.repeat(copies)
+        if 0 in sources:
+            shift = shift - (centres @ sources[0].T).flatten()
+        layers.append((joined, shift))
+    read, bias = template.layer(last)
+    output = {s: torch.kron(values[(1,)].unsqueeze(0), weight) for s, weight in read.items()}
+    output[1] = torch.kron(values[(0,)].unsqueeze(0), _rows([_TRAPEZOID]))
+    return SkipNetwork([*layers, (output, bias)])
 
 
 def _rows(values: Sequence[Sequence[float]]) -> Tensor:

@@ -5,9 +5,11 @@ r"""Kolmogorov's superpositions: functions of many variables from functions of o
 with increasing :math:`\phi_i:[0,1]\to[0,1]` and weights :math:`k_j>0`, :math:`\sum_jk_j\le1`, that
 do not depend on :math:`f`. Here is the step that the proof repeats: inner functions that are
 nearly constant on intervals, such that every point is inside an interval for most of the
-:math:`i`, and an outer function that reads off the cube a point lies in. Source: Mathematical
-Aspects of Deep Learning, section 3.3, Eq. (3.2); the step is Lorentz's, with the lexicographic
-weights of this module.
+:math:`i`, and an outer function that reads off the cube a point lies in; and two steps in one, with
+inner functions that are nearly constant on the intervals of two scales. The theorem goes on to
+infinitely many scales; the images of the cubes of a third are closer to each other than double
+precision can tell. Source: Mathematical Aspects of Deep Learning, section 3.3, Eq. (3.2); the step
+is Lorentz's, with the weights of this module.
 """
 
 from __future__ import annotations
@@ -215,13 +217,116 @@ def superposition_step(
     d = dimension
     if lipschitz < math.inf:
         positive(lipschitz, "lipschitz")
-    flat_centres = inner.centres.reshape(-1, d)
-    heights = values_of(function, flat_centres) / (d + 2)
-    images, order = inner.images.flatten().sort()
-    knots = torch.stack([images, images + inner.rise], dim=1).flatten()
-    values = heights[order].repeat_interleave(2)
+    knots, values = _outer_function(inner, values_of(function, inner.centres.reshape(-1, d)))
     reach = math.sqrt(d) * (d + 1) / ((2 * d + 1) * cells)
     theta = (d - 1) / (d + 2)
     bound = theta * largest + 2 * d / (d + 2) * lipschitz * reach
     network = Superposition(inner.knots, inner.values, inner.weights, knots, values)
     return SuperpositionStep(network, bound, theta, ((0.0, 1.0),) * d)
+
+
+def _outer_function(inner: InnerFunctions, heights: Tensor) -> tuple[Tensor, Tensor]:
+    """The broken line that is the cube's height over d + 2 on the image of every cube."""
+    images, order = inner.images.flatten().sort()
+    knots = torch.stack([images, images + inner.rise], dim=1).flatten()
+    return knots, (heights / (len(inner.weights) + 2))[order].repeat_interleave(2)
+
+
+def nested_inner_functions(cells: int, refinement: int) -> tuple[InnerFunctions, InnerFunctions]:
+    r"""Functions of the plane's coordinates that are nearly constant on two scales at once.
+
+    The coarse scale has :math:`N` cells and the fine one :math:`5Nm`. On a plateau of the coarse
+    scale :math:`\phi_i` takes equal small steps, one for each fine plateau; on a slope it takes
+    steps of irregular height. The weights have the ratio :math:`P/Q` with :math:`Q>4m`, so that two
+    pairs of small steps never have the same sum.
+
+    Args:
+        cells: :math:`N`.
+        refinement: :math:`m`.
+
+    Returns:
+        the coarse and the fine scale: the same knots, values and weights, other cubes.
+
+    >>> coarse, fine = nested_inner_functions(2, 6)
+    >>> coarse.values is fine.values, coarse.gap > 0, fine.gap > 0
+    (True, True, True)
+    """
+    n, m = at_least(cells, 1, "cells"), at_least(refinement, 2, "refinement")
+    families, fine = 5, 5 * n * m
+    if 2 * families * (fine + 1) ** 2 > MOST_KNOTS:
+        raise InvalidInput(f"{fine} cells of the fine scale are too many cubes")
+    spacing, modulus = 1 / (families * (n + 1)), 4 * m + 3
+    share = max(1, round(modulus * spacing / 3))
+    while math.gcd(share, modulus) > 1:
+        share += 1
+    ratio = share / modulus
+    climb = ratio * spacing / 3  # on a coarse plateau, less than what tells two coarse cubes apart
+    weights = torch.tensor([1.0, ratio], dtype=torch.float64) / (1 + ratio)
+    i = torch.arange(families, dtype=torch.float64)[:, None]
+    b = torch.arange(fine + 1, dtype=torch.float64)
+    plateau = torch.floor((b - (i + 1) * m) / (families * m)) + 1
+    inside = b - (i + 1) * m - (plateau - 1) * families * m
+    base = (plateau * families + i) * spacing
+    # the golden ratio spreads the irregular heights evenly
+    irregular = 0.3 * ((i * len(b) + b) * (math.sqrt(5) - 1) / 2 % 1 - 0.5)
+    steep = base + climb + (inside - 4 * m + irregular) / m * (families * spacing - climb)
+    flat = torch.where(inside <= 4 * m, base + climb * inside / (4 * m), steep)
+    images = flat[:, :, None] * weights[0] + flat[:, None, :] * weights[1]
+    apart = float(images.flatten().sort().values.diff().min())
+    if apart < 1e-13:
+        raise InvalidInput(f"double precision does not tell the cubes of {fine} cells apart")
+    rise = apart / 10
+    start, end = (b - 1 + (i + 1) / families) / fine, (b + i / families) / fine
+    knots = torch.stack([start, end], dim=2).reshape(families, -1)
+    values = torch.stack([flat, flat + rise], dim=2).reshape(families, -1)
+    a = torch.arange(n + 1, dtype=torch.float64)
+    low = (a * families + i) * spacing
+    coarse_images = low[:, :, None] * weights[0] + low[:, None, :] * weights[1]
+    coarse_centres = _centres((a - 1 + (i + 1) / families) / n, (a + i / families) / n)
+    return (
+        InnerFunctions(
+            knots, values, weights, coarse_images.flatten(1), climb + rise, coarse_centres
+        ),
+        InnerFunctions(knots, values, weights, images.flatten(1), rise, _centres(start, end)),
+    )
+
+
+def _centres(start: Tensor, end: Tensor) -> Tensor:
+    """The centres of the squares of plateaus, ``[families, plateaus², 2]``."""
+    middle = (start.clamp(0, 1) + end.clamp(0, 1)) / 2
+    pairs = torch.cartesian_prod(torch.arange(start.shape[1]), torch.arange(start.shape[1]))
+    return middle[:, pairs]
+
+
+def two_scale_superposition(
+    function: Callable[[Tensor], Tensor], cells: int, refinement: int
+) -> tuple[Superposition, Superposition]:
+    r"""Two steps of the proof in one superposition of functions of the plane's coordinates.
+
+    The outer function is :math:`g=g_1+g_2`: :math:`g_1` reads :math:`f` off the coarse cubes, and
+    :math:`g_2` what is left of it off the fine ones, with the inner functions and weights of
+    :func:`nested_inner_functions` for both. Time and memory :math:`O((5Nm)^2)`.
+
+    Args:
+        function: :math:`f`, from ``[n, 2]`` to ``[n]``.
+        cells: :math:`N`.
+        refinement: :math:`m`; the fine scale has :math:`5Nm` cells.
+
+    Returns:
+        the superpositions with :math:`g_1` and with :math:`g_1+g_2`.
+
+    >>> first, both = two_scale_superposition(lambda x: x.prod(1), 1, 10)
+    >>> x = torch.rand(500, 2, generator=torch.Generator().manual_seed(0)).double()
+    >>> bool((both(x) - x.prod(1)).abs().mean() < (first(x) - x.prod(1)).abs().mean())
+    True
+    """
+    coarse, fine = nested_inner_functions(cells, refinement)
+    inner = coarse.knots, coarse.values, coarse.weights
+    knots, values = _outer_function(coarse, values_of(function, coarse.centres.reshape(-1, 2)))
+    first = Superposition(*inner, knots, values)
+    places = fine.centres.reshape(-1, 2)
+    left = values_of(function, places) - first(places)
+    fine_knots, fine_values = _outer_function(fine, left)
+    every = torch.unique(torch.cat([knots, fine_knots]))
+    both = broken_line(knots, values, every) + broken_line(fine_knots, fine_values, every)
+    return first, Superposition(*inner, every, both)

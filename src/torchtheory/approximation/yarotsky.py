@@ -26,7 +26,7 @@ from torchtheory.approximation.partition_of_unity import partition_of_unity_valu
 from torchtheory.approximation.products import many_product_network
 from torchtheory.approximation.shifted_sums import Copies, ShiftedSum
 from torchtheory.approximation.squaring import squaring_levels
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.nets.labelled import at_least, positive
 
 #: Shifted networks altogether; their number is about (1 / error) ** (d / n).
@@ -81,7 +81,7 @@ def taylor_cells(smoothness: int, dimension: int, error: float, norm: float = 1.
     most = float((norm / (error * math.factorial(smoothness))) ** (1 / smoothness))
     cells = max(1, math.ceil(2 * dimension / 3 * most - 1e-9))
     while taylor_error(smoothness, dimension, cells, norm) > error:
-        cells += 1
+        cells += max(1, cells >> 48)  # adding 1 to what floats cannot hold would never end
     return cells
 
 
@@ -95,11 +95,28 @@ def product_error(smoothness: int, dimension: int, levels: int, norm: float = 1.
     >>> product_error(1, 1, 3)                 # a factor alone needs no product
     0.0
     """
-    terms = sum(
-        (dimension + sum(a) - 1) / math.prod(map(math.factorial, a))
-        for a in multi_indices(dimension, smoothness - 1)
-    )
+    at_least(smoothness, 1, "smoothness")
+    at_least(dimension, 1, "dimension")
+    positive(norm, "norm")
+    # the sum of 1/alpha! over the alpha of degree j is d^j / j!
+    terms = sum((dimension + j - 1) * dimension**j / math.factorial(j) for j in range(smoothness))
     return float(2.0**dimension * norm * 4.0 ** -(levels + 1) * terms)
+
+
+def cells_and_levels(
+    smoothness: int, dimension: int, error: float, norm: float = 1.0
+) -> tuple[int, int]:
+    r"""The least :math:`N` and levels :math:`\ell` with which either part of the error is at most
+    half of ``error``.
+
+    >>> cells, levels = cells_and_levels(2, 1, 0.01)
+    >>> cells, levels, taylor_error(2, 1, cells) + product_error(2, 1, levels) <= 0.01
+    (7, 4, True)
+    """
+    positive(error, "error")
+    cells = taylor_cells(smoothness, dimension, error / 2, norm)
+    scale = 4 * product_error(smoothness, dimension, 0, norm)
+    return cells, squaring_levels(error / 2, scale) if scale else 1
 
 
 def smooth_network(
@@ -134,22 +151,23 @@ def smooth_network(
     at_least(dimension, 1, "dimension")
     positive(norm, "norm")
     if error is not None:
-        positive(error, "error")
-        cells = cells or taylor_cells(smoothness, dimension, error / 2, norm)
-        scale = product_error(smoothness, dimension, 0, norm) * 4
-        levels = levels or (squaring_levels(error / 2, scale) if scale else 1)
+        least = cells_and_levels(smoothness, dimension, error, norm)
+        cells, levels = cells or least[0], levels or least[1]
     if cells is None or levels is None:
         raise InvalidInput("give the error, or the number of cells and of levels")
     at_least(cells, 1, "cells")
     at_least(levels, 1, "levels")
-    indices = multi_indices(dimension, smoothness - 1)
-    if (cells + 1) ** dimension * len(indices) > MOST_COPIES:
+    monomials = math.comb(smoothness - 1 + dimension, dimension)
+    if (cells + 1) ** dimension * monomials > MOST_COPIES:
         raise InvalidInput(
             f"{cells + 1} patches a side in {dimension} dimensions make more than {MOST_COPIES} "
             "products: ask for a larger error"
         )
+    indices = multi_indices(dimension, smoothness - 1)
     centres = patch_centres(cells, dimension)
     values = partial_derivatives(function, centres, smoothness - 1)
+    if not all(bool(torch.isfinite(v).all()) for v in values.values()):
+        raise NonFinite("the function or a derivative of it is not finite at a centre of a patch")
     reach = torch.full((dimension,), 2 / (3 * cells), dtype=torch.float64)
     groups = []
     for alpha in indices:

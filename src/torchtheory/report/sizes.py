@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from torchtheory.approximation.network_budget import SizeEstimate, SizeTable
-from torchtheory.approximation.rates import FUNCTION_CLASSES
+from torchtheory.approximation.rate_theorems import FUNCTION_CLASSES
 
 #: Larger numbers are shown as powers of ten.
 _LONGEST = 7
@@ -29,7 +29,10 @@ def print_sizes(found: SizeTable, console: Console) -> None:
             console.print(Text(f"  {row.id} ({row.name}): {reason}", style="dim"))
     if any(e.size is None for e in (*found.lower, *found.upper)):
         console.print(
-            Text("\n~ is an order: its constant is unknown and was taken to be 1.", style="dim")
+            Text(
+                f"\n~ is an order: its constant is unknown and was taken to be {found.constant:g}.",
+                style="dim",
+            )
         )
 
 

@@ -19,7 +19,7 @@ from torchtheory.approximation.barron_constants import (
 )
 from torchtheory.approximation.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
 from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
-from torchtheory.core.intervals import fit_slope, mean_interval
+from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
@@ -27,6 +27,7 @@ from torchtheory.nets.labelled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 
 PAIRS = {pair.name: pair for pair in FOURIER_PAIRS}
+CONFIDENCE = 1 - 1e-8  # of the sampled claims: they fail by chance once in a hundred million runs
 
 
 @lab(
@@ -66,7 +67,7 @@ def barron_constants_lab(run: Run, draws: int = 20_000, points: int = 1024) -> N
     )
 
 
-def on_grid(run: Run, name: str, points: int, half: float) -> tuple[Tensor, Tensor, Tensor]:
+def on_grid(name: str, points: int, half: float) -> tuple[Tensor, Tensor, Tensor]:
     x = (torch.arange(points, dtype=torch.float64) - points // 2) * (2 * half / points)
     values = PAIRS[name].function(x)
     frequencies, transform = fourier_transform(values, float(x[0]), 2 * half / points)
@@ -75,9 +76,9 @@ def on_grid(run: Run, name: str, points: int, half: float) -> tuple[Tensor, Tens
 
 def transforms(run: Run, points: int) -> None:
     """FFT against closed forms, inversion, Parseval."""
-    _, w, found = on_grid(run, "gaussian", points, 8.0)
+    _, w, found = on_grid("gaussian", points, 8.0)
     exact = PAIRS["gaussian"].transform(w)
-    _, _, box = on_grid(run, "box", points, 8.0)
+    _, _, box = on_grid("box", points, 8.0)
     run.claim(
         "L-093",
         r"\widehat{e^{-\pi x^2}}=e^{-\pi\xi^2}",
@@ -94,7 +95,7 @@ def transforms(run: Run, points: int) -> None:
     for name, order in (("box", 1), ("triangle", 2), ("exponential", 2)):
         errors = []
         for n in (points, 4 * points):
-            _, w, found = on_grid(run, name, n, 8.0)
+            _, w, found = on_grid(name, n, 8.0)
             errors.append(float((found - PAIRS[name].transform(w)).abs().max()))
         run.claim(
             "L-093",
@@ -104,7 +105,7 @@ def transforms(run: Run, points: int) -> None:
             relation="<=",
             measured=errors[1] / errors[0],
         )
-    x, w, found = on_grid(run, "gaussian", points, 8.0)
+    x, w, found = on_grid("gaussian", points, 8.0)
     step = float(w[1] - w[0])
     places = torch.linspace(-1.5, 1.5, 7, dtype=torch.float64)
     waves = torch.exp(2j * math.pi * torch.outer(places, w))
@@ -237,8 +238,8 @@ def closed_forms(run: Run) -> None:
         reason="the kink of |ω| at 0 costs the grid a quadratic error in its spacing",
         control=Control(
             "scaled in height as well as in width",
-            [3 * on_line(bump(3 * x[:, None]))],
-            [3 * base],
+            on_line(3 * bump(3 * x[:, None])),
+            3 * base,
         ),
     )
 
@@ -370,8 +371,12 @@ def sampled(run: Run, draws: int) -> None:
         bell: Tensor = torch.exp(-squares) / (2 * math.pi * deviation**2) ** (d / 2)
         return bell
 
-    good = monte_carlo_barron_constant(lambda v: normal(v, 1.0), lambda v: normal(v, 1.3), w)
-    wrong = monte_carlo_barron_constant(lambda v: normal(v, 1.0), lambda v: normal(v, 1.0), w)
+    def estimate(deviation: float) -> Interval:
+        return monte_carlo_barron_constant(
+            lambda v: normal(v, 1.0), lambda v: normal(v, deviation), w, CONFIDENCE
+        )
+
+    good, wrong = estimate(1.3), estimate(1.0)
     run.claim(
         ["L-095", "S-36"],
         r"C_f=\mathbb E_q\,|\omega||F(\omega)|/q(\omega)",
@@ -384,8 +389,8 @@ def sampled(run: Run, draws: int) -> None:
     tilted, _ = bump.draw(draws, run.generator)
     plain, _ = bump.draw_plain(draws, run.generator)
     # under |ω||F|/C the mean of 1/|ω| is mass/C
-    inverse = mean_interval(1 / tilted.norm(dim=1))
-    untilted = mean_interval(1 / plain.norm(dim=1))
+    inverse = mean_interval(1 / tilted.norm(dim=1), CONFIDENCE)
+    untilted = mean_interval(1 / plain.norm(dim=1), CONFIDENCE)
     run.claim(
         "L-093",
         r"\omega\sim|\omega||F|/C_f: \quad\mathbb E\,1/|\omega|=\|F\|_1/C_f",

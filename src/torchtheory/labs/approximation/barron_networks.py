@@ -31,6 +31,7 @@ from torchtheory.nets.labelled import at_least
 
 WIDTHS = (16, 64, 256, 1024)
 DIMENSIONS = (1, 2, 10, 100)
+CHANCE = 1e-6  # that a true statement fails by the draw
 
 
 class Untilted(GaussianBump):
@@ -64,7 +65,7 @@ class Curve:
     covers=["L-101", "L-103", "N-34", "S-27", "S-35", "S-37", "S-38", "X-19"],
     title="Networks drawn from a function's frequencies err by at most (2rC)²/k in any dimension",
     errata=["sample-sum-without-average", "relu-satisfies-assumption-one"],
-    full={"seeds": 200, "points": 2000},
+    full={"seeds": 60, "points": 1000},
 )
 def barron_networks_lab(run: Run, seeds: int = 12, points: int = 200) -> None:
     """For a target with known frequencies, the proof is run: k steps are drawn, the network built.
@@ -80,7 +81,8 @@ def barron_networks_lab(run: Run, seeds: int = 12, points: int = 200) -> None:
     at_least(points, 50, "points")
     gaussians = {d: curve(run, gaussian_of(d), seeds, points) for d in DIMENSIONS}
     waves = {d: curve(run, waves_of(run, d), seeds, points) for d in DIMENSIONS}
-    wrong = curve(run, wrong_gaussian(), seeds, points)
+    # more draws: the interval of a biased slope must not reach -1
+    wrong = curve(run, wrong_gaussian(), 3 * seeds, points)
     rate(run, gaussians, waves, wrong)
     wide(run, seeds, points)
     construction(run, seeds)
@@ -105,7 +107,8 @@ def barron_networks_lab(run: Run, seeds: int = 12, points: int = 200) -> None:
             for name, family in (("Gaussian", gaussians), ("four waves", waves))
             for d, c in family.items()
         ],
-        caption="Fitted exponent (99 % interval) and constant of the squared error",
+        caption="Fitted exponent, with an interval that all eight miss once in a million, and the "
+        "constant of the squared error",
     )
     run.figure(
         "rate",
@@ -149,9 +152,9 @@ def errors(
 def curve(run: Run, target: Spectrum, seeds: int, points: int) -> Curve:
     x = ball_points(points, target.dimension, random=run.generator)
     found = [errors(run, target, k, seeds, x) for k in WIDTHS]
-    # independent draws: one slope a seed; all eight intervals together hold with 99 %
+    # independent draws: one slope a seed; all eight intervals together hold but once in a million
     slopes = [fit_slope(WIDTHS, row).estimate for row in zip(*found, strict=True)]
-    confidence = 1 - 0.01 / (2 * len(DIMENSIONS))
+    confidence = 1 - CHANCE / (2 * len(DIMENSIONS))
     return Curve(target, [mean_interval(f) for f in found], mean_interval(slopes, confidence))
 
 
@@ -218,8 +221,8 @@ def construction(run: Run, seeds: int) -> None:
 
     run.claim(
         "S-38",
-        r"\mathbb E\,G(x)=f(x): \text{standard errors away, at 20 points (together 99 %)}",
-        promised=-float(special.ndtri(0.005 / len(x))),
+        r"\mathbb E\,G(x)=f(x): \text{standard errors away, at 20 points together}",
+        promised=-float(special.ndtri(CHANCE / 2 / len(x))),
         relation="<=",
         measured=scores(mean_of_steps),
         control=Control("the phases of the waves left out", scores(wrong)),
@@ -290,7 +293,7 @@ def theorem(run: Run, waves: dict[int, Curve], seeds: int, points: int) -> None:
     error = 0.05
     units = units_for_error(error, target.barron_constant)
     _, found = best_network(target, units, x, 5, random=run.generator)
-    _, few = best_network(target, units // 50, x, 5, random=run.generator)
+    _, few = best_network(target, 1, x, 5, random=run.generator)
     run.claim(
         "S-37",
         r"n=\lceil(2rC_f)^2/\epsilon\rceil\text{ units: some draw errs by at most }"
@@ -298,29 +301,40 @@ def theorem(run: Run, waves: dict[int, Curve], seeds: int, points: int) -> None:
         promised=error,
         relation="<=",
         measured=min(found),
-        control=Control("one fiftieth of the units", min(few)),
+        control=Control("a single unit", min(few)),
     )
+    sigmoids(run, target, x)
+
+
+def sigmoids(run: Run, target: Spectrum, x: Tensor) -> None:
+    """The same drawn units with steep sigmoids instead of steps."""
     rows = []
-    for sharpness in (10.0, 100.0, 1000.0):
-        soft: list[float] = []
-        blunt: list[float] = []
-        with torch.no_grad():
+    with torch.no_grad():
+        for sharpness in (10.0, 100.0, 1000.0):
+            away, error, soft_error = 0.0, 0.0, 0.0
             for seed in range(4):
-                for store, s in ((soft, sharpness), (blunt, math.inf)):
-                    net = barron_network(target, 256, sharpness=s, random=seed).model
-                    store.append(float((net(x)[:, 0] - target(x)).square().mean()))
-        rows.append([sharpness, sum(soft) / 4, sum(blunt) / 4])
+                soft, hard = (
+                    barron_network(target, 256, sharpness=s, random=seed).model(x)[:, 0]
+                    for s in (sharpness, math.inf)
+                )
+                away += float((soft - hard).square().mean()) / 4
+                error += float((hard - target(x)).square().mean()) / 4
+                soft_error += float((soft - target(x)).square().mean()) / 4
+            rows.append([sharpness, soft_error, error, away / error])
     run.claim(
         ["L-101", "S-37"],
-        r"\text{steep sigmoids for steps: the error changes by less than 1 % at sharpness 1000}",
-        promised=1,
-        relation="==",
-        measured=rows[-1][1] / rows[-1][2],
-        tolerance=0.01,
-        control=Control("sharpness 10", rows[0][1] / rows[0][2]),
+        r"\text{steep sigmoids for steps: }\|f_\kappa-f_\infty\|^2/\|f-f_\infty\|^2,\ "
+        r"\kappa=1000",
+        promised=0.01,
+        relation="<=",
+        measured=rows[-1][3],
+        control=Control("κ = 10", rows[0][3]),
     )
     run.table(
-        "sigmoids", ["sharpness", "error", "error of steps"], rows, caption="Steps and sigmoids"
+        "sigmoids",
+        ["sharpness κ", "error", "error of steps", "squared distance of the two, relative"],
+        rows,
+        caption="Sigmoids and steps: mean squared errors of 256 units over four draws",
     )
 
 

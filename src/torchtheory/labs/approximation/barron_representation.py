@@ -138,7 +138,7 @@ def plane(run: Run, draws: int) -> None:
     bump = GaussianBump(2, 0.7, centre=[0.3, -0.2])
     x = ball_points(6, 2, random=run.generator)
     values = draw_steps(bump, draws, 1.0, run.generator)(x)
-    confidence = 1 - 0.01 / len(x)  # all six together hold with 99 %
+    confidence = 1 - 1e-6 / len(x)  # all six together fail by chance once in a million runs
     found = [mean_interval(v, confidence) for v in values]
     wanted = bump(x) - bump.at_origin()
     far = 3 * x / x.norm(dim=1, keepdim=True)
@@ -151,7 +151,7 @@ def plane(run: Run, draws: int) -> None:
         promised=0,
         relation="==",
         measured=[outside_by(i, float(f)) for i, f in zip(found, wanted, strict=True)],
-        reason="six points, together at 99 % confidence",
+        reason="six points, together at one in a million",
         control=Control(
             "points beyond the radius",
             [

@@ -68,10 +68,13 @@ def code_length(run: Run, functions: int = 12, halvings: int = 6, labels: int = 
 
 
 def random_lipschitz(run: Run, steepness: float = 1.0) -> Function:
-    """A broken line through a random walk with slopes up to the steepness, or a smooth wave."""
+    """A broken line through a random walk with slopes up to the steepness, or a smooth wave.
+
+    Both start within [0, 1/2], where the code of the class can begin."""
     if float(run.rand(1)) < 0.3:
         frequency, phase = 1 + 20 * float(run.rand(1)), 6 * float(run.rand(1))
-        return lambda x: steepness / frequency * torch.sin(frequency * x + phase)
+        start = math.sin(phase)
+        return lambda x: steepness / frequency * (torch.sin(frequency * x + phase) - start)
     slopes = steepness * (2 * run.rand(64) - 1)
     heights = torch.cat([slopes.new_zeros(1), slopes.cumsum(0) / 64])
     start = 0.5 * float(run.rand(1))

@@ -277,4 +277,6 @@ def plot(axes: Any, run: Run, ladder: list[tuple[int, int, float, float, float]]
     right.set(
         xlabel="non-zero parameters", ylabel="largest error", title="the promise carries over"
     )
+    right.set_xticks(sizes, [str(n) for n in sizes])
+    right.set_xticks([], minor=True)
     right.legend()

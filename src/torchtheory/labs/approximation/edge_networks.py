@@ -313,7 +313,7 @@ def polygons(run: Run) -> None:
         relation="<=",
         measured=sizes,
         control=Control(
-            "a mesh of hats fine enough for the ramp of the smallest star",
+            "hats on a mesh of 64 cells a side, coarser than the ramp of the star of 20 sides",
             hat_interpolant(
                 lambda x: x[:, 0], 64, ((0.0, 1.0), (0.0, 1.0)), curvature=1.0
             ).size.parameters

@@ -30,6 +30,7 @@ from torchtheory.nets.labelled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 
 RADIUS = 3.0
+CHANCE = 1e-6  # that a true statement fails by the draw
 
 
 @lab(
@@ -179,7 +180,7 @@ def drawn(run: Run, points: int) -> None:
             1.0,
         ),
     )
-    confidence = 1 - 0.01 / 12
+    confidence = 1 - CHANCE / 12
     outside: list[float] = []
     wrong: list[float] = []
     for n in (1, 2, 5):
@@ -197,7 +198,7 @@ def drawn(run: Run, points: int) -> None:
         promised=0,
         relation="==",
         measured=outside,
-        reason="1, 2 and 5 dimensions, four lengths each, together at 99 % confidence",
+        reason="1, 2 and 5 dimensions, four lengths each, together at one in a million",
         control=Control("points of a Gaussian", wrong),
     )
 
@@ -287,7 +288,7 @@ def mass(n: int, radius: float | None) -> float:
 def tubes(run: Run, points: int) -> None:
     """One tube by formula and by counting; many tubes; the fall with the dimension."""
     dims = (2, 4, 6, 8)
-    confidence = 1 - 0.01 / len(dims)
+    confidence = 1 - CHANCE / len(dims)
     away, wrong = [], []
     for n in dims:
         x = ball_points(points, n, RADIUS, random=run.generator)
@@ -307,7 +308,7 @@ def tubes(run: Run, points: int) -> None:
         promised=0,
         relation="==",
         measured=away,
-        reason="four dimensions, together at 99 % confidence",
+        reason="four dimensions, together at one in a million",
         control=Control("points of the sphere instead of the ball", wrong),
     )
     x = ball_points(points, 6, RADIUS, random=run.generator)
@@ -357,7 +358,7 @@ def spheres(run: Run, points: int) -> None:
     """Tubes on a sphere of frequencies, as the monograph counts them."""
     ratio = 2.0
     dims = (2, 3, 5, 8)
-    confidence = 1 - 0.01 / len(dims)
+    confidence = 1 - CHANCE / len(dims)
     away: list[float] = []
     wrong: list[float] = []
     for d in dims:
@@ -378,7 +379,7 @@ def spheres(run: Run, points: int) -> None:
         promised=0,
         relation="==",
         measured=away,
-        reason="four dimensions, together at 99 % confidence",
+        reason="four dimensions, together at one in a million",
         control=Control("points of the ball instead of the sphere", wrong),
     )
     lines = run.randn(20, 8)

@@ -300,6 +300,7 @@ def plot_pyramids(axes: Any, dented: Mesh) -> None:
             panel.plot(*torch.stack([a, b]).T, color=COLOURS[1], linewidth=2.2)
         panel.plot(*mesh.nodes[node], "o", color=COLOURS[1])
         panel.set(title="convex star" if mesh is plain else "star with a dent", aspect="equal")
+        panel.set(xlabel="$x_1$", ylabel="$x_2$")
         panel.grid(visible=False)
         panel.figure.colorbar(shown, ax=panel, shrink=0.8)
 

@@ -24,7 +24,8 @@ from torchtheory.approximation.lower_bounds import (
     vc_minimum_weights,
     weights_vc_bound,
 )
-from torchtheory.approximation.rates import THEOREMS, Setting
+from torchtheory.approximation.rate_theorems import Setting
+from torchtheory.approximation.rates import THEOREMS
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.lab import lab

@@ -365,4 +365,5 @@ def plot(axes: Any, levels: int, rows: dict[int, tuple[list[float], list[float]]
         right.semilogy(n, bounds, color=colour, linewidth=0.8)
         right.semilogy(n, errors, mark, color=colour, label=f"k = {k}")
     right.set(xlabel="levels n", ylabel="sup error", title="$x_1\\cdots x_k$ on $[-1,1]^k$")
+    right.xaxis.get_major_locator().set_params(integer=True)
     right.legend()

@@ -161,7 +161,8 @@ def broken_lines(run: Run, strings: int) -> None:
     apart, unshifted, widths = [], [], []
     for k in range(strings):
         pieces = 2 + 3 * k
-        knots = torch.cat([torch.zeros(1), 0.1 + run.rand(pieces).cumsum(0)]).double()
+        # pieces of some length: slopes, and with them what rounding leaves, stay moderate
+        knots = torch.cat([torch.zeros(1), (0.1 + run.rand(pieces)).cumsum(0)]).double()
         values = run.randn(pieces + 1) - 2
         net = narrow_broken_line(knots, values)
         x = torch.cat([knots, knots[-1] * run.rand(300)])

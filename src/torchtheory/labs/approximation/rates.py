@@ -14,9 +14,9 @@ from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.label_coding import label_function
 from torchtheory.approximation.lower_bounds import continuous_selection_floor, label_cells
 from torchtheory.approximation.network_budget import size_needed
+from torchtheory.approximation.rate_theorems import Setting
 from torchtheory.approximation.rates import (
     THEOREMS,
-    Setting,
     code_exponent,
     depth_for_weights,
     exponent_gaps,

@@ -242,5 +242,6 @@ def plot(
         gap = (b(t) - truth).abs().clamp(min=1e-6)
         right.semilogy(t, gap, color=colour, linewidth=0.8, label=f"within {b.bound:.1g}")
         right.axhline(b.bound, color=colour, linestyle="--", linewidth=0.8)
-    right.set(xlabel="x", title=f"error of {name}")
-    right.legend(loc="lower center", ncols=2)
+    # room for the legend above the dashed lines
+    right.set(xlabel="x", title=f"error of {name}", ylim=(1e-6, 1.0))
+    right.legend(loc="upper center", ncols=2)

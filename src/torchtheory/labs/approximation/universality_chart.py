@@ -60,7 +60,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     title="Eight universality theorems, ten activations: which one covers which",
     full={"units": 256},
 )
-def universality_chart(run: Run, units: int = 48) -> None:
+def universality_chart(run: Run, units: int = 96) -> None:
     """The chart of theorems is applied to ten activations by measuring their properties.
 
     All theorems cover the logistic unit, only Leshno's the ReLU, and none z². Where some theorem
