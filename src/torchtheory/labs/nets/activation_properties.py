@@ -1,0 +1,292 @@
+"""What the theorems ask of an activation, measured from its values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.labs.nets.comparing import gap
+from torchtheory.nets.activation_properties import (
+    MOST_DERIVATIVES,
+    ActivationProperties,
+    applicable_theorems,
+    inspect_activation,
+    invert,
+    point_of_nonzero_derivative,
+)
+from torchtheory.nets.activations import ACTIVATIONS, Activation, activation, logit
+
+Function = Callable[[Tensor], Tensor]
+
+
+@lab(
+    "activation-properties",
+    room="nets",
+    covers=["A-10"],
+    title="What the theorems ask of an activation, measured from its values",
+)
+def activation_properties(run: Run, units: int = 200, samples: int = 12) -> None:
+    """Each property a theorem needs is measured from function values and compared with the known.
+
+    Smoothness comes from the decay of fifth differences (see the picture: the slope counts the
+    derivatives), Lipschitz constants from quotients, degrees and pieces from fits. The control
+    adds a tiny ripple, 0.01 sin 5x, and looks whether the inspector notices. Polynomials are also
+    told apart by what they can do: `units` of them never span more than degree + 1 functions.
+    """
+    rows = list(ACTIVATIONS.values())
+    found = {row.name: inspect_activation(row) for row in rows}
+    ripple = [inspect_activation(rippled(row)) for row in rows]
+    run.claim(
+        "A-10",
+        r"\text{measured properties that differ from the known ones, per activation}",
+        promised=0,
+        relation="==",
+        measured=[len(found[row.name].differences(row.known)) for row in rows],
+        reason="18 properties each: range, limits, smoothness, Lipschitz constant, monotony, "
+        "convexity, symmetry, homogeneity, ϱ = xϱ', degree, pieces",
+        control=Control(
+            "0.01 sin 5x added: fewest differences over all activations",
+            min(len(p.differences(row.known)) for p, row in zip(ripple, rows, strict=True)),
+        ),
+    )
+    smooth = [row for row in rows if math.isfinite(row.known.lipschitz)]
+    alphas = (0.5, 1.0, 2.0, 3.0)
+    elus = [inspect_activation(activation("elu", alpha=a)) for a in alphas]
+    run.claim(
+        ["A-10", "S-02"],
+        r"\mathrm{Lip}(\varrho)=\sup|\varrho'|;\ \mathrm{Lip}(\mathrm{ELU}_\alpha)=\max(1,\alpha)",
+        promised=[*(r.known.lipschitz for r in smooth), *(max(1.0, a) for a in alphas)],
+        relation="==",
+        measured=[*(found[r.name].lipschitz for r in smooth), *(p.lipschitz for p in elus)],
+        tolerance=1e-6,
+        control=Control("Heaviside", found["heaviside"].lipschitz, 1.0),
+    )
+    run.claim(
+        ["A-10", "S-02"],
+        r"\mathrm{ELU}_\alpha\in C^1\iff\alpha=1;\quad \max\{0,x\}^k\in C^{k-1}\setminus C^k",
+        promised=[0, 1, 0, 0, *range(4)],
+        relation="==",
+        measured=[
+            *(p.smoothness for p in elus),
+            *(inspect_activation(activation("power relu", k=k)).smoothness for k in range(1, 5)),
+        ],
+        control=Control("softplus, a smooth ReLU", found["softplus"].smoothness, 0),
+    )
+    run.claim(
+        "A-10",
+        r"\max\{0,\lambda x\}^k=\lambda^k\max\{0,x\}^k:\ \text{degree of homogeneity}",
+        promised=[1, 2, 3, 4, 1, 1],
+        relation="==",
+        measured=[
+            *(degree(activation("power relu", k=k)) for k in range(1, 5)),
+            degree(activation("parametric relu", a=3.0)),
+            degree(activation("leaky relu")),
+        ],
+        control=Control("softplus (−1: none)", degree(activation("softplus")), 1),
+    )
+    euler = ("relu", "parametric relu", "leaky relu", "linear")
+    run.claim(
+        "A-10",
+        r"\varrho(x)=x\varrho'(x)\text{ a.e. for ReLU, PReLU, leaky ReLU}",
+        promised=1,
+        relation="==",
+        measured=[found[name].euler for name in euler],
+        control=Control(
+            "power ReLU, k = 2, where xϱ' = 2ϱ", inspect_activation(activation("power relu")).euler
+        ),
+    )
+    run.claim(
+        "A-10",
+        r"\text{sigmoidal: the logistic function, and no other row}",
+        promised=[row.name == "logistic" for row in rows],
+        relation="==",
+        measured=[found[row.name].sigmoidal for row in rows],
+        control=Control("(1 + tanh)/2", inspect_activation(half_tanh).sigmoidal, 0),
+    )
+    polynomials = [polynomial(run, d) for d in range(7)]
+    run.claim(
+        "A-10",
+        r"\text{degree of random polynomials; every row but the linear one is no polynomial}",
+        promised=[*range(7), *(1 if row.name == "linear" else -1 for row in rows)],
+        relation="==",
+        measured=[
+            *(none_is(inspect_activation(p).polynomial_degree) for p in polynomials),
+            *(none_is(found[row.name].polynomial_degree) for row in rows),
+        ],
+        reason="−1 stands for no polynomial of degree up to 8",
+        control=Control(
+            "x² with a kink of 1e-6 added",
+            none_is(inspect_activation(lambda x: x**2 + 1e-6 * torch.relu(x)).polynomial_degree),
+            2,
+        ),
+    )
+    ranks = [feature_rank(run, p, units, samples) for p in polynomials]
+    nonlinear = [row for row in rows if row.known.universal]
+    run.claim(
+        "A-10",
+        r"\dim\mathrm{span}\{p(wx+b)\}\le\deg p+1\text{ on }\mathbb R,\text{ whatever the width}",
+        promised=[d + 1 for d in range(7)],
+        relation="<=",
+        measured=ranks,
+        reason=f"numerical rank of {units} random units at {samples} points",
+        control=Control("ReLU against degree 6", feature_rank(run, torch.relu, units, samples), 7),
+    )
+    run.claim(
+        "A-10",
+        r"\text{units of a non-polynomial activation span all functions on a finite set}",
+        promised=samples,
+        relation="==",
+        measured=[feature_rank(run, row, units, samples) for row in nonlinear],
+        control=Control("x ↦ x³", feature_rank(run, lambda x: x**3, units, samples)),
+    )
+    x = torch.linspace(-5, 5, 401, dtype=torch.float64)
+    monotone = [row for row in rows if found[row.name].invertible]
+    run.claim(
+        ["A-10", "L-054"],
+        r"\varrho^{-1}(\varrho(x))=x\text{ for the strictly monotone ones; logit, artanh, tan}",
+        promised=0,
+        relation="==",
+        measured=[
+            *(gap(invert(row, row(x)), x) for row in monotone),
+            *inverse_gaps(torch.linspace(-0.9, 0.9, 99, dtype=torch.float64)),
+        ],
+        tolerance=1e-7,
+        reason="bisection on the values; where ϱ is flat rounding is magnified by 1/ϱ'",
+    )
+    curved = {row.name: point_of_nonzero_derivative(row, 2) is not None for row in rows}
+    flat = {name for name in curved if not curved[name]}
+    run.claim(
+        "A-10",
+        r"\exists\lambda:\varrho''(\lambda)\ne0\text{ except for the piecewise linear ones}",
+        promised=[(row.known.piece_degree or 9) > 1 for row in rows if row.known.piece_degree != 0],
+        relation="==",
+        measured=[curved[row.name] for row in rows if row.known.piece_degree != 0],
+        reason=f"none for {', '.join(sorted(flat))}",
+    )
+    run.table(
+        "properties",
+        PROPERTY_COLUMNS,
+        [property_row(name, found[name]) for name in found]
+        + [property_row(f"torch {m}", inspect_activation(m())) for m in TORCH_ONLY],
+        caption=f"Measured. C^{MOST_DERIVATIVES} stands for that or smoother.",
+    )
+    names = {t.id: t.result for t in applicable_theorems(rows[0])}
+    run.table(
+        "theorems",
+        ["activation", *names.values()],
+        [
+            (row.name, *("yes" if t.applies else "" for t in applicable_theorems(row)))
+            for row in rows
+        ],
+        caption="Which results cover networks with the activation: " + ", ".join(names),
+    )
+    run.figure(
+        "smoothness",
+        plot_smoothness,
+        caption="Largest fifth difference against its step. The slope is 0 with a jump, 1 with a "
+        "kink, k with a jump in the k-th derivative, and 5 for a smooth function.",
+    )
+
+
+def half_tanh(x: Tensor) -> Tensor:
+    """The logistic function at twice the argument: sigmoidal too."""
+    return (1 + torch.tanh(x)) / 2
+
+
+def rippled(row: Activation) -> Function:
+    return lambda x: row(x) + 0.01 * torch.sin(5 * x)
+
+
+def none_is(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def degree(row: Activation) -> int:
+    return none_is(inspect_activation(row).homogeneity)
+
+
+def polynomial(run: Run, order: int) -> Function:
+    """A random polynomial of exactly that degree."""
+    coefficients = [*run.randn(order).tolist(), 1.0]
+
+    def evaluate(x: Tensor) -> Tensor:
+        value = torch.zeros_like(x)
+        for c in reversed(coefficients):
+            value = value * x + c
+        return value
+
+    return evaluate
+
+
+def feature_rank(run: Run, function: Function, units: int, samples: int) -> int:
+    """Rank of random units of one variable at distinct points."""
+    x = torch.linspace(-1, 1, samples, dtype=torch.float64).unsqueeze(1)
+    features = function(8 * run.randn(1, units) * x + 8 * run.randn(units))
+    features = features / features.norm(dim=0).clamp(min=1e-300)
+    values = torch.linalg.svdvals(features)
+    return int((values > 1e-10 * values[0]).sum())
+
+
+def inverse_gaps(t: Tensor) -> list[float]:
+    """The bisection against inverses known in closed form, at values between -1 and 1."""
+    positive = (1 + t) / 2
+    return [
+        gap(invert(torch.sigmoid, positive), logit(positive)),
+        gap(invert(torch.tanh, t), torch.atanh(t)),
+        gap(invert(torch.atan, t), torch.tan(t)),
+        gap(invert(activation("softsign"), t), t / (1 - t.abs())),
+        gap(invert(activation("softplus"), positive), torch.log(torch.expm1(positive))),
+    ]
+
+
+TORCH_ONLY: tuple[Callable[[], nn.Module], ...] = (nn.GELU, nn.SiLU, nn.Mish, nn.ReLU6, nn.SELU)
+
+
+PROPERTY_COLUMNS = [
+    "activation", "range", "smooth", "Lipschitz", "monotone", "convex", "symmetry",
+    "homogeneous", "pieces", "universal",
+]  # fmt: skip
+
+
+def property_row(name: str, p: ActivationProperties) -> tuple[Any, ...]:
+    name = name.replace("<class 'torch.nn.modules.activation.", "").replace("'>", "")
+    monotone = "strictly" if p.strictly_monotone else "yes" if p.increasing or p.decreasing else ""
+    return (
+        name,
+        f"[{p.lowest:.4g}, {p.highest:.4g}]",
+        "jump" if not p.continuous else f"C^{p.smoothness}",
+        round(p.lipschitz, 6),
+        monotone,
+        "yes" if p.convex else "",
+        "odd" if p.odd else "even" if p.even else "",
+        "" if p.homogeneity is None else str(p.homogeneity),
+        "" if p.pieces is None else f"{p.pieces} of degree {p.piece_degree}",
+        "yes" if p.universal else "no",
+    )
+
+
+def plot_smoothness(axis: Any) -> None:
+    steps = torch.logspace(-6, -2, 9, base=2.0, dtype=torch.float64)
+    shown = ("heaviside", "relu", "elu", "isrlu", "logistic")
+    for name in shown:
+        f, sizes = ACTIVATIONS[name], []
+        for h in steps:
+            x = torch.arange(-4 * 64, 4 * 64, dtype=torch.float64) * h / 32
+            values = [f(x + (k - 2.5) * h) for k in range(6)]
+            signs = [math.comb(5, k) * (-1) ** (5 - k) for k in range(6)]
+            total = torch.stack([s * v for s, v in zip(signs, values, strict=True)]).sum(0)
+            sizes.append(float(total.abs().max()))
+        slope = math.log(sizes[-1] / sizes[0]) / math.log(float(steps[-1] / steps[0]))
+        axis.loglog(steps, sizes, marker="o", markersize=3, label=f"{name}: slope {slope:.2f}")
+    axis.set_xticks([2.0**-k for k in range(6, 1, -1)], [f"1/{2**k}" for k in range(6, 1, -1)])
+    axis.minorticks_off()
+    axis.set_xlabel("step h")
+    axis.set_ylabel("largest |Δₕ⁵ϱ|")
+    axis.legend(fontsize=8)

@@ -1,0 +1,149 @@
+"""Reverse, forward and numerical differentiation: what they agree on, and what they cost."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.model import Parameters, flatten, unflatten
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.labs.training.autograd_reference import autograd_gradients, half_square
+from torchtheory.nets.feedforward import mlp
+from torchtheory.primer.differences import numerical_jacobian
+from torchtheory.training.backpropagation import backpropagate, count_flops
+
+
+def modes(run: Run) -> None:
+    """Reverse, forward and numerical differentiation, and where they part."""
+    net = mlp([3, 5, 4, 1], "relu", random=run.generator)
+    theta = {name: p.detach() for name, p in net.named_parameters()}
+    x, y = run.randn(6, 3), run.randn(6, 1)
+
+    def value(vector: Tensor, at: Tensor = x) -> Tensor:
+        return half_square(torch.func.functional_call(net, unflatten(vector, theta), (at,)), y)
+
+    point = flatten(theta)
+    reverse = flatten(backpropagate(net, x, y, half_square).gradients)
+    forward = torch.stack(
+        [torch.func.jvp(value, (point,), (e,))[1] for e in torch.eye(len(point)).double()]
+    )
+    run.claim(
+        "A-22",
+        r"\nabla E \text{ by reverse accumulation}=\bigl(\partial E/\partial\theta_i\bigr)_i"
+        r"\text{ by forward accumulation, one direction at a time}",
+        promised=forward,
+        relation="==",
+        measured=reverse,
+        tolerance=1e-12,
+    )
+    kinked = mlp([3, 5, 4, 1], "relu", random=run.generator)
+    for layer in (kinked[0], kinked[2]):
+        assert isinstance(layer, nn.Linear)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+
+    def kinked_value(vector: Tensor) -> Tensor:
+        moved = unflatten(vector, theta)
+        return half_square(torch.func.functional_call(kinked, moved, (x,)), y)
+
+    at_kink = flatten({name: p.detach() for name, p in kinked.named_parameters()})
+    scale = float(reverse.abs().max())
+    run.claim(
+        ["A-22", "N-41"],
+        r"\text{away from kinks the difference to central quotients, relative to } "
+        r"\|\nabla E\|_\infty",
+        promised=1e-6,
+        relation="<=",
+        measured=(reverse - numerical_jacobian(value, point)).abs().max() / scale,
+        control=Control(
+            "every hidden unit exactly at the kink of its ReLU",
+            (
+                flatten(backpropagate(kinked, x, y, half_square).gradients)
+                - numerical_jacobian(kinked_value, at_kink)
+            )
+            .abs()
+            .max()
+            / scale,
+        ),
+    )
+
+
+def cost(run: Run, width: int) -> list[tuple[int, float, float, float]]:
+    """Operations of one gradient in forward passes, for networks of growing size."""
+    ratios, back, forward_ratios, depths, rows = [], [], [], [], []
+    n = 8
+    for layers in range(2, 9):
+        net = mlp([width] * layers + [1], "tanh", random=run.generator)
+        x, y = run.randn(n, width), run.randn(n, 1)
+        theta = {name: p.detach() for name, p in net.named_parameters()}
+        point = flatten(theta)
+
+        def value(
+            vector: Tensor, model: nn.Module = net, like: Parameters = theta, at: Tensor = x,
+            aim: Tensor = y,
+        ) -> Tensor:  # fmt: skip
+            outputs = torch.func.functional_call(model, unflatten(vector, like), (at,))
+            return half_square(outputs, aim)
+
+        there = count_flops(partial(value, point))
+        whole = count_flops(partial(backpropagate, net, x, y, half_square))
+        autograd = count_flops(partial(autograd_gradients, net, x, y, half_square))
+        one = count_flops(partial(torch.func.jvp, value, (point,), (torch.ones_like(point),)))
+        ratios += [whole / there, autograd / there]
+        back.append((whole - there) / there)
+        forward_ratios.append(len(point) * one / there)
+        depths.append(float(whole))
+        rows.append((len(point), whole / there, len(point) * one / there, 2.0 * len(point)))
+    run.claim(
+        ["A-22", "N-41"],
+        r"\text{operations of loss and gradient}\le3\times\text{those of the loss}",
+        promised=3,
+        relation="<=",
+        measured=ratios,
+        reason="matrix products, counted; ours and autograd's, 2 to 8 layers",
+        control=Control(
+            "forward accumulation, one direction a parameter", forward_ratios, promised=3
+        ),
+    )
+    run.claim(
+        "S-26",
+        r"\text{the way back costs exactly two ways there, errors down to the input included}",
+        promised=2,
+        relation="==",
+        measured=back,
+        control=Control("forward accumulation", [r - 1 for r in forward_ratios]),
+    )
+    totals = torch.tensor(depths)
+    paths = torch.tensor([float(width) ** (layers - 1) for layers in range(2, 9)])
+    run.claim(
+        ["N-41", "S-51"],
+        r"\text{cost is linear in depth: its second differences are } 0",
+        promised=0,
+        relation="==",
+        measured=totals.diff().diff(),
+        control=Control("the number of paths to the output instead", paths.diff().diff()),
+    )
+    run.table(
+        "cost",
+        ["parameters", "reverse", "forward, all directions", "central differences"],
+        rows,
+        caption="Operations of one gradient in units of one forward pass",
+    )
+    return rows
+
+
+def plot_cost(axis: Any, rows: list[tuple[int, float, float, float]]) -> None:
+    count = [row[0] for row in rows]
+    labels = ("reverse (backpropagation)", "forward, all directions", "central differences")
+    for i, (label, mark) in enumerate(zip(labels, ("o-", "s-", "x--"), strict=True), start=1):
+        axis.loglog(count, [row[i] for row in rows], mark, ms=4, label=label)
+    axis.axhline(1, color="0.4", linewidth=1)
+    axis.text(count[0], 1.1, "one forward pass", fontsize=8, color="0.3")
+    axis.set(xlabel="parameters", ylabel="cost of a gradient (forward passes)")
+    axis.set_xticks(count[::2], [str(c) for c in count[::2]])
+    axis.minorticks_off()
+    axis.legend(loc="center right")

@@ -1,0 +1,195 @@
+"""The empirical tangent kernel against Jacobians written out row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from torchtheory.kernels import tangent
+from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.kernels.tangent_derivatives import Derivatives
+
+
+def _contracted(j1: Tensor, j2: Tensor) -> dict[str, Tensor]:
+    return {
+        "full": torch.einsum("ncp,mdp->nmcd", j1, j2),
+        "diagonal": torch.einsum("ncp,mcp->nmc", j1, j2),
+        "trace": torch.einsum("ncp,mcp->nm", j1, j2),
+    }
+
+
+def test_equals_the_jacobian_contraction(any_model: str, made: Any, jacobian: Any) -> None:
+    model, x = made(any_model)
+    full = jacobian(model, x)
+    for outputs, expected in _contracted(full, full).items():
+        assert torch.allclose(empirical_ntk(model, x, outputs=outputs), expected, atol=1e-12)
+    for outputs, expected in _contracted(full, full[:2]).items():
+        found = empirical_ntk(model, x, x[:2], outputs=outputs)
+        assert torch.allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "lstm", "language model"])
+def test_float32(name: str, made: Any, jacobian: Any) -> None:
+    model, x = made(name, torch.float32)
+    found = empirical_ntk(model, x)
+    expected = _contracted(*[jacobian(model, x)] * 2)["full"]
+    assert found.dtype == torch.float32
+    assert float((found - expected).norm() / expected.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "one dimension", "own operations"])
+@pytest.mark.parametrize("outputs", ["full", "diagonal", "trace"])
+def test_little_memory_changes_nothing(name: str, outputs: str, made: Any) -> None:
+    model, x = made(name)
+    cut = empirical_ntk(model, x, x[1:], outputs=outputs, memory=1000)
+    assert torch.allclose(cut, empirical_ntk(model, x, x[1:], outputs=outputs), atol=1e-12)
+    cut = empirical_ntk(model, x, outputs=outputs, memory=1000)
+    assert torch.allclose(cut, empirical_ntk(model, x, outputs=outputs), atol=1e-12)
+
+
+def test_several_tiles_and_blocks(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
+    model, _ = made("mlp")
+    x = torch.randn(23, 4, dtype=torch.float64)
+    whole = {o: empirical_ntk(model, x, outputs=o) for o in ("full", "diagonal", "trace")}
+    monkeypatch.setattr(tangent, "BLOCK", 7)
+    monkeypatch.setattr(tangent, "TILE", 3)
+    for outputs, expected in whole.items():
+        assert torch.allclose(empirical_ntk(model, x, outputs=outputs), expected, atol=1e-12)
+        cross = empirical_ntk(model, x, x[:11], outputs=outputs)
+        assert torch.allclose(cross, expected[:, :11], atol=1e-12)
+
+
+def test_structure_is_found_where_there_is_some(made: Any, model_names: list[str]) -> None:
+    for name in model_names:
+        whole = set(Derivatives(*made(name)).whole)
+        expected = {
+            "transposed convolution": {"0.weight", "0.bias"},
+            "own operations": {"last"},
+            "cross attention": {
+                "attention.in_proj_weight", "attention.in_proj_bias", "attention.bias_k",
+                "attention.bias_v",
+            },
+            "weight norm": {
+                "0.parametrizations.weight.original0", "0.parametrizations.weight.original1",
+                "1.weight",
+            },
+            "hidden use": {"weight"},
+        }.get(name, set())  # fmt: skip
+        assert whole == expected, name
+
+
+def test_contraction_is_chosen_by_operations(made: Any) -> None:
+    dense = Derivatives(*made("mlp"))
+    assert tangent._Plan(dense, dense, (100, 100), "trace", 2**30).in_factors == [True] * 3
+    images = Derivatives(*made("convolutions"))
+    plan = tangent._Plan(images, images, (100, 100), "trace", 2**30)
+    kept = dict(zip([g.names[0] for g in images.groups], plan.in_factors, strict=True))
+    assert not kept["0.weight"]  # 16 positions squared against 3 by 3 patches
+    assert kept["8.weight"]
+
+
+def test_one_sample_one_output_by_hand() -> None:
+    net = nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.Linear(1, 1)).double()
+    with torch.no_grad():
+        for p, value in zip(net.parameters(), (0.5, 0.1, 2.0, 0.3), strict=True):
+            p.fill_(value)
+    x = torch.tensor([[0.7]], dtype=torch.float64)
+    h = float(torch.tanh(torch.tensor(0.5 * 0.7 + 0.1, dtype=torch.float64)))
+    slope = 2.0 * (1 - h * h)
+    by_hand = h * h + 1 + slope**2 * (0.7**2 + 1)
+    assert float(empirical_ntk(net, x)) == pytest.approx(by_hand, abs=1e-14)
+
+
+@given(
+    n=st.integers(1, 6), d=st.integers(1, 5), h=st.integers(1, 6), c=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+)  # fmt: skip
+def test_positive_semidefinite_and_consistent(n: int, d: int, h: int, c: int, seed: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(d, h), nn.ReLU(), nn.Linear(h, c)).double()
+        x = torch.randn(n, d, dtype=torch.float64)
+    full = empirical_ntk(net, x)
+    matrix = full.permute(0, 2, 1, 3).reshape(n * c, n * c)
+    values = torch.linalg.eigvalsh(matrix)
+    assert float(values[0]) >= -1e-10 * float(values.sum())
+    assert torch.allclose(matrix, matrix.T)
+    diagonal = empirical_ntk(net, x, outputs="diagonal")
+    assert torch.allclose(full.diagonal(dim1=2, dim2=3), diagonal)
+    assert torch.allclose(diagonal.sum(2), empirical_ntk(net, x, outputs="trace"))
+    parts = [empirical_ntk(net, x, only=[k]) for k in ("0", "2.weight", "2.bias")]
+    assert torch.allclose(sum(parts), full)
+
+
+def test_sequences_of_different_length(made: Any, jacobian: Any) -> None:
+    model, x = made("lstm")
+    longer = torch.randn(2, 6, 3, dtype=torch.float64)
+    expected = _contracted(jacobian(model, x), jacobian(model, longer))
+    for outputs, kernel in expected.items():
+        assert torch.allclose(empirical_ntk(model, x, longer, outputs=outputs), kernel, atol=1e-12)
+
+
+def test_outputs_of_any_shape(jacobian: Any) -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh()).double()
+    x = torch.randn(3, 2, 3, dtype=torch.float64)  # outputs [2, 4]
+    assert empirical_ntk(net, x).shape == (3, 3, 8, 8)
+    assert torch.allclose(empirical_ntk(net, x), _contracted(*[jacobian(net, x)] * 2)["full"])
+    scalar = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double()
+    assert empirical_ntk(scalar, x[:, 0]).shape == (3, 3, 1, 1)
+
+
+def test_at_another_point_and_as_a_function(made: Any) -> None:
+    model, x = made("mlp")
+    other, _ = made("mlp")
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(1.7)
+    values = {k: p.detach() for k, p in other.named_parameters()}
+    assert torch.allclose(empirical_ntk(model, x, parameters=values), empirical_ntk(other, x))
+
+    def f(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        h = torch.tanh(F.linear(x, parameters["w"], parameters["b"]))
+        return h @ parameters["v"]
+
+    given = {
+        "w": torch.randn(5, 4, dtype=torch.float64),
+        "b": torch.randn(5, dtype=torch.float64),
+        "v": torch.randn(5, 2, dtype=torch.float64),
+    }
+    rows = torch.func.vmap(torch.func.jacrev(lambda p, v: f(p, v[None])[0]), (None, 0))(given, x)
+    j = torch.cat([r.flatten(2) for r in rows.values()], 2)
+    assert torch.allclose(empirical_ntk(f, x, parameters=given), _contracted(j, j)["full"])
+
+
+class Ignores(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square()
+
+
+def test_parameters_that_do_not_matter() -> None:
+    x = torch.randn(3, 2)
+    assert torch.equal(empirical_ntk(Ignores(2, 2), x), torch.zeros(3, 3, 2, 2))
+    assert torch.equal(empirical_ntk(Ignores(2, 2), x, outputs="trace"), torch.zeros(3, 3))
+
+
+def test_the_model_is_left_alone(made: Any) -> None:
+    model, x = made("convolutions")
+    model[0].training = True
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    modes = [m.training for m in model.modules()]
+    kept = x.clone()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        state = torch.get_rng_state()
+        empirical_ntk(model, x)
+        assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert modes == [m.training for m in model.modules()]
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert torch.equal(kept, x)
