@@ -10,7 +10,7 @@ import torchtheory as tt
 from torchtheory.core.claim import Verdict
 from torchtheory.core.finding import FindingRecord
 
-NAMES = ["point-reached", "gradient-noise", "layer-balance"]
+NAMES = ["point-reached", "loss-slice", "gradient-noise", "layer-balance"]
 
 
 def _findings(
@@ -49,10 +49,11 @@ def test_an_untrained_network_is_taken_apart() -> None:
     assert balance.verdict == Verdict.HOLDS
     assert balance.control is not None
     assert balance.control.verdict == Verdict.VIOLATED
-    noise = found["gradient-noise"].claims[0]
-    assert noise.verdict == Verdict.HOLDS
-    assert noise.control is not None
-    assert noise.control.verdict == Verdict.VIOLATED
+    assert len(found["gradient-noise"].claims) == 2
+    for noise in found["gradient-noise"].claims:
+        assert noise.verdict == Verdict.HOLDS
+        assert noise.control is not None
+        assert noise.control.verdict == Verdict.VIOLATED
 
 
 def test_index_of_a_saddle_and_of_a_minimum() -> None:
@@ -96,5 +97,47 @@ def test_few_samples_and_equal_ones() -> None:
     (claim,) = _findings(_net(nn.ReLU()), (x[:5], y[:5]))["gradient-noise"].claims
     assert "too few" in claim.reason
     same = x[:1].expand(20, 4), torch.zeros(20, dtype=torch.long)
-    (claim,) = _findings(_net(nn.ReLU()), same, task="multiclass")["gradient-noise"].claims
-    assert "no noise" in claim.reason
+    claims = _findings(_net(nn.ReLU()), same, task="multiclass")["gradient-noise"].claims
+    assert "no noise" in claims[-1].reason
+
+
+def test_a_network_that_fits_everything_is_at_a_stationary_point() -> None:
+    x = torch.linspace(-1, 1, 21, dtype=torch.float64)[:, None]
+    line = nn.Linear(1, 1).double()
+    nn.init.ones_(line.weight)
+    nn.init.zeros_(line.bias)
+    found = _findings(line, (x, x))["point-reached"]
+    assert "are a stationary point" in found.headlines[0][0]
+
+
+def test_the_plane_around_trained_weights() -> None:
+    """A trained network with batch normalisation: convex in the last layer, not in all of them."""
+    x, y = _data(200)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 2))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    for _ in range(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    found = _findings(net.eval(), (x, y))["loss-slice"]
+    with torch.no_grad():
+        own = float(nn.functional.cross_entropy(net(x), y))
+    assert _quantity(found, "loss-at-weights") == pytest.approx(own, rel=1e-4)
+    (claim,) = found.claims
+    assert claim.verdict == Verdict.HOLDS
+    assert claim.control is not None
+    assert claim.control.verdict == Verdict.VIOLATED
+    assert [f.name for f in found.figures] == ["plane"]
+
+
+def test_no_convexity_is_promised_for_a_loss_of_the_users_own() -> None:
+    x, y = _data()
+
+    def bounded(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 1 - nn.functional.softmax(outputs, 1)[torch.arange(len(targets)), targets].mean()
+
+    (claim,) = _findings(_net(nn.ReLU()), (x, y), loss=bounded)["loss-slice"].claims
+    assert claim.verdict == Verdict.NOT_APPLICABLE
+    (claim,) = _findings(nn.Sequential(_net(nn.ReLU()), nn.Tanh()), (x, y))["loss-slice"].claims
+    assert "last layer" in claim.reason

@@ -89,6 +89,25 @@ def test_a_convolutional_network_with_pooling() -> None:
     assert all(c.verdict == Verdict.HOLDS for f in found.values() for c in f.claims)
 
 
+def test_pairs_are_random_also_where_the_data_are_sorted() -> None:
+    """Sorted by class or in turns: both kinds of pairs are met, and segments between classes."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=generator)
+    for y in (torch.arange(60) // 30, torch.arange(60) % 2):
+        shifted = x + 6.0 * y[:, None]
+        net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+        with torch.no_grad():  # scores ρ(x1 + x2 - 6) and ρ(6 - x1 - x2)
+            net[0].weight.copy_(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))
+            net[0].bias.copy_(torch.tensor([-6.0, 6.0]))
+            net[2].weight.copy_(torch.eye(2).flip(0))
+            net[2].bias.zero_()
+        found = _findings(net, (shifted, y))
+        same = _quantity(found["activation-patterns"], "pattern-distance-one-class")
+        other = _quantity(found["activation-patterns"], "pattern-distance-two-classes")
+        assert same < 0.2 < 0.8 < other
+        assert _quantity(found["affine-pieces"], "affine-pieces") >= 1
+
+
 @pytest.mark.parametrize(
     "net",
     [

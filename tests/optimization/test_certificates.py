@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch, UnknownName
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    UnknownName,
+)
 from torchtheory.core.problem import Problem
 from torchtheory.optimization.certificates import certify
 from torchtheory.optimization.convergence import accelerated_bound, geometric_bound
@@ -33,6 +40,8 @@ from torchtheory.optimization.run_constants import (
     minimum_from_run,
     smoothness_from_run,
 )
+from torchtheory.optimization.run_contradictions import PLAIN
+from torchtheory.optimization.stochastic_rates import stationarity_bound
 
 SPECTRUM = torch.tensor([1.0, 3.0, 8.0], dtype=torch.float64)
 START = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -51,6 +60,14 @@ def test_promises_agree_with_the_bounds_that_exist_already() -> None:
     assert torch.allclose(
         PROMISES["nesterov"].curve(numbers, k[1:]), accelerated_bound(1.5, 2.0, 5)
     )
+
+
+def test_the_stochastic_promise_is_the_bound_of_its_room() -> None:
+    numbers = {"step": 0.3, "smoothness": 2.0, "gap": 3.0, "gradient_bound": 1.5}
+    found = PROMISES["stochastic"].curve(numbers, torch.arange(1, 6).double())
+    rest = {n: numbers[n] for n in ("gap", "smoothness", "gradient_bound")}
+    by_hand = [stationarity_bound(0.3, k, **rest) for k in range(1, 6)]
+    assert found.tolist() == pytest.approx(by_hand)
 
 
 def test_a_run_by_hand() -> None:
@@ -127,7 +144,8 @@ def test_constants_of_the_run_are_used_with_a_caveat() -> None:
     assert found.constants["smoothness"].truth == "at least"
     assert found.constants["dominance"].truth == "at most"
     assert found.constants["minimum"].truth == "at most"
-    assert len(found.caveats) == 3
+    assert len(found.caveats) == 4
+    assert "put it to the test" in found.caveats[-1]
     assert "refutes nothing" in str(found)
     assert (
         dominance_from_run(as_recorded(run), 0.1, Constant(-1.0, "at least")).truth == "either side"
@@ -142,6 +160,7 @@ def test_faults_are_named() -> None:
         return {c.assumption for c in made.contradictions}
 
     assert named("smooth", smoothness=2.0, minimum=0.0) >= {"smoothness"}
+    assert named("quadratic", smoothness=8.0, convexity=4.0, minimum=0.0) == {"convexity"}
     assert named("smooth", smoothness=8.0, minimum=float(run.values[3])) >= {"minimum"}
     assert named("strongly convex", smoothness=8.0, convexity=4.0, minimum=0.0) == {"convexity"}
     assert named("polyak-lojasiewicz", smoothness=8.0, dominance=4.0, minimum=0.0) == {"dominance"}
@@ -150,6 +169,114 @@ def test_faults_are_named() -> None:
     made = certify(diverged, Assumptions("convex", 0.5, smoothness=1.0, minimum=0.0, distance=3.0))
     assert not made.kept
     assert "smoothness" in {c.assumption for c in made.contradictions}
+
+
+def test_a_bound_is_refuted_from_one_side_only() -> None:
+    run = gradient_descent(bowl, START, 0.1, 30)
+
+    def named(kind: str, **constants: float | Constant) -> set[str]:
+        made = certify(run, Assumptions(kind, 0.1, **constants))  # type: ignore[arg-type]
+        return {c.assumption for c in made.contradictions}
+
+    big, least = {"smoothness": 8.0}, {"minimum": 0.0}
+    for truth, seen in (("equal", True), ("at most", True), ("at least", False)):
+        assert ("smoothness" in named("smooth", smoothness=Constant(2.0, truth), **least)) is seen
+    for truth, seen in (("equal", True), ("at least", True), ("at most", False)):
+        mu = Constant(4.0, truth)
+        assert ("convexity" in named("strongly convex", convexity=mu, **big, **least)) is seen
+        assert ("dominance" in named("polyak-lojasiewicz", dominance=mu, **big, **least)) is seen
+        high = Constant(float(run.values[3]), truth)
+        assert ("minimum" in named("smooth", minimum=high, **big)) is seen
+        # L is at least 20, so that 1/L is at most 0.05; that it is at most 20 says nothing
+        far = Constant(20.0, truth)
+        step = named("convex", smoothness=far, minimum=0.0, distance=3.0)
+        assert ("step" in step) is seen
+    assert "convexity" in named("strongly convex", convexity=9.0, **big, **least)
+
+
+def test_what_a_broken_promise_tells() -> None:
+    run = gradient_descent(bowl, START, 0.1, 30)
+    wrong = {"smoothness": 8.0, "minimum": 0.0}
+    sure = certify(run, Assumptions("polyak-lojasiewicz", 0.1, dominance=4.0, **wrong))
+    assert not sure.kept
+    assert sure.conclusive
+    above = Constant(4.0, "at most", "a guess from above")
+    open_ = certify(run, Assumptions("polyak-lojasiewicz", 0.1, dominance=above, **wrong))
+    assert not open_.kept
+    assert not open_.conclusive
+    assert "refutes nothing" in open_.sentence
+    below = Constant(4.0, "at least")
+    assert certify(run, Assumptions("polyak-lojasiewicz", 0.1, dominance=below, **wrong)).conclusive
+    # an L from above only asks for a smaller step than is needed
+    safe = Constant(8.0, "at most")
+    made = certify(run, Assumptions("convex", 0.1, smoothness=safe, minimum=0.0, distance=3.0))
+    assert made.conclusive
+    assert "limit of the step may be larger" in made.caveats[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("share", [0.02, 0.5, 1.0])
+def test_rounding_contradicts_nothing(dtype: torch.dtype, share: float) -> None:
+    # a minimum that is not 0 and a start along the slowest direction: every bound is attained
+    spectrum = torch.tensor([1.0, 100.0], dtype=dtype)
+    best = torch.tensor([3.0, -2.0], dtype=dtype)
+    for scale in (1e-6, 1.0, 1e6):
+        eta = share / (100 * scale)
+        run = gradient_descent(
+            lambda x, c=scale: c * ((spectrum * (x - best).square()).sum(-1) / 2 + 5),  # type: ignore[misc]
+            best + torch.tensor([1.0, 0.0], dtype=dtype), eta, 400,
+        )  # fmt: skip
+        known = {
+            "smoothness": 100 * scale,
+            "convexity": scale,
+            "dominance": scale,
+            "minimum": float(torch.tensor(5, dtype=dtype) * scale),
+            "minimiser": best,
+        }
+        for kind in PLAIN:
+            found = certify(run, Assumptions(kind, eta, **known))  # type: ignore[arg-type]
+            assert found.kept, found
+            assert not found.contradictions, (kind, found.sentence)
+
+
+HARD = {  # a function that breaks the hypothesis, its start, the step and what is assumed
+    "quadratic": (lambda x: x.square().square().sum(-1), 0.5, 0.1, {"convexity": 1.0}),
+    "strongly convex": (lambda x: x.square().square().sum(-1), 0.3, 0.1, {"convexity": 1.0}),
+    "strongly convex distance": (
+        lambda x: x.square().square().sum(-1), 0.3, 0.1, {"convexity": 1.0},
+    ),
+    "convex": (lambda x: (x.square() / (1 + x.square())).sum(-1), 5.0, 0.5, {"smoothness": 2.0}),
+    "smooth": (lambda x: x.abs().sum(-1), 0.05, 0.1, {}),
+    "polyak-lojasiewicz": (lambda x: x.square().square().sum(-1), 0.3, 0.1, {"dominance": 1.0}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_every_promise_breaks_where_its_hypothesis_does(kind: str) -> None:
+    f, at, eta, more = HARD[kind]
+    run = gradient_descent(f, torch.tensor([at], dtype=torch.float64), eta, 300)
+    known = {"smoothness": 10.0, "minimum": 0.0, "minimiser": torch.zeros(1).double(), **more}
+    found = certify(run, Assumptions(kind, eta, **known))  # type: ignore[arg-type]
+    assert not found.kept
+    assert found.conclusive
+    assert found.contradictions
+
+
+def test_the_picture() -> None:
+    run = gradient_descent(bowl, START, 0.1, 30)
+    for kind in ("smooth", "quadratic"):
+        made = certify(run, Assumptions(kind, 0.1, 8.0, 3.0, minimum=0.0))  # type: ignore[arg-type]
+        assert made.plot().png[:4] == b"\x89PNG"
+        assert made.plot().caption == made.sentence
+    assert made.first_broken is not None
+
+
+def test_a_start_at_the_minimum() -> None:
+    run = gradient_descent(bowl, 0 * START, 0.1, 5)
+    found = certify(run, Assumptions("quadratic", 0.1, 8.0, 1.0, minimum=0.0))
+    assert found.kept
+    assert found.share == 0.0
+    assert not found.contradictions
 
 
 def test_heavy_ball_factor_is_the_largest_over_the_spectrum() -> None:
@@ -215,6 +342,14 @@ def test_bad_input() -> None:
         Assumptions("convexx", 0.1)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="step"):
         Assumptions("convex", 0.0)
+    with pytest.raises(InvalidType, match="step"):
+        Assumptions("convex", "0.1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="finite"):
+        Assumptions("convex", 0.1, smoothness=math.inf)
+    with pytest.raises(InvalidType, match="minimiser"):
+        Assumptions("convex", 0.1, minimiser=[0.0])  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="neither given"):
+        certify(gradient_descent(bowl, START, 5.0, 400), Assumptions("convex", 5.0))
     with pytest.raises(InvalidInput, match="momentum"):
         Assumptions("heavy ball", 0.1, momentum=1.0)
     with pytest.raises(InvalidInput, match="smoothness"):

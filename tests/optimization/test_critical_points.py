@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtheory.core.eigenvalues import extremal_eigenvalues
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.core.model import unflatten
 from torchtheory.core.problem import Problem
 from torchtheory.optimization.critical_points import (
     classify,
@@ -19,6 +20,8 @@ from torchtheory.optimization.critical_points import (
     lower_point,
 )
 from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.low_loss_paths import minimise_last_layer
+from torchtheory.optimization.network_points import classify_network
 from torchtheory.optimization.objectives import objective_of
 
 
@@ -152,11 +155,81 @@ def test_bad_input_is_refused():
         critical_point(lambda x: x.sum(), torch.zeros(2, 2))
     with pytest.raises(InvalidInput, match="NaN"):
         critical_point(lambda x: x.abs().sqrt().sum(), torch.zeros(2))
+    with pytest.raises(ShapeMismatch, match="one value"):
+        critical_point(lambda x: x.square(), torch.zeros(2))
+    with pytest.raises(InvalidInput, match="tolerance"):
+        critical_point(lambda x: x.sum(), torch.zeros(2), tolerance=-1.0)
+    with pytest.raises(InvalidType):
+        critical_point(lambda x: x.sum(), torch.zeros(2, dtype=torch.long))
     with pytest.raises(InvalidInput, match="exceeds"):
         classify(1.0, 0.0, 1e-9)
     with pytest.raises(InvalidInput, match="tolerance"):
         classify(0.0, 1.0, -1.0)
+    with pytest.raises(NonFinite):
+        classify(float("nan"), 1.0, 1e-9)
+    loss, theta = objective_of(Problem(nn.Linear(2, 1), (torch.ones(3, 2), torch.ones(3, 1))))
+    with pytest.raises(ShapeMismatch, match="3 parameters"):
+        loss(theta[1:])
     with pytest.raises(InvalidInput, match="radius"):
         escape_times(torch.zeros(3, 2), torch.zeros(2), 0.0)
     with pytest.raises(ShapeMismatch):
         escape_times(torch.zeros(3, 2), torch.zeros(3), 1.0)
+
+
+# ------------------------------------------------------------------- from products with the Hessian
+
+
+def network_problem(seed, width):
+    source = torch.Generator().manual_seed(seed)
+    x, y = (torch.randn(30, k, dtype=torch.float64, generator=source) for k in (3, 1))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 1)).double()
+    return Problem(net, (x, y), task="regression")
+
+
+@pytest.mark.parametrize(("seed", "width"), [(0, 12), (1, 80)])
+def test_the_index_of_a_network_against_its_dense_spectrum(seed, width):
+    problem = network_problem(seed, width)
+    found = classify_network(problem, probes=8, steps=45)
+    dense = torch.linalg.eigvalsh(hessian_operator(problem).to_dense())
+    assert found.kind == "not stationary"
+    assert found.smallest == pytest.approx(float(dense[0]), abs=1e-3)
+    assert found.largest == pytest.approx(float(dense[-1]), abs=1e-3)
+    assert float(dense[0]) - found.residual <= found.smallest  # an error bar
+    for share, exact in (
+        (found.index, (dense < -found.flat).double().mean()),
+        (found.zeros, (dense.abs() <= found.flat).double().mean()),
+    ):
+        if width == 12:  # 61 parameters: all of the matrix
+            assert (share.value, share.standard_error) == (pytest.approx(float(exact)), 0)
+        else:  # 401 parameters, fewer products than that
+            assert share.standard_error > 0
+            assert abs(share.value - float(exact)) <= 4 * share.standard_error + 0.02
+    theta = problem.parameters
+    step = unflatten(1e-2 * found.direction, theta)
+    sides = [problem.at({k: p + s * step[k] for k, p in theta.items()}) for s in (1, -1)]
+    assert sum(side.risk(problem.train) for side in sides) / 2 < found.loss
+
+
+def test_kinds_of_networks():
+    x = torch.linspace(-1, 1, 11, dtype=torch.float64)[:, None]
+    line = nn.Linear(1, 1).double()
+    problem = Problem(line, (x, x**3), task="regression")
+    assert classify_network(problem).kind == "not stationary"
+    best = minimise_last_layer(problem)
+    assert classify_network(problem.at(best.parameters)).kind == "minimum"
+
+    # a third parameter that does nothing: the Hessian is singular
+    class Idle(nn.Linear):
+        def __init__(self):
+            super().__init__(1, 1)
+            self.idle = nn.Parameter(torch.ones(1))
+
+    idle = Problem(Idle().double(), (x, x**3), task="regression").at(best.parameters)
+    found = classify_network(idle)
+    assert found.kind == "degenerate"
+    assert (found.index.value, found.zeros.value) == (0, pytest.approx(1 / 3))
+    assert found.direction is None
+    with pytest.raises(InvalidInput, match="tolerance"):
+        classify_network(problem, tolerance=1.0)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.problem import Problem
 from torchtheory.optimization.curvature import (
@@ -209,3 +210,35 @@ def test_the_model_is_left_alone() -> None:
     assert all(q.grad is None and q.requires_grad for q in p.model.parameters())
     assert all(torch.equal(before[k], v) for k, v in p.model.state_dict().items())
     assert p.model[0].weight.is_contiguous()  # type: ignore[index,union-attr]
+
+
+def test_points_that_do_not_fit_are_refused() -> None:
+    p = problem("mlp")
+    point = dict(p.parameters)
+    with pytest.raises(InvalidInput, match=r"the point has no '0.bias', the model does"):
+        hessian_operator(p, parameters={k: v for k, v in point.items() if k != "0.bias"})
+    with pytest.raises(InvalidInput, match="the point has 'more', the model does not"):
+        gradient(p, parameters={**point, "more": torch.zeros(1)})
+    with pytest.raises(ShapeMismatch, match=r"0.bias is \[1\] in the point"):
+        fisher_operator(p, parameters={**point, "0.bias": torch.zeros(1).double()})
+    with pytest.raises(InvalidType, match=r"0.bias is torch.float32 in the point"):
+        gradient(p, parameters={**point, "0.bias": torch.zeros(5)})
+    with pytest.raises(EmptyData, match="at least one sample"):
+        hessian_operator(p, p.train.first(0))
+
+
+def test_the_order_of_names_does_not_matter() -> None:
+    p = problem("mlp")
+    turned = dict(reversed(p.parameters.items()))
+    assert torch.equal(gradient(p, parameters=turned), gradient(p))
+
+
+def test_a_loss_that_looks_at_numbers_has_an_empirical_fisher_matrix() -> None:
+    def loss(outputs: Tensor, y: Tensor) -> Tensor:
+        error = (outputs - y).square().mean()
+        return error if error.item() >= 0 else -error
+
+    known = problem("regression", loss=nn.MSELoss())
+    looking = problem("regression", loss=loss)
+    found = empirical_fisher_operator(looking).to_dense()
+    assert torch.allclose(found, empirical_fisher_operator(known).to_dense())

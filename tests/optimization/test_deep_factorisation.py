@@ -79,6 +79,18 @@ def test_measurements():
     assert float(unseen) == 0
 
 
+def test_the_expectation_is_that_of_all_scaled_entries_and_needs_little_memory():
+    factors, target = [normal(1, 3, 4), normal(2, 5, 3)], normal(3, 5, 4)
+    whole = sensing_problem(factors, target)
+    every = entry_measurements(torch.ones(5, 4).bool()) * 20**0.5
+    measured = sensing_problem(factors, target, every)
+    assert whole.risk(whole.train) == pytest.approx(measured.risk(measured.train))
+    assert torch.allclose(gradient(whole), gradient(measured))
+    large = sensing_problem([torch.eye(300)], torch.zeros(300, 300))
+    assert large.train.x.shape == (300, 300)
+    assert large.risk(large.train) == pytest.approx(150, rel=1e-5)
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(3, 3), (4, 2), (2, 4)])
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 def test_the_end_to_end_velocity_by_matrix_powers(rows, columns, depth):
@@ -173,6 +185,16 @@ def test_bad_input():
         FactoredMatrix([])
     with pytest.raises(NonFinite):
         FactoredMatrix([eye * math.nan])
+    with pytest.raises(InvalidType, match="float32"):
+        FactoredMatrix([eye, eye.float()])
+    with pytest.raises(InvalidType, match="float32"):
+        sensing_problem([eye], eye.float())
+    with pytest.raises(NonFinite, match="target"):
+        end_to_end_velocity(eye, eye * math.nan, 2)
+    with pytest.raises(InvalidInput, match="at least 0"):
+        mode_velocity(-eye[0], eye[0], 3)
+    with pytest.raises(InvalidInput, match="at least one factor"):
+        product_of([])
     with pytest.raises(ShapeMismatch, match="target"):
         sensing_problem([eye], torch.ones(3, 3).double())
     with pytest.raises(ShapeMismatch, match="measurements"):

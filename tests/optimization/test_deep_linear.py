@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.linear_networks import collapse_linear
 from torchtheory.optimization.deep_factorisation import product_of
@@ -21,6 +27,7 @@ from torchtheory.optimization.deep_linear import (
     deep_linear_function,
     deep_linear_gradients,
     deep_linear_optimum,
+    deep_linear_slope,
     flat_layers,
     layers_of,
     linear_layers,
@@ -63,6 +70,10 @@ def test_gradients_and_products_of_random_networks(seed, widths):
     theta = flat_layers(layers)
     assert torch.allclose(deep_linear_function(widths, moments)(theta), loss.detach())
     assert all(torch.equal(a, b) for a, b in zip(layers_of(theta, widths), layers, strict=True))
+    many = torch.stack([theta, 2 * theta])
+    slopes = deep_linear_slope(widths, moments)(many)
+    assert torch.allclose(slopes[0], torch.cat([g.reshape(-1) for g in exact]))
+    assert torch.allclose(slopes[1], deep_linear_slope(widths, moments)(2 * theta))
     best = deep_linear_optimum(moments, widths)
     made = balanced_layers(best.map, widths)
     assert torch.allclose(product_of(made), best.map)
@@ -95,6 +106,32 @@ def test_rank_of_the_middle_alone_decides_nothing():
     function = deep_linear_function(widths, moments)
     start = flat_layers(deep_critical_point(moments, widths, [0], 1))
     assert float(function(start + flat_layers(leading.downhill))) < leading.value
+
+
+@pytest.mark.parametrize(
+    ("widths", "roots", "says"),
+    [
+        ((3, 2, 2, 3), (3.0, 2.0, 1.0), "strict"),
+        ((3, 2, 2, 3), (2.0, 2.0, 1.0), "nothing"),  # eigenvalues repeat
+        ((3, 2, 2, 3), (2.0, 1.0, 0.0), "nothing"),  # Σ is rank deficient
+        ((2, 2, 2, 3), (3.0, 2.0, 1.0), "nothing"),  # more outputs than inputs
+        ((3, 2, 3), (2.0, 2.0, 0.0), "strict"),  # two layers need Σxx only
+    ],
+)
+def test_the_theorem_says_nothing_without_its_hypotheses(widths, roots, says):
+    if widths[0] < len(roots):
+        size = torch.tensor(roots, dtype=torch.float64)
+        moments = Covariances(
+            torch.eye(2).double(), torch.diag(size)[:, :2], torch.diag(size.square())
+        )
+    else:
+        moments = moments_of(*roots)
+    layers = deep_critical_point(moments, widths, [1])
+    report = deep_saddle_report(layers, moments)
+    assert report.guarantee == says
+    function = deep_linear_function(widths, moments)
+    lowest = torch.linalg.eigvalsh(torch.func.hessian(function)(flat_layers(layers)))[0]
+    assert report.smallest_eigenvalue == pytest.approx(float(lowest), abs=1e-9)
 
 
 def test_a_degenerate_saddle_of_four_layers_is_not_taken_for_a_minimum():
@@ -154,9 +191,17 @@ def test_bad_input_is_refused():
     with pytest.raises(UnsupportedModel, match="not linear"):
         linear_layers(nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU()))
     with pytest.raises(ShapeMismatch, match="does not follow"):
-        deep_saddle_report([torch.ones(2, 3), torch.ones(2, 3)], moments)
+        deep_saddle_report([torch.ones(2, 3).double(), torch.ones(2, 3).double()], moments)
+    with pytest.raises(InvalidType, match="float32"):
+        deep_saddle_report([torch.eye(2), torch.eye(2)], moments)
+    with pytest.raises(NonFinite, match="NaN"):
+        deep_linear_gradients([torch.full((2, 2), float("nan")).double()], moments)
+    with pytest.raises(ShapeMismatch, match="2 inputs"):
+        deep_linear_gradients([torch.ones(2, 3).double()], moments)
+    with pytest.raises(InvalidType, match="int64"):
+        balanced_layers(torch.eye(2).long(), (2, 2, 2))
     with pytest.raises(ShapeMismatch, match="a matrix"):
-        deep_linear_gradients([torch.ones(2)], moments)
+        deep_linear_gradients([torch.ones(2).double()], moments)
     with pytest.raises(ShapeMismatch, match="inputs"):
         deep_linear_optimum(moments, (3, 2))
     with pytest.raises(InvalidInput, match="rank above 1"):

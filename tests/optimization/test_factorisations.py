@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -161,6 +163,24 @@ def test_descent_is_stationary_and_balanced():
     assert torch.allclose(U.T @ U, V.T @ V, atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_saddles_are_not_certified(dtype, scale):
+    """Every subset of the columns of the closed form is stationary; one is the minimum."""
+    Y = (scale * normal(8, 6, 5)).to(dtype)
+    sigma = torch.linalg.svdvals(Y.double())
+    strength = 0.9 * float(sigma[3])
+    exact = factorise_with_decay(Y.double(), strength)
+    least = least_decay_objective(sigma, strength)
+    for kept in itertools.product((False, True), repeat=4):
+        some = torch.tensor(kept)
+        U, V = exact.U[:, some].to(dtype), exact.V[:, some].to(dtype)
+        found = certify_factorisation(Y, U, V, strength, tolerance=1e-5)
+        assert found.optimal == all(kept)
+        assert abs(found.balance) < 1e-5 * found.objective
+        assert found.lower_bound <= least * (1 + 1e-12)
+
+
 def test_null_directions():
     U, V = normal(0, 4, 3), normal(1, 5, 3)
     assert shared_null_direction(U, V) is None
@@ -190,6 +210,8 @@ def test_bad_input_is_refused():
         least_decay_objective(torch.tensor([-1.0]), 1.0)
     with pytest.raises(InvalidInput):
         factorise_with_decay(Y, 1.0, width=-1)
+    with pytest.raises(InvalidInput):
+        least_decay_objective(torch.ones(2), 1.0, width=-1)
 
 
 def test_single_precision_stays_single():

@@ -6,14 +6,17 @@ import math
 
 import pytest
 import torch
+from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 from torch import nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.model import flatten
 from torchtheory.core.problem import Problem
 from torchtheory.optimization.curvature import gradient, hessian_operator
-from torchtheory.optimization.flow import gradient_flow
+from torchtheory.optimization.descent import gradient_descent
+from torchtheory.optimization.flow import function_flow, gradient_flow
+from torchtheory.optimization.objectives import objective_of
 
 
 def normal(seed, *shape):
@@ -85,6 +88,48 @@ def test_single_precision_and_the_start_alone():
     path = gradient_flow(problem, [0.0, 0.1])
     assert path.points.dtype == torch.float32
     assert gradient_flow(problem, [0.0]).evaluations == 0
+
+
+def test_the_flow_of_a_function_against_scipy():
+    def f(x):
+        return (x[..., 0] ** 2 - 1) ** 2 + x[..., 0] * x[..., 1] + x[..., 1] ** 2
+
+    starts, times = normal(2, 3, 2), [0.0, 0.4, 1.5]
+    path = function_flow(f, starts, times)
+    assert path.shape == (3, 3, 2)
+
+    def velocity(_, z):
+        a, b = z
+        return [-4 * a * (a * a - 1) - b, -a - 2 * b]
+
+    for k in range(3):
+        other = solve_ivp(velocity, (0, 1.5), starts[k], t_eval=times, rtol=1e-10, atol=1e-12)
+        assert torch.allclose(path[:, k], torch.from_numpy(other.y.T), atol=1e-6)
+
+
+def test_the_two_flows_are_one_and_descent_is_eulers_method():
+    problem = Problem(network(), (normal(3, 10, 2), normal(4, 10, 1)))
+    f, start = objective_of(problem)
+    path = gradient_flow(problem, [0.5])
+    assert torch.allclose(function_flow(f, start, [0.5])[0], path.points[0], atol=1e-6)
+    off = [
+        (gradient_descent(f, start, 0.5 / k, k).points[-1] - path.points[0]).norm()
+        for k in (50, 100)
+    ]
+    assert float(off[0] / off[1]) == pytest.approx(2, rel=0.05)
+
+
+def test_single_precision_function_flow_and_refusals():
+    path = function_flow(lambda x: x.square().sum(-1), torch.ones(2), [0.1])
+    assert path.dtype == torch.float32
+    with pytest.raises(InvalidType):
+        function_flow(lambda x: x.sum(-1), torch.ones(2, dtype=torch.int64), [1.0])
+    with pytest.raises(ShapeMismatch, match="one value a vector"):
+        function_flow(lambda x: x, torch.ones(2), [1.0])
+    with pytest.raises(NonFinite):
+        function_flow(lambda x: x.sum(-1), torch.tensor([math.inf]), [1.0])
+    with pytest.raises(NonFinite, match="at time"):
+        function_flow(lambda x: x.sqrt().sum(-1), torch.ones(1), [10.0])
 
 
 class Blows(nn.Module):

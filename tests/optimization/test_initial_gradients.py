@@ -14,6 +14,7 @@ from torch import nn
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,
+    InvalidType,
     NonFinite,
     ShapeMismatch,
     UnknownName,
@@ -170,6 +171,26 @@ def test_the_example_of_two_layers():
     assert gaussian_gradient_moment(1, 2, 2, sigma, 1.0, 1.0) == pytest.approx(3.5)
     assert gaussian_gradient_bound(2, 2, sigma, 1.0, 1.0) == pytest.approx(16 / 3 + 2)
     assert gaussian_gradient_moment(1, 400, 50, 2.0, 1.0, 1.0) == math.inf
+    # a term with the factor 0 is 0, however large the other factor
+    assert gaussian_gradient_moment(1, 400, 50, 2.0, 0.0, 0.0) == 0.0
+    assert gaussian_gradient_moment(1, 3, 50, 1e-200, 1.0, 0.0) == 0.0
+
+
+def test_numbers_per_layer_in_every_form():
+    by_list = forward_norms([3, 2, 4], [0.5, 2.0])
+    assert forward_norms([3, 2, 4], torch.tensor([0.5, 2.0])) == by_list
+    assert forward_norms([3, 2, 4], (0.5, 2)) == by_list
+    assert forward_norms([3, 2], torch.tensor(0.5)) == forward_norms([3, 2], 0.5)
+
+
+@given(seeds)
+@settings(max_examples=10, deadline=None)
+def test_softmax_bound_is_its_formula(seed):
+    sigmas, widths = normal(seed, 3).abs().tolist(), [3, 4, 2, 5]
+    x = normal(seed + 1, 3)
+    for k, bound in enumerate(softmax_gradient_bound(x.float(), widths, sigmas)):
+        others = math.prod(s**2 for j, s in enumerate(sigmas) if j != k)
+        assert bound == pytest.approx(2 * float(x.square().sum()) * 4 * 2 * 5 * others, rel=1e-5)
 
 
 @given(seeds)
@@ -266,6 +287,12 @@ def test_refusals():
         forward_norms([2, 2], -1.0)
     with pytest.raises(InvalidInput, match="widths"):
         forward_norms([2, 0], 1.0)
+    with pytest.raises(InvalidInput, match="widths"):
+        forward_norms([2.5, 2], 1.0)
+    with pytest.raises(InvalidType, match="deviations"):
+        forward_norms([2, 2], "large")
+    with pytest.raises(InvalidType, match="dtype"):
+        sample_gradients([torch.ones(2, 2).double()], x, x)
     with pytest.raises(ShapeMismatch):
         per_layer([1.0], 2, "deviations")
     with pytest.raises(NonFinite):
@@ -292,8 +319,16 @@ def test_refusals():
         gaussian_gradient_moment(3, 2, 2, 1.0, 1.0, 1.0)
     with pytest.raises(InvalidInput, match="positive"):
         gaussian_gradient_bound(2, 2, 0.0, 1.0, 1.0)
+    with pytest.raises(InvalidInput, match="rho"):
+        gaussian_gradient_bound(2, 2, 1.0, -1.0, 0.0)
     with pytest.raises(ShapeMismatch):
         softmax_gradient_bound(x, [3, 2], 1.0)
+    with pytest.raises(InvalidInput, match="deviation"):
+        softmax_gradient_bound(x, [2, 2], -1.0)
+    with pytest.raises(NonFinite):
+        gradient_second_moments(x, x / 0, [2, 2], 1.0)
+    with pytest.raises(InvalidType, match="double"):
+        sandwiched_norm(torch.ones(2, 2, dtype=torch.long), torch.eye(2), 1.0)
     with pytest.raises(UnsupportedModel, match="two layers"):
         initialisation_report(problem_of(nn.Linear(20, 1)))
     with pytest.raises(InvalidInput, match="draw"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -9,8 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.optim.swa_utils import update_bn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnknownName
+from torchtheory.core.errors import (
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    UnknownName,
+)
 from torchtheory.core.model import flatten
 from torchtheory.core.problem import Problem
 from torchtheory.nets.feedforward import mlp
@@ -19,11 +27,13 @@ from torchtheory.optimization.landscape import (
     eigen_directions,
     grid_minima,
     loss_slice,
-    losses_at,
     probe_segment,
     random_directions,
     slice_valleys,
 )
+from torchtheory.optimization.low_loss_paths import path_losses
+from torchtheory.optimization.parameter_space import losses_at, point_vector, segment_losses
+from torchtheory.optimization.trained_paths import bend_path
 
 
 def normal(seed, *shape):
@@ -157,7 +167,137 @@ def test_bad_input():
         random_directions(problem, scaling="filter")
     with pytest.raises(ShapeMismatch, match="3 points"):
         grid_minima(torch.ones(2, 5))
-    with pytest.raises(ShapeMismatch, match="entries"):
+    with pytest.raises(ShapeMismatch, match="parameters"):
         probe_segment(problem, theta, theta[1:])
     with pytest.raises(InvalidInput, match="at least 3"):
         probe_segment(problem, theta, theta, count=2)
+    with pytest.raises(UnknownName, match="statistics"):
+        losses_at(problem, theta[None], statistics="new")
+    with pytest.raises(InvalidInput, match="another architecture"):
+        point_vector(problem, nn.Sequential(nn.Linear(2, 5), nn.Linear(5, 5), nn.Linear(5, 1)))
+    with pytest.raises(InvalidType, match="by name"):
+        point_vector(problem, 3.0)
+    with pytest.raises(InvalidInput, match="at least 2"):
+        segment_losses(problem, theta, theta, 1)
+    with pytest.raises(InvalidInput, match="learning_rate"):
+        bend_path(problem, theta, theta, learning_rate=0.0)
+
+
+# ------------------------------------------------------------------ networks as users have them
+
+
+def images(seed, count=40):
+    source = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 1, 6, 6, generator=source)
+    return x, torch.randint(0, 3, (count,), generator=source)
+
+
+def convolutional(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)
+        )
+        for _ in range(3):  # running statistics of its own
+            net(3 * torch.randn(20, 1, 6, 6) + 9 * seed)
+    return net
+
+
+def test_a_network_its_state_dict_and_its_vector_are_the_same_point():
+    problem = Problem(convolutional(0), images(1))
+    other = convolutional(1)
+    theta = torch.cat([p.detach().reshape(-1) for p in other.parameters()])
+    for point in (other, other.state_dict(), theta, theta.double()):
+        assert torch.equal(point_vector(problem, point), theta)
+
+
+@pytest.mark.parametrize("chunk", [40, 10])
+def test_statistics_are_renewed_as_torch_does_it(chunk):
+    """At both ends of a segment, against a copy of each network whose statistics torch renews."""
+    nets = convolutional(0), convolutional(1)
+    x, y = images(1)
+    before = [{k: v.clone() for k, v in net.state_dict().items()} for net in nets]
+    problem = Problem(nets[0], (x, y), chunk=chunk)
+    found = probe_segment(problem, *nets, count=3)
+    expected = []
+    for net in nets:
+        own = copy.deepcopy(net)
+        update_bn(x.split(chunk), own)
+        with torch.no_grad():
+            expected.append(float(nn.functional.cross_entropy(own.eval()(x), y)))
+    assert found.losses[[0, 2]].tolist() == pytest.approx(expected, rel=1e-5)
+    kept = probe_segment(problem, *nets, count=3, statistics="kept").losses
+    assert float(kept[0]) == pytest.approx(problem.risk(problem.train), rel=1e-5)
+    assert abs(float(kept[2]) - expected[1]) > 1e-3  # those of the first do not fit the second
+    for net, then in zip(nets, before, strict=True):
+        assert net.training
+        assert all(torch.equal(then[k], v) for k, v in net.state_dict().items())
+        assert not net[1]._forward_pre_hooks
+
+
+def test_slices_of_a_convolutional_network_with_eigenvectors_and_filters():
+    problem = Problem(convolutional(0), images(1)).in_precision(torch.float64)
+    values, vectors = eigen_directions(problem, 2, which="both")
+    dense = torch.linalg.eigvalsh(hessian_operator(problem).to_dense())
+    assert values.tolist() == pytest.approx([float(dense[-1]), float(dense[0])], abs=1e-6)
+    step = 1e-3
+    line = loss_slice(problem, vectors[:1], torch.tensor([-step, 0.0, step]).double())
+    second = float(line.values[0] - 2 * line.values[1] + line.values[2]) / step**2
+    assert second == pytest.approx(float(values[0]), rel=1e-3)
+    draw = random_directions(problem, 1)[0]
+    filters = draw[:27].reshape(3, 9).norm(dim=1)
+    assert torch.allclose(filters, problem.parameters["0.weight"].reshape(3, 9).norm(dim=1))
+
+
+class Tied(nn.Module):
+    """A weight used twice, and a branch on a number that vmap cannot take."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 2, bias=False)
+        self.second = nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.second(hidden if hidden.sum().item() > 0 else -hidden)
+
+
+def test_tied_weights_and_models_that_vmap_does_not_understand():
+    x = normal(0, 5, 2)
+    net = Tied().double()
+    problem = Problem(net, (x, x), task="regression")
+    points = normal(1, 4, 4)
+    expected = []
+    for theta in points:
+        W = theta.reshape(2, 2)
+        hidden = x @ W.T
+        expected.append(
+            float(((hidden if hidden.sum() > 0 else -hidden) @ W.T - x).square().mean())
+        )
+    assert losses_at(problem, points).tolist() == pytest.approx(expected)
+    assert len(point_vector(problem, net)) == 4
+
+
+def test_a_bent_path_goes_around_what_the_straight_one_meets():
+    nets = []
+    x, y = images(1, 60)
+    for seed in (0, 1):
+        net = convolutional(seed)
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+        for _ in range(60):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimizer.step()
+        nets.append(net)
+    state = torch.get_rng_state()
+    problem = Problem(nets[0], (x, y))
+    straight = probe_segment(problem, *nets, count=11)
+    corners = bend_path(problem, *nets, steps=150, batch=60)
+    bent = path_losses(problem, corners, count=6)
+    assert torch.equal(corners[0], point_vector(problem, nets[0]))
+    assert torch.equal(corners[2], point_vector(problem, nets[1]))
+    assert torch.equal(bent[[0, 1], [0, -1]], straight.losses[[0, -1]])
+    assert float(bent.max()) < 0.5 * float(straight.losses.max())
+    assert torch.equal(state, torch.get_rng_state())
+    assert not nets[0][1]._forward_pre_hooks

@@ -16,7 +16,6 @@ from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.problem import Problem
 from torchtheory.kernels.wide_layer import fit_last_layer, last_hidden_features
 from torchtheory.nets.feedforward import mlp
-from torchtheory.optimization.landscape import losses_at
 from torchtheory.optimization.low_loss_paths import (
     LEGS,
     last_layer_problem,
@@ -25,6 +24,7 @@ from torchtheory.optimization.low_loss_paths import (
     minimise_last_layer,
     path_losses,
 )
+from torchtheory.optimization.parameter_space import losses_at
 
 
 def normal(seed, *shape):
@@ -147,5 +147,22 @@ def test_bad_input():
     unflatten(bad, problem.parameters)["2.weight"].fill_(50)
     with pytest.raises(InvalidInput, match="zero on all samples"):
         make_monotone(problem, torch.stack([bad, 0 * bad]))
+    with pytest.raises(InvalidInput, match="best point of its ray"):
+        make_monotone(problem, torch.stack([bad, best * 0.5]))
     with pytest.raises(NotConverged, match="gradient"):
         minimise_last_layer(problem, iterations=1)
+    with pytest.raises(InvalidInput, match="tolerance"):
+        minimise_last_layer(problem, tolerance=0.0)
+
+
+def test_a_network_in_single_precision_and_two_networks_as_ends():
+    nets = [mlp([2, 6, 1], "relu", random=seed).float() for seed in (0, 1)]
+    problem = Problem(nets[0], (normal(1, 9, 2).float(), normal(2, 9, 1).float()))
+    fit = minimise_last_layer(problem)
+    assert fit.gradient_norm <= 1e-8
+    assert all(p.dtype == torch.float32 for p in fit.parameters.values())
+    path = low_loss_path(problem, nets[0], nets[1].state_dict())
+    losses = path_losses(problem, path.corners, count=3)
+    other = Problem(nets[1], (problem.train.x, problem.train.y))
+    assert float(losses[0, 0]) == pytest.approx(problem.risk(problem.train), rel=1e-5)
+    assert float(losses[-1, -1]) == pytest.approx(other.risk(other.train), rel=1e-5)

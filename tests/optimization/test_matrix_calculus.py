@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.optimization.matrix_calculus import (
     derivative_error,
     draw_letters,
@@ -19,7 +19,7 @@ size = st.integers(1, 5)
 
 
 @given(st.sampled_from(list(matrix_derivatives())), size, size, size, st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_row_against_finite_differences(name, k, m, n, seed):
     row = matrix_derivatives()[name]
     letters = draw_letters(row, {"k": k, "m": m, "n": n}, seed)
@@ -50,5 +50,10 @@ def test_bad_input_is_refused():
         verify_derivative("quadratic-fom")
     with pytest.raises(InvalidInput, match="size n"):
         draw_letters(matrix_derivatives()["trace"], {"m": 2})
+    row = matrix_derivatives()["trace"]
+    with pytest.raises(InvalidInput, match="letter A"):
+        derivative_error(row, {"X": torch.ones(2, 3)})
+    with pytest.raises(ShapeMismatch, match="size m"):
+        derivative_error(row, {"X": torch.ones(2, 3), "A": torch.ones(3, 4)})
     with pytest.raises(InvalidInput, match="trials"):
         verify_derivative("trace", trials=0)

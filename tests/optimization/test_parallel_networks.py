@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import minimize, nnls
 from torch import nn
 
 from torchtheory.core.errors import (
@@ -17,8 +18,11 @@ from torchtheory.core.errors import (
     InvalidInput,
     NonFinite,
     ShapeMismatch,
+    UnknownName,
     UnsupportedModel,
 )
+from torchtheory.core.model import PureFunction
+from torchtheory.optimization.activation_cells import activation_patterns
 from torchtheory.optimization.induced_regulariser import induced_penalty
 from torchtheory.optimization.network_certificates import (
     best_scales,
@@ -29,6 +33,7 @@ from torchtheory.optimization.network_certificates import (
 from torchtheory.optimization.nondegenerate_pairs import (
     check_pair,
     degree_of,
+    degrees_by_group,
     layers_that_break,
     match_degrees,
 )
@@ -47,7 +52,7 @@ from torchtheory.optimization.parallel_networks import (
     relu_unit,
     split_hidden_units,
 )
-from torchtheory.optimization.polar_problems import activation_patterns, polar
+from torchtheory.optimization.polar_problems import polar
 
 seeds = st.integers(0, 10**6)
 
@@ -139,11 +144,62 @@ def test_patterns_in_three_dimensions_and_their_polar():
     x, q = normal(0, 5, 3), normal(1, 5, 1)
     patterns = activation_patterns(x)
     assert len(patterns) == 2 * (1 + 4 + 6)
-    found = polar(relu_unit(3, 1), x, q, patterns=patterns)
+    found = polar(relu_unit(3, 1), x, q)
     w = nn.functional.normalize(normal(2, 100_000, 3), dim=1)
     best = float((torch.relu(w @ x.T) @ q).abs().max())
     assert found.exact
     assert best - 1e-12 <= found.value <= best * 1.01
+
+
+def by_patterns(x, q):
+    """The polar of one output by brute force: the gradient projected onto every pattern's cone."""
+    best = 0.0
+    for pattern in activation_patterns(x).numpy():
+        cone = ((2 * pattern - 1)[:, None] * x.numpy()).T
+        gradient = x.numpy().T @ (pattern * q[:, 0].numpy())
+        for g in (gradient, -gradient):
+            best = max(best, float(np.linalg.norm(g + cone @ nnls(cone, -g)[0])))
+    return best
+
+
+GRID = [[1.0, i, j] for i in (-1.0, 0.0, 1.0) for j in (-1.0, 0.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        normal(0, 6, 3),
+        normal(1, 6, 4),
+        normal(2, 3, 5),  # fewer samples than inputs
+        normal(3, 6, 2) @ normal(4, 2, 4),  # of rank 2
+        torch.cat([normal(5, 3, 3), -2 * normal(5, 3, 3), normal(5, 3, 3), torch.zeros(1, 3)]),
+        torch.tensor(GRID).double(),  # three planes meet in an edge
+        normal(6, 5, 3) * torch.tensor([[1e-9], [1.0], [1e6], [1.0], [1.0]]),
+    ],
+    ids=["three", "four", "few", "flat", "parallel", "grid", "scales"],
+)
+def test_cells_against_projections_onto_all_cones(x):
+    q = normal(7, len(x), 1)
+    found = polar(relu_unit(x.shape[1], 1), x, q)
+    assert found.exact
+    assert found.value == pytest.approx(by_patterns(x, q), rel=1e-9)
+    assert found.value <= found.bound <= found.value * (1 + 1e-8)
+
+
+def test_too_many_cells_are_searched():
+    x, q = normal(0, 60, 6), normal(1, 60, 1)
+    found = polar(relu_unit(6, 1), x, q, starts=5)
+    assert not found.exact
+    assert found.bound == math.inf
+
+
+def test_many_samples_of_the_plane_take_little_memory():
+    x, q = normal(0, 20_000, 2), normal(1, 20_000, 1)
+    found = polar(relu_unit(2, 1), x, q)
+    angles = torch.arange(200).double() * math.pi / 100
+    some = torch.relu(torch.stack([angles.cos(), angles.sin()], 1) @ x.T) @ q
+    assert found.exact
+    assert found.value >= float(some.abs().max())
 
 
 def test_polar_of_the_line_and_of_linear_units():
@@ -207,6 +263,8 @@ def test_unreachable_outputs_cost_infinitely_much():
         induced_penalty(deep_subnetwork([2, 2, 1]), x, z)
     with pytest.raises(UnsupportedModel, match="2 outputs"):
         induced_penalty(relu_unit(3, 2), normal(0, 4, 3), normal(1, 4, 2))
+    with pytest.raises(UnsupportedModel, match="2 outputs"):  # of rank 1, the duals are not
+        induced_penalty(relu_unit(3, 2), normal(0, 4, 3), normal(1, 4, 1) @ normal(2, 1, 2))
 
 
 def test_linear_units_and_the_nuclear_norm():
@@ -282,6 +340,87 @@ def test_best_scales_are_optimal():
         parallel_network(relu_unit(2, 1)), unit, x, lambda z: loss(z), 0.1
     )
     assert size == pytest.approx(general, abs=1e-5)
+
+
+def test_no_local_minimum_is_taken_for_a_global_one():
+    """Exclusive or with one, two and three units: local minima, each with a gap."""
+    x = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).double()
+    y = torch.tensor([[1.0], [-1.0], [-1.0], [1.0]]).double()
+    size = (1 - 0.5 / math.sqrt(2)) / math.sqrt(2)
+    units = torch.cat([x / math.sqrt(2), y], 1) * math.sqrt(size)
+    for dtype in (torch.float64, torch.float32):
+        found = [
+            certify_network(
+                parallel_network(relu_unit(2, 1), units[:r].to(dtype)), x, HalfSquares(y), 0.5
+            )
+            for r in range(5)
+        ]
+        assert [c.optimal for c in found] == [False] * 4 + [True]
+        assert all(abs(c.balance) < 1e-6 for c in found)  # every one is stationary for scaling
+        assert all(c.lower_bound <= found[4].objective * (1 + 1e-7) for c in found)
+    # the optimum of these data is none of others
+    best = parallel_network(relu_unit(2, 1), units)
+    assert not certify_network(best, x, HalfSquares(1.01 * y), 0.5).optimal
+    assert not certify_network(best, x, HalfSquares(y), 0.501).optimal
+
+
+def test_what_a_certificate_is_not_for_is_refused():
+    x, y = normal(0, 5, 2), normal(1, 5, 1)
+    nothing = parallel_network(relu_unit(2, 1))
+    with pytest.raises(InvalidInput, match="convex"):
+        certify_network(nothing, x, lambda z: (z.square() - 1).square().sum(), 0.1)
+    with pytest.raises(InvalidInput, match="convex"):  # linear: negative somewhere
+        certify_network(nothing, x, lambda z: 1 + z.sum(), 10.0)
+    deep = deep_subnetwork([2, 3, 3, 1], penalty="decay")
+    with pytest.raises(UnsupportedModel, match="3 and 2"):
+        certify_network(parallel_network(deep), x, HalfSquares(y), 0.1)
+    other = replace(relu_unit(2, 1), penalty=lambda w: w.abs().sum() ** 2 / 2)
+    with pytest.raises(InvalidInput, match="kind 'other'"):
+        certify_network(parallel_network(other), x, HalfSquares(y), 0.1)
+    with pytest.raises(InvalidInput, match="double precision"):
+        certify_network(nothing, x, lambda z: (z > 0).double().sum(), 0.1)
+    with pytest.raises(NonFinite):
+        certify_network(nothing, x, lambda z: z.sum() / 0, 0.1)
+
+
+def test_growth_certifies_the_network_it_returns():
+    x, y = normal(0, 8, 2), normal(1, 8, 1)
+    for rounds in (1, 2):
+        grown = grow_network(relu_unit(2, 1), x, HalfSquares(y), 0.05, rounds=rounds)
+        assert grown.widths[-1] == len(grown.network)
+        own = float(grown.network.objective(x, HalfSquares(y), 0.05))
+        assert grown.certificate.objective == pytest.approx(own)
+        assert len(grown.objectives) == rounds + 1
+
+
+def test_single_precision_is_taken_and_certified_in_double():
+    x, y = normal(0, 6, 2).float(), normal(1, 6, 1).float()
+    grown = grow_network(relu_unit(2, 1), x, HalfSquares(y), 0.3)
+    assert grown.certificate.optimal
+    assert grown.network.weights.dtype == torch.float64
+    rounded = replace(grown.network, weights=grown.network.weights.float())
+    found = certify_network(rounded, x, HalfSquares(y), 0.3, tolerance=1e-4)
+    assert found.optimal
+    assert found.lower_bound <= grown.certificate.objective * (1 + 1e-12)
+    for unit in (relu_unit(2, 1), linear_unit(2, 1)):
+        z = parallel_network(unit, normal(2, 3, 3).float())(x)
+        assert math.isfinite(induced_penalty(unit, x, z).upper)
+
+
+def test_units_of_a_layer_behind_flatten_and_dropout():
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Dropout(), nn.Linear(3, 2)
+    ).double()
+    x = normal(0, 5, 2, 2)
+    units = split_hidden_units(net, keep_output_bias=False)
+    assert torch.allclose(units(x.flatten(1)) + net[4].bias, net.eval()(x))
+
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    with pytest.raises(UnsupportedModel, match="Doubled"):
+        split_hidden_units(nn.Sequential(Doubled(2, 2), nn.ReLU(), nn.Linear(2, 1, bias=False)))
 
 
 def test_only_exact_polars_prove_optimality():
@@ -362,14 +501,41 @@ def test_pairs():
         check_pair(unit, x, starts=1)
 
 
+def test_degrees_by_group_add_up():
+    net = nn.Sequential(
+        nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False), Squares(),
+        nn.Linear(4, 1, bias=False),
+    ).double()  # fmt: skip
+    function = PureFunction(net)
+    groups = {k: [f"{k}.weight"] for k in "024"}
+    found = degrees_by_group(function, normal(0, 6, 3), groups)
+    assert [found[k].degree for k in "024"] == [2, 2, 1]
+    whole = degrees_by_group(function, normal(0, 6, 3), {"": [f"{k}.weight" for k in "024"]})
+    assert whole[""].degree == 5
+    with pytest.raises(UnknownName):
+        degrees_by_group(function, normal(0, 6, 3), {"": ["0.bias"]})
+
+
+class Squares(nn.Module):
+    def forward(self, x):
+        return x.square()
+
+
+def test_layers_of_tokens_are_named():
+    net = nn.Sequential(nn.Embedding(5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(6, 1, bias=False))
+    found = match_degrees(net, torch.tensor([[0, 1], [2, 3], [4, 0]]))
+    assert not found.matches
+    assert found.breaking == ("1 (Tanh)",)
+
+
 def test_layers_that_break_are_named():
     x = normal(0, 6, 3)
     net = nn.Sequential(
         nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4, bias=False), nn.Sigmoid(), nn.Linear(4, 1)
     ).double()
+    before = [p.detach().clone() for p in net.parameters()]
     assert layers_that_break(net, x) == ["3 (Sigmoid)", "4 (Linear)"]
     found = match_degrees(net, x)
     assert not found.matches
     assert "3 (Sigmoid)" in found.reason
-    before = [p.detach().clone() for p in net.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))

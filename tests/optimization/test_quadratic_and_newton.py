@@ -90,6 +90,13 @@ def test_flat_directions_stand_still() -> None:
         quadratic_descent(matrix, torch.zeros(2), torch.ones(2), 0.0, 3)
 
 
+def test_flat_directions_in_single_precision() -> None:
+    half = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    matrix = half @ half.T
+    run = quadratic_descent(matrix, matrix @ torch.ones(6), torch.zeros(6), 0.01, 400)
+    assert torch.allclose(matrix @ run.minimiser, matrix @ torch.ones(6), atol=1e-3)
+
+
 def test_preconditioning() -> None:
     matrix = random_definite(3)
     assert torch.allclose(
@@ -101,6 +108,8 @@ def test_preconditioning() -> None:
     assert operator.condition == pytest.approx(condition_report(matrix).condition, rel=1e-5)
     with pytest.raises(ShapeMismatch):
         least_squares_bound(torch.eye(3), torch.zeros(2), torch.zeros(3), 0.1, 2)
+    with pytest.raises(InvalidInput, match="positive step"):
+        least_squares_bound(torch.eye(3), torch.zeros(3), torch.zeros(3), 0.0, 2)
 
 
 @settings(max_examples=20, deadline=None)
@@ -185,6 +194,10 @@ def test_blocks_of_a_network() -> None:
         diagonal_blocks(hessian, [4, 4])
     with pytest.raises(InvalidInput):
         diagonal_blocks(hessian, "rows")  # type: ignore[arg-type]
+    with pytest.raises(ShapeMismatch, match="as many entries"):
+        blocks.solve(v[:4])
+    same = diagonal_blocks(LinearOperator.from_matrix(torch.diag(v)))
+    assert approximation_error(LinearOperator.from_matrix(torch.diag(v)), same) == 0.0
     with pytest.raises(InvalidInput, match="singular"):
         diagonal_blocks(LinearOperator.from_matrix(torch.zeros(2, 2))).solve(torch.ones(2))
 
@@ -218,6 +231,33 @@ def test_negative_curvature_is_found_where_random_chords_miss_it() -> None:
     assert probe_convexity(f, points[:2]).violated
 
 
+def test_a_dent_is_not_hidden_by_rounding_elsewhere() -> None:
+    # far out the function is linear, and the rounding of its values exceeds the dent at 0
+    points = torch.tensor([[0.0], [101.7], [333.3], [777.7], [999.1]], dtype=torch.float64)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return 1e9 * torch.relu(x - 1).sum() + 1e-2 * torch.exp(-x.square()).sum()
+
+    found = probe_convexity(f, points)
+    assert found.smallest_curvature < 0
+    assert found.violated
+    assert found.worst.excess > found.worst.rounding
+
+
+def test_many_parameters_are_probed_without_a_dense_hessian() -> None:
+    size = 3000
+    points = torch.randn(6, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.linspace(1, 2, size, dtype=torch.float64)
+    weights[7] = -0.5
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (weights * x.square()).sum()
+
+    found = probe_convexity(f, points, pairs=20, curvature_points=1)
+    assert found.violated
+    assert found.smallest_curvature == pytest.approx(-1.0, rel=1e-3)
+
+
 def test_sets_and_refusals() -> None:
     points = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
     assert probe_convex_set(lambda x: x.norm(dim=1) < 1, points) is None
@@ -246,6 +286,21 @@ def test_angles_decide(angle: float) -> None:
         assert found.decreases_up_to <= 2 * found.cosine
     elif found.cosine < -1e-4:
         assert found.decreases_up_to == 0.0
+
+
+def test_single_precision_directions_reach_as_far() -> None:
+    found = [
+        descent_report(
+            lambda x: x.square().sum() + 100,
+            torch.tensor([0.01, 0.0], dtype=dtype),
+            torch.tensor([-1.0, 0.0], dtype=dtype),
+            longest=1.0,
+        )
+        for dtype in (torch.float32, torch.float64)
+    ]
+    assert all(r.descends for r in found)
+    assert found[1].decreases_up_to <= 0.02
+    assert found[0].decreases_up_to > 0
 
 
 def test_directions_refuse() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.optimization.critical_points import critical_point
 from torchtheory.optimization.spin_glass import (
     SphericalSpinGlass,
@@ -81,6 +81,17 @@ def test_critical_points_of_a_glass_are_critical_and_different():
     assert torch.allclose(mirrored.index.flip(0), 1 - found.index)
 
 
+def test_single_precision_counts_the_same_directions():
+    glass = SphericalSpinGlass.random(8, random=4)
+    found = critical_points_of_glass(glass, normal(5, 40, 8))
+    rough = critical_points_of_glass(
+        SphericalSpinGlass(glass.couplings.float()), found.points.float()
+    )
+    # the couplings of the second are divided by n once more
+    assert torch.allclose(rough.values * 8, found.values.float(), atol=1e-3)
+    assert torch.allclose(rough.index, found.index.float())
+
+
 def test_a_function_against_the_classification_of_single_points():
     def wells(x):
         return ((x.square() - 1).square() + 0.3 * x).sum()
@@ -118,6 +129,14 @@ def test_bad_input():
     glass = SphericalSpinGlass.random(3)
     with pytest.raises(ShapeMismatch, match="spins"):
         glass.energy(torch.ones(4).double())
+    with pytest.raises(InvalidType, match="convert one"):
+        glass.energy(torch.ones(3))
+    with pytest.raises(InvalidInput, match="norm 0"):
+        critical_points_of_glass(glass, torch.zeros(1, 3).double())
+    with pytest.raises(ShapeMismatch, match="one value"):
+        critical_points_of(lambda x: x, torch.ones(1, 3))
+    with pytest.raises(InvalidInput, match="too many for memory"):
+        SphericalSpinGlass.random(10_000, 3)
     with pytest.raises(InvalidInput, match="at least 2"):
         expected_index(torch.zeros(1), 1)
     with pytest.raises(ShapeMismatch, match="starts"):

@@ -12,12 +12,25 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from torch import nn
 
-from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+)
 from torchtheory.core.problem import Problem
+from torchtheory.optimization import stochastic_rates
 from torchtheory.optimization.curvature import gradient
 from torchtheory.optimization.descent import trajectory
 from torchtheory.optimization.layer_noise import LayerNoise, gradient_noise_by_layer
-from torchtheory.optimization.minibatch import minibatch_direction
+from torchtheory.optimization.minibatch import (
+    draw_batches,
+    minibatch_direction,
+    minibatch_gradient,
+)
+from torchtheory.optimization.noise import accumulated_variance
+from torchtheory.optimization.noise_scale import gradient_noise_scale, simple_noise_scale
 from torchtheory.optimization.stochastic_rates import (
     example_gradients,
     expected_least_squares_error,
@@ -25,6 +38,7 @@ from torchtheory.optimization.stochastic_rates import (
     mean_square_contraction,
     stationarity_bound,
     stationarity_plan,
+    stationary_least_squares_error,
     step_budget,
     stochastic_error_floor,
 )
@@ -107,6 +121,33 @@ def test_exact_error_is_the_mean_over_all_sequences(seed, consistent):
     each = example_gradients(half_square, points, *scaled)
     assert torch.allclose(exact.noise, each.square().sum(-1).mean(-1).mean(1))
     assert torch.allclose(exact.gradient, each.mean(-2).square().sum(-1).mean(1))
+    means = points[1:].cumsum(0) / torch.tensor([1.0, 2.0, 3.0]).double().reshape(3, 1, 1)
+    assert torch.allclose(exact.averaged, (means - goal).square().sum(-1).mean(1))
+
+
+@given(seeds, st.floats(0.3, 0.9))
+@settings(max_examples=4, deadline=None)
+def test_stationary_error_is_where_the_recursion_ends(seed, part):
+    x, y = torch.linalg.qr(normal(seed, 6, 2)).Q, normal(seed + 1, 6)
+    eta = part / (6 * float(x.square().sum(1).max()))
+    limit = stationary_least_squares_error(x, y, eta)
+    count = 1000
+    path = expected_least_squares_error(x, y, normal(seed + 2, 2), [eta] * count)
+    assert limit.distance == pytest.approx(float(path.distance[-1]), rel=1e-6)
+    assert limit.gradient == pytest.approx(float(path.gradient[-1]), rel=1e-6)
+    # twice the count takes off the term of order 1/k²
+    half, whole = count // 2 * path.averaged[count // 2 - 1], count * path.averaged[-1]
+    assert limit.averaged == pytest.approx(float(2 * whole - half), rel=0.02)
+    assert stationary_least_squares_error(x, x @ y[:2], eta).distance < 1e-20
+
+
+def test_step_budget_in_pieces(monkeypatch):
+    x, points, goal = normal(0, 4, 2), normal(1, 7, 5, 2), normal(2, 2)
+    whole = step_budget(quartic, [x], points, goal, [0.1] * 7)
+    monkeypatch.setattr(stochastic_rates, "HELD", 50)
+    parts = step_budget(quartic, [x], points, goal, [0.1] * 7)
+    assert torch.allclose(whole.progress, parts.progress)
+    assert torch.allclose(whole.noise, parts.noise)
 
 
 @given(seeds, st.floats(0.05, 1.9))
@@ -190,3 +231,120 @@ def test_refusals():
         mean_square_contraction(x / 0, 0.1)
     with pytest.raises(InvalidInput, match="up to"):
         stochastic_error_floor(x, y, 10.0)
+    with pytest.raises(InvalidType, match="float"):
+        mean_square_contraction(torch.ones(3, 1, dtype=torch.long), 0.1)
+    with pytest.raises(NonFinite):
+        expected_least_squares_error(x, y, torch.zeros(2).double(), [math.nan])
+    with pytest.raises(InvalidInput, match="too long"):
+        stationary_least_squares_error(x, y, 10.0)
+    with pytest.raises(EmptyData):
+        step_budget(quartic, [], x, torch.zeros(2), [0.1] * 4)
+    problem = Problem(nn.Linear(2, 1).double(), (x, y[:, None]), task="regression")
+    with pytest.raises(EmptyData):
+        gradient_noise_by_layer(problem, problem.train.first(0))
+
+
+# -- the noise scale ------------------------------------------------------------------------------
+
+
+def point_problem(x):
+    """Half the squared distance of one parameter vector from the targets: gradients w - x."""
+
+    class Point(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(x.shape[1], dtype=x.dtype))
+
+        def forward(self, inputs):
+            return self.w.expand(len(inputs), -1)
+
+    def half(outputs, y):
+        return (outputs - y).square().sum(1).mean() / 2
+
+    return Problem(Point(), (x, x), loss=half, task="regression")
+
+
+@given(seeds, st.integers(3, 8), st.integers(1, 3))
+@settings(max_examples=15, deadline=None)
+def test_noise_scale_of_a_model_by_hand(seed, groups, each):
+    x = normal(seed, groups * each, 3) + 1
+    problem = point_problem(x)
+    means = x.reshape(groups, each, 3).mean(1)
+    expected = each * float(means.var(0).sum() / means.mean(0).square().sum())
+    assert simple_noise_scale(problem, groups=groups).value == pytest.approx(expected)
+    # part of the data is an estimate: the bias of the squared norm is taken off
+    variance = float(means.var(0).sum())
+    signal = float(means.mean(0).square().sum()) - variance / groups
+    found = simple_noise_scale(problem, problem.train.first(groups * each), groups=groups)
+    assert found.value == pytest.approx(each * variance / signal if signal > 0 else math.inf)
+
+
+@given(seeds, st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_jackknife_of_the_noise_scale_by_leaving_out(seed, complete):
+    rows = normal(seed, 7, 4) + 2
+
+    def ratio(part):
+        variance = float(part.var(0).sum())
+        whole = float(rows.mean(0).square().sum())
+        signal = whole if complete else float(part.mean(0).square().sum()) - variance / len(part)
+        return 2 * variance / signal
+
+    found = gradient_noise_scale(rows @ rows.T, 2, complete=complete)
+    without = torch.tensor([ratio(rows[torch.arange(7) != i]) for i in range(7)])
+    if float(without.min()) > 0:  # every estimate of the squared norm is positive
+        radius = 2 * math.sqrt(6 / 7 * float((without - without.mean()).square().sum()))
+        assert found.value == pytest.approx(ratio(rows))
+        assert found.high == pytest.approx(found.value + radius, rel=1e-5)
+        assert found.low == pytest.approx(max(0.0, found.value - radius), rel=1e-5, abs=1e-6)
+
+
+def test_noise_scale_refusals_and_the_model_as_it_was():
+    problem = point_problem(normal(0, 9, 2))
+    before = problem.model.state_dict()["w"].clone()
+    simple_noise_scale(problem)
+    assert torch.equal(problem.model.state_dict()["w"], before)
+    assert problem.model.w.grad is None
+    with pytest.raises(EmptyData, match="3 groups"):
+        simple_noise_scale(problem, groups=2)
+    with pytest.raises(InvalidInput, match="3 groups"):
+        gradient_noise_scale(torch.eye(2), 1)
+    with pytest.raises(InvalidInput, match="one sample"):
+        gradient_noise_scale(torch.eye(4), 0)
+    with pytest.raises(ShapeMismatch):
+        gradient_noise_scale(torch.ones(3, 4), 1)
+    with pytest.raises(NonFinite):
+        gradient_noise_scale(torch.full((3, 3), math.nan), 1)
+
+
+# -- batches and noise ----------------------------------------------------------------------------
+
+
+def test_minibatch_gradient_refuses_what_it_cannot_differentiate():
+    x, y = normal(0, 4, 2), normal(1, 4)
+    with pytest.raises(InvalidType, match="floating-point"):
+        minibatch_gradient(half_square, torch.zeros(2, dtype=torch.long), x, y)
+    with pytest.raises(ShapeMismatch, match="one number an example"):
+        minibatch_gradient(lambda t, a, b: half_square(t, a, b).mean(), torch.zeros(2), x, y)
+    with pytest.raises(ShapeMismatch, match="one number an example"):
+        minibatch_gradient(half_square, normal(2, 2), x.expand(3, 4, 2), y.expand(3, 4))
+    with pytest.raises(EmptyData):
+        minibatch_gradient(half_square, torch.zeros(2), x[:0], y[:0])
+    with pytest.raises(InvalidInput, match="whole numbers"):
+        draw_batches(4, 2.0, 3)
+    with pytest.raises(ShapeMismatch, match="whole numbers"):
+        minibatch_direction(half_square, [x, y], torch.zeros(2, 1))
+
+
+def test_minibatch_gradient_leaves_its_arguments_alone():
+    x, y, theta = normal(0, 4, 2), normal(1, 4), normal(2, 2).requires_grad_()
+    found = minibatch_gradient(half_square, theta, x, y)
+    assert theta.grad is None
+    assert not found.requires_grad
+    assert minibatch_gradient(half_square, theta.float(), x.float(), y.float()).dtype == torch.float
+
+
+def test_accumulated_variance_beyond_floats():
+    assert accumulated_variance(-1.0, 1.0, 1.0, 10**6) == math.inf
+    with pytest.raises(NonFinite):
+        accumulated_variance(math.nan, 1.0, 1.0)

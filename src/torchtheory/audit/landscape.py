@@ -81,7 +81,7 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
         gain / risk if risk > 0 else math.nan,
     )
     _spectrum(record, hessian, scale)
-    stationary = risk > 0 and gain <= FLAT * risk
+    stationary = gain <= FLAT * risk  # also where both are 0: everything is fitted
     falls = smallest + error < -FLAT * scale
     _negative_curvature(problem, record, samples, ends, falls=falls)
     kind = "a stationary point" if stationary else "no stationary point yet"
@@ -151,8 +151,13 @@ def _plot_spectrum(ax: Any, found: SpectralDensity, flat: float, count: int) -> 
         largest, place = size[beyond].sort(descending=True)
         share = weights[beyond][place].cumsum(0)
         ax.step(largest, share, where="post", color=colour, label=label)
-    ax.set(xscale="log", yscale="log", xlabel="size of an eigenvalue, at least", ylabel="share")
-    ax.set_ylim(bottom=0.3 / count)  # one eigenvalue is a share of 1 over their number
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="size of an eigenvalue, at least",
+        ylabel="share of the directions",
+        ylim=(0.3 / count, 1.5),  # one eigenvalue is a share of 1 over their number
+    )
     ax.legend()
 
 
@@ -181,6 +186,8 @@ def _negative_curvature(
 
     # a long step leaves the parabola, a short one drowns in rounding: the clearest of several
     rises = (1e-2, 1e-3, 1e-4, 1e-5)
+    # and a network with kinks may rest on one, where second derivatives do not tell how the loss
+    # bends: then the eigenvector of the largest eigenvalue is no control
     below = min(bend(ends.vectors[:, -1], float(ends.values[-1]), r) for r in rises)
     above = min(bend(ends.vectors[:, 0], float(ends.values[0]), r) for r in rises)
     record.claim(
@@ -221,6 +228,7 @@ def gradient_noise(problem: Problem, record: FindingRecord) -> None:
     samples = problem.train.some(most, record.generator)
     rows = [gradient(problem, samples.at(torch.tensor([i]))) for i in range(len(samples))]
     g = torch.stack(rows).double().cpu()
+    _unbiased(record, g, gradient(problem, samples).cpu())
     gram = g @ g.T
     scale = gradient_noise_scale(gram, 1, complete=len(samples) == problem.train.population)
     record.quantity(
@@ -259,6 +267,29 @@ def gradient_noise(problem: Problem, record: FindingRecord) -> None:
             f"Batches far beyond {max(1.0, scale.value):,.0f} samples hardly reduce the number of "
             "steps at these weights: there the gradient stands out of its noise."
         )
+
+
+def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor) -> None:
+    """The gradients of single samples have the gradient of the loss for their mean."""
+    statement = r"\frac1n\sum_i\nabla L_i=\nabla L"
+    size = float(single.norm(dim=1).mean())
+    # sums over samples in another order
+    rounding = 300 * torch.finfo(whole.dtype).eps
+    if size == 0 or rounding > 0.01:
+        why = "all gradients are 0" if size == 0 else f"{whole.dtype} is too coarse to tell"
+        record.not_applicable("L-136", statement, why)
+        return
+    error, without = (float((g.mean(0) - whole).norm()) / size for g in (single, single[1:]))
+    record.claim(
+        "L-136",
+        statement,
+        promised=0.0,
+        relation="==",
+        measured=error,
+        tolerance=rounding,
+        reason="norm of the difference over the mean norm of a single gradient",
+        control=Control("one sample is left out", without) if without > rounding else None,
+    )
 
 
 # ------------------------------------------------------------------------------------ balance

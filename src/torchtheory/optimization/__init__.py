@@ -1,5 +1,7 @@
 """Optimization: descent and its guarantees, curvature, landscapes, linear networks."""
 
+from torchtheory.optimization.activation_cells import activation_patterns
+from torchtheory.optimization.batch_statistics import batch_normalisations, with_renewed_statistics
 from torchtheory.optimization.certificates import ConvergenceCertificate, certify
 from torchtheory.optimization.convergence import (
     accelerated_bound,
@@ -53,13 +55,12 @@ from torchtheory.optimization.deep_factorisation import (
 )
 from torchtheory.optimization.deep_linear import (
     balanced_layers,
-    check_layers,
-    check_widths,
     critical_product,
     deep_critical_point,
     deep_linear_function,
     deep_linear_gradients,
     deep_linear_optimum,
+    deep_linear_slope,
     flat_layers,
     layers_of,
     linear_layers,
@@ -85,6 +86,7 @@ from torchtheory.optimization.descent import (
     gradient_of,
     last_iterate,
     trajectory,
+    value_and_gradient,
 )
 from torchtheory.optimization.descent_assumptions import Assumptions
 from torchtheory.optimization.descent_directions import DescentReport, descent_report
@@ -99,7 +101,7 @@ from torchtheory.optimization.factorisation_certificates import (
     grow_factorisation,
     shared_null_direction,
 )
-from torchtheory.optimization.flow import ParameterPath, gradient_flow
+from torchtheory.optimization.flow import ParameterPath, function_flow, gradient_flow
 from torchtheory.optimization.induced_regulariser import InducedPenalty, induced_penalty
 from torchtheory.optimization.initial_gradients import (
     gaussian_gradient_bound,
@@ -111,6 +113,7 @@ from torchtheory.optimization.initial_gradients import (
 from torchtheory.optimization.initial_scale import (
     InitialisationReport,
     LayerScale,
+    fresh_growths,
     initialisation_report,
 )
 from torchtheory.optimization.landscape import (
@@ -119,7 +122,6 @@ from torchtheory.optimization.landscape import (
     eigen_directions,
     grid_minima,
     loss_slice,
-    losses_at,
     probe_segment,
     random_directions,
     slice_valleys,
@@ -161,6 +163,7 @@ from torchtheory.optimization.network_certificates import (
     grow_network,
     worth_of_subnetwork,
 )
+from torchtheory.optimization.network_points import NetworkPoint, classify_network
 from torchtheory.optimization.newton import (
     DiagonalBlocks,
     QuadraticModel,
@@ -177,14 +180,20 @@ from torchtheory.optimization.noise import (
     with_gaussian_noise,
     with_unit_noise,
 )
-from torchtheory.optimization.noise_scale import NoiseScale, gradient_noise_scale
+from torchtheory.optimization.noise_scale import (
+    NoiseScale,
+    gradient_noise_scale,
+    simple_noise_scale,
+)
 from torchtheory.optimization.nondegenerate_pairs import (
     DegreeMatch,
     PairCheck,
     check_pair,
     degree_of,
+    degrees_by_group,
     layers_that_break,
     match_degrees,
+    power_of_scale,
 )
 from torchtheory.optimization.nonincreasing_paths import (
     DescentPath,
@@ -213,7 +222,8 @@ from torchtheory.optimization.parallel_networks import (
     split_hidden_units,
     with_ones,
 )
-from torchtheory.optimization.polar_problems import Polar, activation_patterns, polar
+from torchtheory.optimization.parameter_space import losses_at, point_vector, segment_losses
+from torchtheory.optimization.polar_problems import Polar, polar
 from torchtheory.optimization.promises import (
     Promise,
     dominated_factor,
@@ -228,7 +238,13 @@ from torchtheory.optimization.quadratic_dynamics import (
     preconditioned_matrix,
     quadratic_descent,
 )
-from torchtheory.optimization.recorded_runs import RecordedRun, as_recorded, record_run
+from torchtheory.optimization.recorded_runs import (
+    RecordedRun,
+    as_recorded,
+    record_optimizer,
+    record_points,
+    record_run,
+)
 from torchtheory.optimization.regression_constants import logistic_ridge_constants, ridge_constants
 from torchtheory.optimization.run_constants import (
     Constant,
@@ -268,6 +284,7 @@ from torchtheory.optimization.stability import (
 from torchtheory.optimization.stochastic_rates import (
     LeastSquaresError,
     StationarityPlan,
+    StationaryError,
     StepBudget,
     example_gradients,
     expected_least_squares_error,
@@ -275,9 +292,11 @@ from torchtheory.optimization.stochastic_rates import (
     mean_square_contraction,
     stationarity_bound,
     stationarity_plan,
+    stationary_least_squares_error,
     step_budget,
     stochastic_error_floor,
 )
+from torchtheory.optimization.trained_paths import bend_path
 from torchtheory.optimization.two_layer_critical_points import (
     Escape,
     LinearCriticalPoint,
@@ -289,7 +308,6 @@ from torchtheory.optimization.two_layer_linear import (
     alternating_minimisation,
     best_input_factor,
     best_output_factor,
-    check_weights,
     column_projector,
     critical_form_residual,
     two_layer_curvature,
@@ -339,6 +357,7 @@ __all__ = [
     "MeasuredStability",
     "MonotonePath",
     "NetworkCertificate",
+    "NetworkPoint",
     "NoiseScale",
     "PairCheck",
     "ParallelNetwork",
@@ -355,6 +374,7 @@ __all__ = [
     "Slide",
     "SphericalSpinGlass",
     "StationarityPlan",
+    "StationaryError",
     "StepBudget",
     "Subnetwork",
     "accelerated_bound",
@@ -368,6 +388,8 @@ __all__ = [
     "averaged_descent_bound",
     "balanced_factors",
     "balanced_layers",
+    "batch_normalisations",
+    "bend_path",
     "best_input_factor",
     "best_output_factor",
     "best_scales",
@@ -377,13 +399,11 @@ __all__ = [
     "chained",
     "channels_last",
     "check_factors",
-    "check_layers",
     "check_pair",
     "check_start",
     "check_strength",
-    "check_weights",
-    "check_widths",
     "classify",
+    "classify_network",
     "column_projector",
     "condition_report",
     "contradictions_of",
@@ -400,9 +420,11 @@ __all__ = [
     "deep_linear_function",
     "deep_linear_gradients",
     "deep_linear_optimum",
+    "deep_linear_slope",
     "deep_saddle_report",
     "deep_subnetwork",
     "degree_of",
+    "degrees_by_group",
     "derivative_along",
     "derivative_error",
     "descend",
@@ -433,6 +455,8 @@ __all__ = [
     "flat_layers",
     "forward_norms",
     "fourth_moments",
+    "fresh_growths",
+    "function_flow",
     "gauss_newton_operator",
     "gaussian_gradient_bound",
     "gaussian_gradient_moment",
@@ -496,8 +520,10 @@ __all__ = [
     "path_losses",
     "per_layer",
     "plateau_time",
+    "point_vector",
     "polar",
     "polyak_lojasiewicz_constant",
+    "power_of_scale",
     "preconditioned_matrix",
     "probe_convex_set",
     "probe_convexity",
@@ -510,6 +536,8 @@ __all__ = [
     "quadratic_model",
     "quadratic_model_of",
     "random_directions",
+    "record_optimizer",
+    "record_points",
     "record_run",
     "reduced_rank_regression",
     "relu_unit",
@@ -518,8 +546,10 @@ __all__ = [
     "ridge_constants",
     "sample_gradients",
     "sandwiched_norm",
+    "segment_losses",
     "sensing_problem",
     "shared_null_direction",
+    "simple_noise_scale",
     "slice_valleys",
     "slide_to_zero",
     "smoothness_from_run",
@@ -530,6 +560,7 @@ __all__ = [
     "stability_limit",
     "stationarity_bound",
     "stationarity_plan",
+    "stationary_least_squares_error",
     "step_budget",
     "stochastic_error_floor",
     "sufficient_decrease",
@@ -540,9 +571,11 @@ __all__ = [
     "two_layer_curvature",
     "two_layer_gradients",
     "two_layer_hessian",
+    "value_and_gradient",
     "verify_derivative",
     "with_gaussian_noise",
     "with_ones",
+    "with_renewed_statistics",
     "with_unit_noise",
     "worth_of_subnetwork",
 ]

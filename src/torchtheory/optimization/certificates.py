@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from scipy import special
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.intervals import mean_interval
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.figure import COLOURS, Figure, draw
 from torchtheory.optimization.descent_assumptions import SYMBOLS, Assumptions
-from torchtheory.optimization.promises import PROMISES, Kind, Promise
+from torchtheory.optimization.promises import POWER_LAWS, PROMISES, Kind, Promise
 from torchtheory.optimization.recorded_runs import AnyRun, RecordedRun, as_recorded
 from torchtheory.optimization.run_constants import (
+    MET,
     Constant,
     convexity_from_run,
     dominance_from_run,
@@ -29,6 +32,8 @@ from torchtheory.optimization.run_constants import (
     smoothness_from_run,
 )
 from torchtheory.optimization.run_contradictions import PLAIN, Contradiction, contradictions_of
+
+LAST = "to the last point of the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +46,15 @@ class ConvergenceCertificate:
         measure: what is bounded, in words.
         times: ``[T]``, the steps it speaks of.
         promised, measured: ``[T]``, the two curves; over several runs ``measured`` is the mean.
-        slack: ``[T]``, promised minus measured (minus the lower end of the mean's 99% interval over
-            several runs).
+        slack: ``[T]``, promised minus measured; over several runs, minus the lower end of the
+            interval of their mean, Student's, at 99% for all steps at once.
+        rounding: ``[T]``, how much of a negative slack rounding explains.
         first_broken: the first step at which the promise is broken, or None.
         contradictions: which assumptions the run refutes.
         constants: what was used, and how far each can be trusted.
         caveats: what the direction of an estimate means for the verdict, a sentence each.
+        conclusive: whether a broken promise refutes an assumption: no constant may be off in the
+            direction in which the true promise is weaker than this one.
         trials: number of runs.
     """
 
@@ -57,10 +65,12 @@ class ConvergenceCertificate:
     promised: Tensor
     measured: Tensor
     slack: Tensor
+    rounding: Tensor
     first_broken: int | None
     contradictions: tuple[Contradiction, ...]
     constants: Mapping[str, Constant]
     caveats: tuple[str, ...]
+    conclusive: bool
     trials: int
 
     @property
@@ -69,15 +79,21 @@ class ConvergenceCertificate:
         return self.first_broken is None
 
     @property
+    def share(self) -> float:
+        """The largest measured over promised, of the steps where the promise is above rounding."""
+        clear = self.promised > 2 * self.rounding
+        ratios = (self.measured / self.promised)[clear]
+        return float(ratios.max()) if len(ratios) else 0.0
+
+    @property
     def sentence(self) -> str:
         """The result in plain words."""
         what = PROMISES[self.kind].title
         last = int(self.times[-1])
         if self.first_broken is None:
-            ratio = float((self.measured / self.promised).nan_to_num(0.0).max())
             said = (
                 f"The promise for {what} is kept up to step {last}: the {self.measure} is at most "
-                f"{ratio:.3g} times what is promised."
+                f"{self.share:.3g} times what is promised."
             )
         else:
             at = int((self.times == self.first_broken).nonzero()[0])
@@ -85,9 +101,35 @@ class ConvergenceCertificate:
                 f"The promise for {what} is broken at step {self.first_broken}: the {self.measure} "
                 f"is {float(self.measured[at]):.3g}, promised was {float(self.promised[at]):.3g}."
             )
+            if not self.conclusive and self.caveats:
+                said += " That refutes nothing: a constant is only an estimate, see the caveats."
         if PROMISES[self.kind].expected and self.trials == 1:
             said += " It is about the mean of many runs, and this is one."
         return " ".join([said, *(c.sentence for c in self.contradictions)])
+
+    def plot(self) -> Figure:
+        """Both curves as a picture; ``.png`` holds its bytes."""
+        return draw("certificate", self.draw_on, caption=self.sentence)
+
+    def draw_on(self, axis: Any) -> None:
+        """Both curves on the Axes of a figure of one's own; what rounding decides is left out."""
+        promised, measured = self.promised.clone(), self.measured.clone()
+        promised[promised <= self.rounding] = math.nan
+        measured[measured <= self.rounding] = math.nan
+        # a power law is a line on logarithmic steps, a geometric one on plain ones
+        power = self.kind in POWER_LAWS
+        later = int(power and PROMISES[self.kind].first == 0)  # 0 has no logarithm
+        axis.plot(self.times + later, promised, "--", color=COLOURS[1], label="promised")
+        axis.plot(self.times + later, measured, color=COLOURS[0], label="measured")
+        if self.first_broken is not None:
+            at = self.first_broken + later
+            axis.axvline(at, color="0.5", linewidth=0.8, linestyle=":", label="first broken")
+        axis.set_yscale("log")
+        axis.set_xscale("log" if power else "linear")
+        axis.set(xlabel="step k + 1" if later else "step k", ylabel=self.measure)
+        for side in (axis.xaxis, axis.yaxis) if power else (axis.yaxis,):
+            side.set_minor_formatter("")  # labels between the powers of ten would overlap
+        axis.legend(loc="best")
 
     def __str__(self) -> str:
         return "\n".join([self.sentence, *self.caveats])
@@ -98,9 +140,13 @@ def certify(run: AnyRun, assumptions: Assumptions) -> ConvergenceCertificate:
 
     Args:
         run: a :class:`~torchtheory.optimization.descent.Descent`, a
-            :class:`~torchtheory.optimization.recorded_runs.RecordedRun`, or just the values
-            :math:`f(x_0),f(x_1),\dots` as a list, array or tensor. Stochastic promises are about
-            means: give independent runs as ``[T, trials]``.
+            :class:`~torchtheory.optimization.recorded_runs.RecordedRun`, the history of a
+            :func:`~torchtheory.training.trainer.fit` with one step an epoch, or just the values
+            :math:`f(x_0),f(x_1),\dots` as a list, array or tensor. Of iterates
+            :func:`~torchtheory.optimization.recorded_runs.record_points` makes a record, of an
+            optimizer with a closure
+            :func:`~torchtheory.optimization.recorded_runs.record_optimizer`. Stochastic promises
+            are about means: give independent runs as ``[T, trials]``.
         assumptions: which theorem, the step, and the constants that are known.
 
     Rounding is allowed for: a promise counts as broken where it is exceeded by more than a few
@@ -132,9 +178,15 @@ def certify(run: AnyRun, assumptions: Assumptions) -> ConvergenceCertificate:
     times, measured, low, noise = _measured(recorded, promise, assumptions, numbers)
     promised = promise.curve(numbers, times.double())
     slack = promised - low
-    noise = noise + 300 * torch.finfo(recorded.values.dtype).eps * promised.abs()
+    noise = noise + 300 * torch.finfo(recorded.values.dtype).eps * promised
     broken = ~(slack >= -noise)  # NaN where a run diverged counts as broken
     first = int(times[int(broken.int().argmax())]) if bool(broken.any()) else None
+    caveats, sound = _caveats(promise, constants)
+    if any(c.how in (MET, LAST) for c in constants.values()):
+        caveats += (
+            "Constants were read off the run itself, which then tends to keep its promise: only "
+            "constants from elsewhere put it to the test.",
+        )
     return ConvergenceCertificate(
         kind=assumptions.kind,
         statement=promise.statement,
@@ -143,10 +195,12 @@ def certify(run: AnyRun, assumptions: Assumptions) -> ConvergenceCertificate:
         promised=promised,
         measured=measured,
         slack=slack,
+        rounding=noise,
         first_broken=first,
-        contradictions=tuple(contradictions_of(recorded, promise, assumptions, numbers)),
+        contradictions=tuple(contradictions_of(recorded, promise, assumptions, constants)),
         constants=constants,
-        caveats=tuple(_caveats(promise, constants)),
+        caveats=caveats,
+        conclusive=sound and (recorded.trials > 1 or not promise.expected),
         trials=recorded.trials,
     )
 
@@ -157,7 +211,7 @@ def certify(run: AnyRun, assumptions: Assumptions) -> ConvergenceCertificate:
 def _constants(run: RecordedRun, promise: Promise, given: Assumptions) -> dict[str, Constant]:
     found: dict[str, Constant] = {}
     # the minimum first: others are estimated with it
-    for name in sorted(promise.needs, key=lambda n: (n == "distance", n != "minimum")):
+    for name in sorted(promise.effect, key=lambda n: (n == "distance", n != "minimum")):
         value = getattr(given, name)
         if isinstance(value, Constant):
             found[name] = value
@@ -188,8 +242,9 @@ def _estimate(
         case "dominance":
             return dominance_from_run(run, given.step, found["minimum"])
         case "gradient_bound" if run.points is not None and run.every_step:
-            longest = run.points.diff(dim=0).norm(dim=-1).max()
-            return Constant(float(longest) / given.step, "at least", "the longest step met")
+            longest = float(run.points.diff(dim=0).norm(dim=-1).max()) / given.step
+            if math.isfinite(longest):
+                return Constant(longest, "at least", MET)
         case "distance":
             return _distance(run, given, found)
     return None
@@ -211,8 +266,9 @@ def _distance(
             "from μ and the first gap",
         )
     if run.points is not None and run.points.ndim == 2:
-        far = (run.points[0] - run.points[-1]).norm()
-        return Constant(float(far), "either side", "to the last point of the run")
+        far = float((run.points[0] - run.points[-1]).norm())
+        if math.isfinite(far):
+            return Constant(far, "either side", LAST)
     return None
 
 
@@ -224,30 +280,34 @@ def _minimiser(run: RecordedRun, given: Assumptions) -> Tensor:
             f"the minimiser has shape {list(given.minimiser.shape)}, the points "
             f"{list(run.points.shape)}"
         )
-    if not bool(torch.isfinite(given.minimiser).all()):
-        raise NonFinite("the minimiser contains NaN or infinity")
     return given.minimiser.to(run.points)
 
 
-def _caveats(promise: Promise, constants: Mapping[str, Constant]) -> list[str]:
-    said = []
+def _caveats(promise: Promise, constants: Mapping[str, Constant]) -> tuple[tuple[str, ...], bool]:
+    """A sentence for every constant that is not known, and whether a broken promise tells."""
+    said, sound = [], True
     for name, constant in constants.items():
         if constant.truth == "equal":
             continue
         effect = promise.effect[name]
-        line = f"{SYMBOLS[name][0].upper()}{SYMBOLS[name][1:]} is {constant}"
-        if effect == "limit":
-            known = "the true limit of the step may be smaller than the one that was checked"
+        # the side of the true constant on which less is promised, or nothing at all
+        worse = "at most" if effect == "stronger" or name == "convexity" else "at least"
+        safe = constant.truth not in (worse, "either side")
+        sound &= safe
+        if effect == "limit" and name == "convexity":
+            known = "the momentum that is needed may be " + ("smaller" if safe else "larger")
+        elif effect == "limit":
+            known = "the true limit of the step may be " + ("larger" if safe else "smaller")
         elif constant.truth == "either side":
-            known = "the true promise may be stronger or weaker than the one that was checked"
-        elif (effect == "stronger") == (constant.truth == "at least"):
-            known = "the true promise is at least as strong, so keeping this one proves less"
+            known = "the true promise may be stronger or weaker"
+        elif safe:
+            known = "the true promise may be stronger"
         else:
-            known = "the true promise may be weaker, so breaking this one refutes nothing"
-        if promise.effect[name] == "limit" and name == "convexity":
-            known = "the momentum it asks for may be larger than the one that was checked"
-        said.append(f"{line}: {known}.")
-    return said
+            known = "the true promise may be weaker"
+        known += " than the one that was checked, so "
+        known += "keeping this one proves less" if safe else "breaking this one refutes nothing"
+        said.append(f"{SYMBOLS[name][0].upper()}{SYMBOLS[name][1:]} is {constant}: {known}.")
+    return tuple(said), sound
 
 
 # ------------------------------------------------------------------------------ what is compared
@@ -277,8 +337,8 @@ def _measured(
                 raise InvalidInput("distances need the points of the run and the minimiser")
             at = _minimiser(run, given)
             curve = (run.points - at).double().square().sum(-1)
-            far = float(at.norm()) + float(run.points[0].norm())
-            noise = torch.full_like(curve, (300 * eps * far) ** 2)
+            blur = 300 * eps * (float(at.norm()) + float(run.points[0].norm()))
+            noise = blur * (2 * curve.sqrt() + blur)
         case "best squared gradient" | "mean squared gradient":
             norms = gradient_norms_of_run(run, given.step)
             if norms is None or (promise.expected and run.gradient_norms is None):
@@ -286,7 +346,7 @@ def _measured(
             if not run.every_step:
                 raise InvalidInput("the best gradient needs all steps: record every step")
             curve = norms.double().square()
-            noise = torch.full_like(curve if curve.ndim == 1 else curve[:, 0], 1e-300)
+            noise = torch.zeros_like(curve if curve.ndim == 1 else curve[:, 0])
     if promise.measure == "best squared gradient":
         curve = curve.cummin(0).values
     if promise.measure in ("mean gap", "mean squared gradient"):
@@ -302,12 +362,14 @@ def _measured(
         raise InvalidInput("the run is too short: the promise speaks of later steps only")
     low = curve
     if curve.ndim == 2:
-        low = torch.tensor([_lower_end(row) for row in curve])
-        curve = curve.mean(1)
-    return times, curve, low.to(curve), noise[: len(curve)]
+        low, curve = _lower_end(curve), curve.mean(1)
+    return times, curve, low, noise[: len(curve)]
 
 
-def _lower_end(values: Tensor) -> float:
-    if len(values) < 2 or not bool(torch.isfinite(values).all()):
-        return float(values.mean())
-    return mean_interval(values).low
+def _lower_end(curves: Tensor) -> Tensor:
+    """Lower ends of Student's intervals for the means of the rows, 99% for all rows at once."""
+    steps, trials = curves.shape
+    if trials < 2:
+        return curves.mean(1)
+    quantile = -float(special.stdtrit(trials - 1, 0.005 / steps))
+    return curves.mean(1) - quantile * curves.std(1) / math.sqrt(trials)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.primer.arrays import matrix
-from torchtheory.primer.differences import Function
+from torchtheory.primer.differences import Function, hessian_at
 
 _WEIGHTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 
@@ -30,6 +31,7 @@ class Chord:
         weight: :math:`\alpha`; the point between is :math:`\alpha x+(1-\alpha)y`.
         height: :math:`f` there.
         chord: :math:`\alpha f(x)+(1-\alpha)f(y)`.
+        rounding: an excess up to this may be rounding.
     """
 
     start: Tensor
@@ -37,6 +39,7 @@ class Chord:
     weight: float
     height: float
     chord: float
+    rounding: float
 
     @property
     def excess(self) -> float:
@@ -54,23 +57,21 @@ class ConvexityProbe:
     """What a search for non-convexity came to.
 
     Attributes:
-        worst: the chord with the largest excess that was met.
+        worst: the chord with the largest excess, beyond its rounding, that was met.
         tangent_excess: the largest amount by which a tangent lies above the graph.
         smallest_curvature: the smallest second derivative along a direction that was met.
-        tolerance: excesses up to this count as rounding.
         tried: number of points on chords that were looked at.
     """
 
     worst: Chord
     tangent_excess: float
     smallest_curvature: float
-    tolerance: float
     tried: int
 
     @property
     def violated(self) -> bool:
         """Whether a chord was found that lies below the graph."""
-        return self.worst.excess > self.tolerance
+        return self.worst.excess > self.worst.rounding
 
     @property
     def counterexample(self) -> Chord | None:
@@ -108,7 +109,8 @@ def probe_convexity(
             ``objective_of(problem)`` gives it.
         points: ``[n, p]``, from the domain, which has to be convex itself.
         pairs: how many random pairs, with five points on each chord.
-        curvature_points: at how many points to look at the Hessian, dense ``[p, p]``; 0 for none.
+        curvature_points: at how many points to look at the Hessian (dense up to 200 parameters,
+            by Lanczos above); 0 for none.
         reach: half the length of those chords, relative to the size of the point (at least 1).
         generator: seed or generator of the pairs.
 
@@ -128,21 +130,30 @@ def probe_convexity(
     values = torch.func.vmap(function)
     first, second = torch.randint(len(points), (2, pairs), generator=random)
     second = torch.where(first == second, (second + 1) % len(points), second)
-    found = [_worst_chord(values, points[first], points[second])]
-    tangents = tangent_excess(function, points[first], points[second])
+    found, tangents = [], []
+    for a, b in zip(*(i.split(max(1, 2**22 // points.shape[1])) for i in (first, second)),
+                    strict=True):  # fmt: skip
+        found.append(_worst_chord(values, points[a], points[b]))
+        tangents.append(tangent_excess(function, points[a], points[b]).max())
     smallest = float("inf")
     for x in points[:curvature_points]:
-        eigenvalues, vectors = torch.linalg.eigh(torch.func.hessian(function)(x))
-        smallest = min(smallest, float(eigenvalues[0]))
+        eigenvalue, vector = _flattest(function, x)
+        smallest = min(smallest, eigenvalue)
         lengths = reach * max(1.0, float(x.norm())) * torch.tensor([0.01, 0.1, 1.0])
-        across = lengths.to(x)[:, None] * vectors[:, 0]
+        across = lengths.to(x)[:, None] * vector
         found.append(_worst_chord(values, x - across, x + across, weights=(0.5,)))
-    worst = max(found, key=lambda c: c.excess)
-    heights = torch.tensor([worst.height, worst.chord])
-    eps = torch.finfo(points.dtype).eps
-    tolerance = 100 * eps * max(1.0, float(heights.abs().max()))
+    worst = max(found, key=lambda c: c.excess - c.rounding)
     tried = pairs * len(_WEIGHTS) + 3 * min(curvature_points, len(points))
-    return ConvexityProbe(worst, float(tangents.max()), smallest, tolerance, tried)
+    return ConvexityProbe(worst, float(torch.stack(tangents).max()), smallest, tried)
+
+
+def _flattest(function: Function, x: Tensor) -> tuple[float, Tensor]:
+    """The smallest eigenvalue of the Hessian at a point, and its vector."""
+    if len(x) <= 200:
+        eigenvalues, vectors = torch.linalg.eigh(torch.func.hessian(function)(x))
+        return float(eigenvalues[0]), vectors[:, 0]
+    pair = top_eigenpairs(hessian_at(function, x), which="smallest", tolerance=1e-4)
+    return float(pair.values[0]), pair.vectors[:, 0]
 
 
 def tangent_excess(function: Function, x: Tensor, y: Tensor) -> Tensor:
@@ -215,14 +226,18 @@ def _worst_chord(
     if here.ndim != 1:
         raise ShapeMismatch(f"the function must give one value a point, not {list(here.shape)}")
     best: Chord | None = None
+    unit = 100 * torch.finfo(x.dtype).eps
     for weight in weights:
         heights = values(weight * x + (1 - weight) * y)
         chords = weight * here + (1 - weight) * there
         excess = heights - chords
         if not bool(torch.isfinite(excess).all()):
             raise NonFinite("the function is NaN or infinite on a chord")
-        at = int(excess.argmax())
-        if best is None or float(excess[at]) > best.excess:
-            best = Chord(x[at], y[at], weight, float(heights[at]), float(chords[at]))
+        rounding = unit * heights.abs().maximum(chords.abs()).clamp_min(1.0)
+        at = int((excess - rounding).argmax())
+        if best is None or float(excess[at] - rounding[at]) > best.excess - best.rounding:
+            best = Chord(
+                x[at], y[at], weight, float(heights[at]), float(chords[at]), float(rounding[at])
+            )
     assert best is not None
     return best

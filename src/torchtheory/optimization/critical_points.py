@@ -7,13 +7,14 @@ Aspects of Deep Learning, Figure 4.1; Foundations of Deep Learning, Definitions 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.labelled import at_least, positive
 from torchtheory.optimization.descent import Function, check_start, gradient_of, last_iterate
@@ -53,14 +54,15 @@ def classify(smallest: float, largest: float, tolerance: float) -> Kind:
 
     Both signs make a saddle; all positive a minimum; all negative a maximum; and where an end is
     within ``tolerance`` of 0 and the other does not decide, the Hessian is singular and second
-    order does not tell: degenerate. For a network the ends come from
-    ``extremal_eigenvalues(hessian_operator(problem))``, its residual being the tolerance.
+    order does not tell: degenerate. For a network, see ``classify_network``.
 
     >>> classify(-2.0, 2.0, 1e-9), classify(0.0, 2.0, 1e-9)
     ('saddle', 'degenerate')
     """
     if not tolerance >= 0:
         raise InvalidInput(f"the tolerance must be at least 0, not {tolerance!r}")
+    if math.isnan(smallest) or math.isnan(largest):
+        raise NonFinite("an eigenvalue is NaN")
     if smallest > largest:
         raise InvalidInput(f"the smallest eigenvalue {smallest} exceeds the largest {largest}")
     if smallest < -tolerance and largest > tolerance:
@@ -85,19 +87,32 @@ def critical_point(function: Function, point: Tensor, tolerance: float = 1e-6) -
     >>> saddle.kind, saddle.index, saddle.eigenvalues.tolist()
     ('saddle', 1, [-2.0, 2.0])
     """
-    check_start(point)
-    if point.ndim != 1:
-        raise ShapeMismatch(f"one point [p] is classified at a time, not {list(point.shape)}")
-    slope = float(torch.func.grad(function)(point).norm())
-    hessian = torch.func.hessian(function)(point)
-    if not bool(torch.isfinite(hessian).all()):
-        raise InvalidInput("the Hessian at the point contains NaN or infinity")
-    eigenvalues = torch.linalg.eigvalsh((hessian + hessian.T) / 2)
-    small = tolerance * max(1.0, float(eigenvalues.abs().max()))
+    slope, eigenvalues, _, small = _second_order(function, point, tolerance)
     kind: Kind = "not stationary"
     if slope <= tolerance:
         kind = classify(float(eigenvalues[0]), float(eigenvalues[-1]), small)
     return CriticalPoint(kind, slope, eigenvalues, int((eigenvalues < -small).sum()))
+
+
+def _second_order(
+    function: Function, point: Tensor, tolerance: float
+) -> tuple[float, Tensor, Tensor, float]:
+    """Norm of the gradient, eigenvalues, eigenvectors, and what of them counts as 0."""
+    check_start(point)
+    if point.ndim != 1:
+        raise ShapeMismatch(f"one point [p] is classified at a time, not {list(point.shape)}")
+    if not tolerance >= 0:
+        raise InvalidInput(f"the tolerance must be at least 0, not {tolerance!r}")
+    shape = list(function(point).shape)
+    if shape:
+        raise ShapeMismatch(f"the function must have one value at a point [p], not {shape}")
+    slope = float(torch.func.grad(function)(point).norm())
+    hessian = torch.func.hessian(function)(point)
+    if not bool(torch.isfinite(hessian).all()):
+        raise NonFinite("the Hessian at the point contains NaN or infinity")
+    eigenvalues, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
+    small = tolerance * max(1.0, float(eigenvalues.abs().max()))
+    return slope, eigenvalues, vectors, small
 
 
 def escape_times(points: Tensor, centre: Tensor, radius: float) -> Tensor:
@@ -181,25 +196,15 @@ def landscape_probe(
         random: seed or generator of the starts.
 
     The Hessian is dense: :math:`O(p^2)` memory, :math:`O(p^3)` time. For a large network use
-    :func:`classify` with the ends of its spectrum.
+    ``classify_network``.
 
     >>> origin = torch.zeros(1, dtype=torch.float64)
     >>> [landscape_probe(lambda u: (1 - u[..., 0] ** power) ** 2, origin).label for power in (2, 3)]
     ['local maximum', 'degenerate saddle']
     """
-    if not tolerance >= 0:
-        raise InvalidInput(f"the tolerance must be at least 0, not {tolerance!r}")
     positive(radius, "the radius")
-    check_start(point)
-    if point.ndim != 1:
-        raise ShapeMismatch(f"one point [p] is probed at a time, not {list(point.shape)}")
+    slope, eigenvalues, vectors, small = _second_order(function, point, tolerance)
     value = float(function(point))
-    slope = float(torch.func.grad(function)(point).norm())
-    hessian = torch.func.hessian(function)(point)
-    if not bool(torch.isfinite(hessian).all()):
-        raise InvalidInput("the Hessian at the point contains NaN or infinity")
-    eigenvalues, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
-    small = tolerance * max(1.0, float(eigenvalues.abs().max()))
     index = (int((eigenvalues < -small).sum()), int((eigenvalues < small).sum()))
     falls = index[0] > 0
     lower: Tensor | None = None

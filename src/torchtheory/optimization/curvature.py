@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.core.model import Parameters, flatten, global_randomness_kept, unflatten
 from torchtheory.core.problem import Problem
@@ -38,8 +39,7 @@ def gradient(
 
     Costs one forward and one backward pass over the samples; memory is that of one chunk.
     """
-    samples = problem.train if samples is None else samples
-    point = problem.parameters if parameters is None else parameters
+    samples, point = _checked(problem, samples, parameters)
     total = torch.zeros_like(flatten(point))
     for x, y in samples.chunks(problem.chunk):
         part = torch.func.grad(problem.objective(Samples(x, y)))(point)
@@ -173,13 +173,43 @@ def empirical_fisher_operator(
 
     def record(part: Samples, leaves: Parameters) -> _Product:
         outputs = problem.function(leaves, part.x)
-        losses = torch.vmap(_own_loss)(outputs, part.y)
+        try:
+            losses = torch.vmap(_own_loss)(outputs, part.y)
+        except RuntimeError:  # the loss looks at numbers, which vmap does not have
+            losses = torch.stack([_own_loss(f, y) for f, y in zip(outputs, part.y, strict=True)])
         return _between(losses, leaves, lambda u: u / len(part))
 
     def _own_loss(f: Tensor, y: Tensor) -> Tensor:
         return problem.loss(f.unsqueeze(0), y.unsqueeze(0)).reshape(())
 
     return _summed(problem, samples, parameters, record)
+
+
+def _checked(
+    problem: Problem, samples: Samples | None, parameters: Parameters | None
+) -> tuple[Samples, Parameters]:
+    """The data and the point that are meant, if they fit the problem."""
+    samples = problem.train if samples is None else samples
+    if len(samples) == 0:
+        raise EmptyData("a mean loss needs at least one sample, and there is none")
+    own = problem.parameters
+    if parameters is None:
+        return samples, own
+    if set(parameters) != set(own):
+        name = min(set(parameters) ^ set(own))
+        raise InvalidInput(
+            f"the point has {'no ' if name in own else ''}{name!r}, the model "
+            f"{'does' if name in own else 'does not'}; problem.at(...) fills in what is not named"
+        )
+    for name, p in own.items():
+        given = parameters[name]
+        if given.shape != p.shape:
+            raise ShapeMismatch(
+                f"{name} is {list(given.shape)} in the point and {list(p.shape)} in the model"
+            )
+        if given.dtype != p.dtype:
+            raise InvalidType(f"{name} is {given.dtype} in the point and {p.dtype} in the model")
+    return samples, {name: parameters[name] for name in own}
 
 
 def _between(outputs: Tensor, leaves: Parameters, middle: Callable[[Tensor], Tensor]) -> _Product:
@@ -228,8 +258,7 @@ def _summed(
     record: Callable[[Samples, Parameters], _Product],
 ) -> LinearOperator:
     """The mean over the samples of what is recorded of them, chunk by chunk."""
-    samples = problem.train if samples is None else samples
-    point = problem.parameters if parameters is None else parameters
+    samples, point = _checked(problem, samples, parameters)
     like = flatten(point)
     leaves = {k: channels_last(p.detach()).requires_grad_() for k, p in point.items()}
 

@@ -21,10 +21,11 @@ from itertools import pairwise
 
 import torch
 from scipy import special
+from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 from torchdiffeq import odeint
 
-from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, InvalidType, NotConverged, ShapeMismatch
 from torchtheory.core.linear_operators import check_count
 from torchtheory.core.problem import Problem
 from torchtheory.core.random import RandomSource, as_generator, gaussian
@@ -32,13 +33,13 @@ from torchtheory.primer.arrays import matrix, vector
 
 
 class FactoredMatrix(nn.Module):
-    r"""The product :math:`W=W_L\cdots W_1` as a model: from :math:`A_i` to
-    :math:`\langle W,A_i\rangle_F`.
+    r"""The product :math:`W=W_L\cdots W_1` as a model: from measurements :math:`A_i` to
+    :math:`\langle W,A_i\rangle_F`, or from vectors :math:`x_i` to :math:`Wx_i`.
 
     Args:
         factors: :math:`W_1,\dots,W_L`; copies of them are the parameters.
 
-    The forward pass maps ``[n, out, in]`` to ``[n]``.
+    The forward pass maps ``[n, out, in]`` to ``[n]``, and ``[n, in]`` to ``[n, out]``.
 
     >>> two = FactoredMatrix([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [0.0]])])
     >>> two.product().tolist()
@@ -55,8 +56,10 @@ class FactoredMatrix(nn.Module):
         """:math:`W`, ``[out, in]``."""
         return product_of(list(self.factors))
 
-    def forward(self, measurements: Tensor) -> Tensor:
-        return torch.einsum("noi,oi->n", measurements, self.product())
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 2:
+            return x @ self.product().T
+        return x.flatten(1) @ self.product().flatten()
 
 
 def chained(factors: Sequence[Tensor]) -> list[Tensor]:
@@ -74,6 +77,8 @@ def chained(factors: Sequence[Tensor]) -> list[Tensor]:
                 f"factor {k} is {list(before.shape)} and factor {k + 1} {list(after.shape)}: "
                 "what one gives the next must take"
             )
+        if after.dtype != before.dtype:
+            raise InvalidType(f"factor {k} is {before.dtype} and factor {k + 1} {after.dtype}")
     return checked
 
 
@@ -83,6 +88,8 @@ def product_of(factors: Sequence[Tensor]) -> Tensor:
     >>> product_of([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]])])
     tensor([[3., 6.]])
     """
+    if not factors:
+        raise InvalidInput("a product needs at least one factor")
     made = factors[0]
     for w in factors[1:]:
         made = w @ made
@@ -113,8 +120,7 @@ def entry_measurements(observed: Tensor) -> Tensor:
     Args:
         observed: ``[rows, columns]`` of bool.
 
-    With all entries observed and ``sqrt(rows * columns)`` times these matrices, the mean over
-    measurements is the expectation over Gaussian ones: :math:`\|W-W^\star\|_F^2`.
+    In double precision, ``[observed entries, rows, columns]``.
 
     >>> entry_measurements(torch.tensor([[True, False], [False, True]])).flatten(1).tolist()
     [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
@@ -123,8 +129,9 @@ def entry_measurements(observed: Tensor) -> Tensor:
         raise InvalidType("which entries are observed is said by a matrix of bool")
     if not bool(observed.any()):
         raise InvalidInput("at least one entry must be observed")
-    basis = torch.eye(observed.numel(), dtype=torch.float64, device=observed.device)
-    return basis[observed.flatten()].reshape(-1, *observed.shape)
+    places = observed.flatten().nonzero()
+    made = torch.zeros(len(places), observed.numel(), dtype=torch.float64, device=observed.device)
+    return made.scatter_(1, places, 1.0).reshape(-1, *observed.shape)
 
 
 def sensing_problem(
@@ -133,43 +140,44 @@ def sensing_problem(
     r"""Learning :math:`W^\star` by a product: a problem for ``gradient_flow``, ``gradient`` or
     ``hessian_operator``.
 
-    The loss is :math:`\frac1{2L}\frac1n\sum_i\langle W-W^\star,A_i\rangle_F^2`.
+    The loss is :math:`\frac1{2L}\frac1n\sum_i\langle W-W^\star,A_i\rangle_F^2`, in expectation
+    :math:`\frac1{2L}\|W-W^\star\|_F^2=\frac1{2L}\sum_j\|(W-W^\star)e_j\|^2`: that of a linear
+    network which is shown the unit vectors.
 
     Args:
         factors: :math:`W_1,\dots,W_L` at the start.
         target: :math:`W^\star`, ``[out, in]``.
-        measurements: :math:`A`, ``[n, out, in]``; the expectation over Gaussian ones,
-            :math:`\frac1{2L}\|W-W^\star\|_F^2`, unless given.
+        measurements: :math:`A`, ``[n, out, in]``, from :func:`gaussian_measurements` or
+            :func:`entry_measurements`; the expectation over Gaussian ones unless given.
 
-    >>> p = sensing_problem([torch.eye(2), torch.eye(2)], 3 * torch.eye(2))
-    >>> p.risk(p.train)                                                   # (4 + 4) / 4
-    2.0
+    >>> p = sensing_problem([torch.eye(4), torch.eye(4)], 3 * torch.eye(4))
+    >>> p.risk(p.train)                                                   # 4 * 2² / 4
+    4.0
     """
     model = FactoredMatrix(factors)
     goal = matrix(target, "the target")
     shape = model.product().shape
     if goal.shape != shape:
         raise ShapeMismatch(f"the target is {list(goal.shape)} and the product {list(shape)}")
+    if goal.dtype != model.factors[0].dtype:
+        raise InvalidType(f"the target is {goal.dtype} and the factors {model.factors[0].dtype}")
     if measurements is None:
-        everything = torch.ones(shape, dtype=torch.bool, device=goal.device)
-        measurements = entry_measurements(everything).to(goal) * goal.numel() ** 0.5
-    if measurements.ndim != 3 or measurements.shape[1:] != shape:
+        # scaled so that the mean over the unit vectors is their sum
+        x = torch.eye(shape[1], dtype=goal.dtype, device=goal.device) * shape[1] ** 0.5
+        labels = x @ goal.T
+    elif measurements.ndim != 3 or measurements.shape[1:] != shape or not len(measurements):
         raise ShapeMismatch(
             f"measurements are [n, {shape[0]}, {shape[1]}], not {list(measurements.shape)}"
         )
-    labels = torch.einsum("noi,oi->n", measurements.to(goal), goal)
+    else:
+        x = measurements.to(goal)
+        labels = x.flatten(1) @ goal.flatten()
     depth = len(model.factors)
 
     def half_square(outputs: Tensor, y: Tensor) -> Tensor:
-        return (outputs - y).square().mean() / (2 * depth)
+        return (outputs - y).square().sum() / (2 * depth * len(y))
 
-    return Problem(
-        model,
-        (measurements.to(goal), labels),
-        loss=half_square,
-        task="regression",
-        limit=len(labels),
-    )
+    return Problem(model, (x, labels), loss=half_square, task="regression", limit=len(labels))
 
 
 def product_gradients(factors: Sequence[Tensor], target: Tensor) -> list[Tensor]:
@@ -182,6 +190,7 @@ def product_gradients(factors: Sequence[Tensor], target: Tensor) -> list[Tensor]
     [[[7.5]], [[5.0]]]
     """
     weights = chained(factors)
+    matrix(target, "the target")
 
     def outer(product: Tensor) -> Tensor:
         if target.shape != product.shape:
@@ -194,7 +203,7 @@ def product_gradients(factors: Sequence[Tensor], target: Tensor) -> list[Tensor]
 
 
 def factor_gradients(factors: Sequence[Tensor], outer: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    r""":math:`(W_L\cdots W_{k+1})^	op\,G\,(W_{k-1}\cdots W_1)^	op` for every :math:`k`: the chain
+    r""":math:`(W_L\cdots W_{k+1})^\top G\,(W_{k-1}\cdots W_1)^\top` for every :math:`k`: the chain
     rule of a product of matrices ``[..., n_k, n_(k-1)]``.
 
     Args:
@@ -274,6 +283,7 @@ def end_to_end_velocity(product: Tensor, target: Tensor, depth: int) -> Tensor:
     tensor([[4.]])
     """
     W = matrix(product, "the product")
+    matrix(target, "the target")
     check_count(depth, 10**6, "factors")
     if target.shape != W.shape:
         raise ShapeMismatch(f"the target is {list(target.shape)} and the product {list(W.shape)}")
@@ -325,6 +335,8 @@ def mode_velocity(singular: Tensor, target: Tensor, depth: int) -> Tensor:
     tensor([0.2500, 0.5000])
     """
     check_count(depth, 10**6, "factors")
+    if bool((singular < 0).any()):
+        raise InvalidInput("singular values are at least 0")
     return singular ** (2 - 2 / depth) * (target - singular)
 
 
@@ -344,6 +356,7 @@ def mode_flow(
         target: :math:`s^\star`, ``[modes]``.
         depth: :math:`L`.
         times: increasing.
+        rtol, atol: of the solver, Dormand-Prince of order 8 in double precision.
 
     >>> path = mode_flow(torch.tensor([0.1]).double(), torch.tensor([1.0]).double(), 2, [0.0, 2.0])
     >>> round(float(path[-1]), 8)                                       # 1 / (1 + 9 exp(-2))
@@ -352,20 +365,27 @@ def mode_flow(
     s, goal = vector(start, "the start"), vector(target, "the target")
     if s.shape != goal.shape:
         raise ShapeMismatch(f"{len(s)} modes have {len(s)} targets, not {len(goal)}")
-    if bool((s < 0).any()):
-        raise InvalidInput("singular values are at least 0")
-    made: Tensor = odeint(
-        lambda _, now: mode_velocity(now.clamp_min(0), goal, depth),
-        s,
-        _moments(times).to(s),
+    mode_velocity(s, goal, depth)  # refuses what does not fit before the solver starts
+    moments = _moments(times).cpu().numpy()
+    goals, power = goal.double().cpu().numpy(), 2 - 2 / depth
+    # one number a mode: the solver's own work would be most of the time in torch
+    solved = solve_ivp(
+        lambda _, now: now.clip(0) ** power * (goals - now),
+        (moments[0], moments[-1]),
+        s.double().cpu().numpy(),
+        t_eval=moments,
         rtol=rtol,
         atol=atol,
-        method="dopri5",
+        method="DOP853",
     )
-    return made
+    if not solved.success:
+        raise NotConverged(f"the mode equation could not be solved: {solved.message}")
+    return torch.from_numpy(solved.y.T).to(s)
 
 
-def mode_time(start: Tensor, end: Tensor, target: Tensor, depth: int) -> Tensor:
+def mode_time(
+    start: Tensor | float, end: Tensor | float, target: Tensor | float, depth: int
+) -> Tensor:
     r"""How long a singular value takes from ``start`` to ``end``, both below :math:`s^\star`.
 
     :math:`\int ds/(s^{2-2/L}(s^\star-s))` in closed form: with :math:`u=s/s^\star` and
@@ -375,19 +395,22 @@ def mode_time(start: Tensor, end: Tensor, target: Tensor, depth: int) -> Tensor:
     grows like a power of :math:`1/s(0)` for more.
 
     Args:
-        start, end, target: ``[...]``, broadcast; ``0 < start <= end < target``.
+        start, end, target: ``[...]`` or numbers, broadcast; ``0 < start <= end < target``.
 
-    >>> one = torch.tensor(1.0).double()
-    >>> round(float(mode_time(0.1 * one, 0.9 * one, one, depth=2)), 6)             # log 81
+    >>> round(float(mode_time(0.1, 0.9, 1.0, depth=2)), 6)                         # log 81
     4.394449
     """
     check_count(depth, 10**6, "factors")
-    if not bool(((start > 0) & (start <= end) & (end < target)).all()):
+    low, high, goal = (
+        s if isinstance(s, Tensor) else torch.tensor(float(s), dtype=torch.float64)
+        for s in (start, end, target)
+    )
+    if not bool(((low > 0) & (low <= high) & (high < goal)).all()):
         raise InvalidInput("a mode grows from a start > 0 to an end below its target")
     b = 2 / depth - 1
 
     def primitive(s: Tensor) -> Tensor:
-        u = s / target
+        u = s / goal
         if depth == 2:
             return u.logit()
         if depth == 1:
@@ -395,8 +418,8 @@ def mode_time(start: Tensor, end: Tensor, target: Tensor, depth: int) -> Tensor:
         series = special.hyp2f1(1.0, b, b + 1, u.double().cpu().numpy())
         return u**b / b * torch.as_tensor(series).to(u)
 
-    spans = primitive(end) - primitive(start)
-    made: Tensor = target ** (b - 1) * spans
+    spans = primitive(high) - primitive(low)
+    made: Tensor = goal ** (b - 1) * spans
     return made
 
 

@@ -16,7 +16,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import (
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+    UnsupportedModel,
+)
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.labelled import at_least
 from torchtheory.optimization.deep_factorisation import factor_gradients, product_of
@@ -28,6 +34,7 @@ from torchtheory.optimization.second_moments import (
     reduced_rank_regression,
 )
 from torchtheory.optimization.two_layer_linear import column_projector
+from torchtheory.primer.arrays import matrix as checked_matrix
 
 
 def linear_layers(model: nn.Module) -> list[Tensor]:
@@ -53,17 +60,25 @@ def linear_layers(model: nn.Module) -> list[Tensor]:
     return found
 
 
-def check_layers(layers: Sequence[Tensor]) -> None:
-    """Refuse layers ``[..., n_l, n_{l-1}]`` that do not follow each other."""
+def check_layers(layers: Sequence[Tensor], covariances: Covariances) -> None:
+    """Refuse layers ``[..., n_l, n_{l-1}]`` that do not follow each other, or do not fit the
+    data."""
     if not layers:
         raise InvalidInput("a linear network needs at least one layer")
-    if any(layer.ndim < 2 for layer in layers):
-        raise ShapeMismatch("every layer must be a matrix [n_l, n_(l-1)]")
+    for layer in layers:
+        if not isinstance(layer, Tensor) or layer.dtype != covariances.xx.dtype:
+            kind = layer.dtype if isinstance(layer, Tensor) else type(layer).__name__
+            raise InvalidType(f"a layer is {kind}, the covariances are {covariances.xx.dtype}")
+        if layer.ndim < 2:
+            raise ShapeMismatch("every layer must be a matrix [n_l, n_(l-1)]")
+        if not bool(torch.isfinite(layer).all()):
+            raise NonFinite("a layer contains NaN or infinity")
     for below, above in pairwise(layers):
         if above.shape[-1] != below.shape[-2]:
             raise ShapeMismatch(
                 f"a layer {list(above.shape)} does not follow one of shape {list(below.shape)}"
             )
+    check_widths([layers[0].shape[-1], *(layer.shape[-2] for layer in layers)], covariances)
 
 
 def deep_linear_gradients(layers: Sequence[Tensor], covariances: Covariances) -> list[Tensor]:
@@ -76,7 +91,7 @@ def deep_linear_gradients(layers: Sequence[Tensor], covariances: Covariances) ->
     >>> deep_linear_gradients([2 * one, 3 * one], Covariances(one, one, one))
     [tensor([[30.]]), tensor([[20.]])]
     """
-    check_layers(layers)
+    check_layers(layers, covariances)
     return factor_gradients(layers, covariances.risk_gradient)
 
 
@@ -98,13 +113,31 @@ def deep_linear_function(widths: Sequence[int], covariances: Covariances) -> Fun
     return risk
 
 
+def deep_linear_slope(widths: Sequence[int], covariances: Covariances) -> Function:
+    r"""The gradient of :func:`deep_linear_function`, ``[..., p]``, by the closed form of
+    :func:`deep_linear_gradients`.
+
+    It is several times as fast as automatic differentiation, and takes many networks at once.
+
+    >>> one = torch.ones(1, 1)
+    >>> deep_linear_slope((1, 1, 1), Covariances(one, one, one))(torch.tensor([2.0, 3.0]))
+    tensor([30., 20.])
+    """
+    check_widths(widths, covariances)
+
+    def slope(theta: Tensor) -> Tensor:
+        return flat_layers(factor_gradients(layers_of(theta, widths), covariances.risk_gradient))
+
+    return slope
+
+
 def flat_layers(layers: Sequence[Tensor]) -> Tensor:
-    """All weights in one vector ``[p]``, first layer first.
+    """All weights ``[..., n_l, n_{l-1}]`` in one vector ``[..., p]``, first layer first.
 
     >>> flat_layers([torch.ones(2, 1), torch.zeros(1, 2)])
     tensor([1., 1., 0., 0.])
     """
-    return torch.cat([layer.reshape(-1) for layer in layers])
+    return torch.cat([layer.flatten(-2) for layer in layers], -1)
 
 
 def layers_of(theta: Tensor, widths: Sequence[int]) -> list[Tensor]:
@@ -147,13 +180,12 @@ def balanced_layers(matrix: Tensor, widths: Sequence[int]) -> list[Tensor]:
     >>> [w.abs().tolist() for w in balanced_layers(torch.tensor([[8.0]]), (1, 1, 1, 1))]
     [[[2.0]], [[2.0]], [[2.0]]]
     """
+    checked_matrix(matrix)
     depth = len(widths) - 1
     if depth < 1 or matrix.shape != (widths[-1], widths[0]):
         raise ShapeMismatch(
             f"a matrix {list(matrix.shape)} is no product of layers of widths {tuple(widths)}"
         )
-    if not bool(torch.isfinite(matrix).all()):
-        raise NonFinite("the matrix contains NaN or infinity")
     left, sigma, right = torch.linalg.svd(matrix, full_matrices=False)
     rank = min(widths)
     lost = sigma[rank:]
@@ -184,8 +216,8 @@ def deep_critical_point(
 
     :math:`W_1=[Q_J^\top\Sigma_{yx}\Sigma_{xx}^+;0]`, :math:`W_L=[Q_J,0]`, and between them
     identities of rank ``middle_rank``, padded with zeros. The value is
-    :math:`\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j`. With
-    :math:`J\ne\{1,\dots,\min_\ell n_\ell\}` it is a saddle.
+    :math:`\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j`; where that is not the least one,
+    the point is a saddle.
 
     Args:
         covariances: of inputs and targets.
@@ -240,7 +272,7 @@ def critical_product(
     """
     if len(layers) < 2:
         raise InvalidInput("the formula is about networks with a hidden layer")
-    check_layers(layers)
+    check_layers(layers, covariances)
     C = product_of(layers[1:])
     size = float(torch.linalg.matrix_norm(C, 2))
     tolerance = max(1e-9, least / size) if size > 0 else 1e-9

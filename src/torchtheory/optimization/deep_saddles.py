@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
+from torchtheory.core.linear_operators import effective_tolerance
 from torchtheory.core.random import RandomSource
 from torchtheory.optimization.critical_points import Label, landscape_probe
 from torchtheory.optimization.deep_factorisation import product_of
@@ -28,6 +29,8 @@ from torchtheory.optimization.deep_linear import (
 )
 from torchtheory.optimization.second_moments import Covariances
 
+Guarantee = Literal["strict", "may be degenerate", "nothing"]
+
 
 @dataclass(frozen=True, slots=True)
 class SaddleReport:
@@ -41,7 +44,8 @@ class SaddleReport:
             there is only one, the empty product being the identity.
         narrowest: the narrowest hidden width, which bounds it.
         guarantee: what the theorem says of the point if it is a saddle: ``strict`` where the
-            middle rank is the narrowest width, else ``may be degenerate``, which decides nothing.
+            middle rank is the narrowest width, else ``may be degenerate``, which decides nothing;
+            ``nothing`` where the data do not meet its hypotheses.
         label: what the point is, from its Hessian and a search; see ``landscape_probe``.
         smallest_eigenvalue: of the Hessian.
         downhill: layers' direction of descent: that of negative curvature, or towards the lower
@@ -53,7 +57,7 @@ class SaddleReport:
     gradient_norm: float
     middle_rank: int
     narrowest: int
-    guarantee: Literal["strict", "may be degenerate"]
+    guarantee: Guarantee
     label: Label
     smallest_eigenvalue: float
     downhill: list[Tensor] | None
@@ -72,7 +76,9 @@ def deep_saddle_report(
     Kawaguchi's theorem: with :math:`\Sigma_{xx}` and :math:`\Sigma_{xy}` of full rank,
     :math:`n_L\le n_0` and distinct eigenvalues of :math:`\Sigma`, a critical point is a global
     minimum or a saddle, and a saddle with :math:`\operatorname{rank}(W_{L-1}\cdots W_2)=
-    \min_{0<\ell<L}n_\ell` has a Hessian with a negative eigenvalue.
+    \min_{0<\ell<L}n_\ell` has a Hessian with a negative eigenvalue. Saddles of two layers have one
+    whenever :math:`\Sigma_{xx}` is invertible. :func:`linear_landscape_certificate` says which
+    hypothesis is missing.
 
     Args:
         network: dense layers without biases in a chain, or their weights, first layer first; at
@@ -92,11 +98,10 @@ def deep_saddle_report(
     layers = linear_layers(network) if isinstance(network, nn.Module) else list(network)
     if len(layers) < 2:
         raise InvalidInput("a network with at least one hidden layer is needed")
-    check_layers(layers)
+    check_layers(layers, covariances)
     widths = (layers[0].shape[1], *(len(layer) for layer in layers))
-    check_widths(widths, covariances)
     optimum = deep_linear_optimum(covariances, widths).value
-    theta = flat_layers(layers)
+    theta = flat_layers(layers).detach()
     probe = landscape_probe(
         deep_linear_function(widths, covariances),
         theta,
@@ -108,7 +113,8 @@ def deep_saddle_report(
     narrowest = min(widths[1:-1])
     middle = narrowest
     if len(layers) > 2:
-        middle = int(torch.linalg.matrix_rank(product_of(layers[1:-1]), rtol=1e-9))
+        least = effective_tolerance(1e-9, theta.dtype)
+        middle = int(torch.linalg.matrix_rank(product_of(layers[1:-1]), rtol=least))
     way = probe.direction if probe.lower is None else probe.lower - theta
     return SaddleReport(
         value=probe.value,
@@ -116,11 +122,18 @@ def deep_saddle_report(
         gradient_norm=probe.gradient_norm,
         middle_rank=middle,
         narrowest=narrowest,
-        guarantee="strict" if middle == narrowest else "may be degenerate",
+        guarantee=_guarantee(widths, covariances, middle == narrowest),
         label=probe.label,
         smallest_eigenvalue=float(probe.eigenvalues[0]),
         downhill=None if way is None else layers_of(way, widths),
     )
+
+
+def _guarantee(widths: Sequence[int], covariances: Covariances, full: bool) -> Guarantee:
+    applying = {t.name for t in linear_landscape_certificate(widths, covariances) if t.applies}
+    if "Kawaguchi" in applying:
+        return "strict" if full else "may be degenerate"
+    return "strict" if len(widths) == 3 and covariances.invertible else "nothing"
 
 
 @dataclass(frozen=True, slots=True)

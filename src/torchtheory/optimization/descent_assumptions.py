@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, UnknownName
 from torchtheory.optimization.promises import PROMISES, Kind
 from torchtheory.optimization.run_constants import Constant
 
@@ -59,11 +60,20 @@ class Assumptions:
     def __post_init__(self) -> None:
         if self.kind not in PROMISES:
             raise UnknownName("promise", self.kind, PROMISES)
+        if isinstance(self.step, bool) or not isinstance(self.step, int | float):
+            raise InvalidType(f"the step must be a number, not {type(self.step).__name__}")
         if not (math.isfinite(self.step) and self.step > 0):
             raise InvalidInput(f"the step must be a positive number, not {self.step!r}")
         for name in ("smoothness", "convexity", "dominance", "distance", "gradient_bound"):
             value = getattr(self, name)
-            if value is not None and not float(value) >= (0 if name == "distance" else 1e-300):
-                raise InvalidInput(f"{SYMBOLS[name]} must be positive, not {float(value)!r}")
+            least = 0 if name == "distance" else 1e-300
+            if value is not None and not least <= float(value) < math.inf:
+                raise InvalidInput(
+                    f"{SYMBOLS[name]} must be positive and finite, not {float(value)!r}"
+                )
+        if self.minimiser is not None and not isinstance(self.minimiser, Tensor):
+            raise InvalidType("the minimiser must be a tensor [p]")
+        if self.minimiser is not None and not bool(torch.isfinite(self.minimiser).all()):
+            raise NonFinite("the minimiser contains NaN or infinity")
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise InvalidInput(f"the momentum must lie in [0, 1), not {self.momentum!r}")

@@ -75,6 +75,9 @@ def descent_report(
     top = math.log10(longest)
     lengths = torch.logspace(top - 6, top, count, dtype=point.dtype, device=point.device)
     changes = torch.func.vmap(function)(point + lengths[:, None] * direction) - value
-    falling = (changes < 0).int().cumprod(0).sum()
+    # a change that rounding decides is taken for what the slope says it is
+    rounding = 10 * torch.finfo(point.dtype).eps * float(value.abs())
+    falls = torch.where(changes.abs() > rounding, changes < 0, slope < 0)
+    falling = falls.int().cumprod(0).sum()
     reach = float(lengths[int(falling) - 1]) if int(falling) else 0.0
     return DescentReport(slope, -slope / size if size else math.nan, lengths, changes, reach)

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch.optim import SGD, Optimizer
 
+from torchtheory.core.errors import InvalidInput
+
 
 def stability_limit(
     optimizer: Optimizer | None, learning_rate: float | None
@@ -27,6 +29,13 @@ def stability_limit(
     by :math:`1-\tau`, a weight decay :math:`\mu` adds to the curvature. It is the limit of descent
     with the gradient of the whole loss.
 
+    Args:
+        optimizer: only ``torch.optim.SGD`` has such a limit.
+        learning_rate: :math:`\eta` of plain gradient descent, where there is no optimizer.
+
+    Returns:
+        The limit, infinite for a step of 0; None, and a sentence why, where there is none.
+
     >>> from torch import nn
     >>> weight = nn.Linear(1, 1).weight
     >>> limit, _ = stability_limit(SGD([weight], lr=0.1, momentum=0.9), None)
@@ -36,12 +45,16 @@ def stability_limit(
     if optimizer is None:
         if learning_rate is None:
             return None, "No learning rate was given, so sharpness has no limit to compare with."
-        return 2 / learning_rate, ""
+        if not learning_rate >= 0:
+            raise InvalidInput(f"the learning rate must be at least 0, not {learning_rate!r}")
+        return 2 / learning_rate if learning_rate else math.inf, ""
     if type(optimizer) is not SGD:
         return None, (
             f"The limit 2/η is that of gradient descent; {type(optimizer).__name__} preconditions "
             "the step, and no limit on the plain Hessian applies to it."
         )
+    if any(group["maximize"] for group in optimizer.param_groups):
+        return None, "The optimizer maximises: uphill there is no limit on the curvature."
     limits = {_limit_of_group(group) for group in optimizer.param_groups}
     if len(limits) != 1:
         return None, "The groups of the optimizer step differently: there is no one limit."

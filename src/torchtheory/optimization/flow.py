@@ -1,12 +1,13 @@
-r"""Gradient flow of a model's mean loss, :math:`\dot\theta=-\nabla L(\theta)`.
+r"""Gradient flow, :math:`\dot\theta=-\nabla L(\theta)`, of a model's mean loss or of a function.
 
-Source: The Modern Mathematics of Deep Learning, Eq. (1.20).
+Sources: The Modern Mathematics of Deep Learning, Eq. (1.20); Foundations of Deep Learning, section
+5.2.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -22,6 +23,7 @@ from torchtheory.core.problem import Problem
 from torchtheory.core.progress import track
 from torchtheory.core.samples import Samples
 from torchtheory.optimization.curvature import gradient
+from torchtheory.optimization.descent import Function, check_start, value_and_gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,63 @@ def gradient_flow(
     ):
         raise ShapeMismatch("the starting parameters must have the model's names and shapes")
     start = {k: start[k].detach() for k in problem.parameters}
-    theta = flatten(start)
+
+    def slope(point: Tensor) -> Tensor:
+        return gradient(problem, parameters=unflatten(point, start))
+
+    with global_randomness_kept():
+        moments, points, count = _follow(slope, flatten(start), times, rtol, atol)
+        losses = torch.stack([_mean_loss(problem, unflatten(p, start)) for p in points])
+    if not bool(torch.isfinite(losses).all()):
+        raise NonFinite("the loss is NaN or infinite along the gradient flow")
+    return ParameterPath(moments, points, losses, count, start)
+
+
+def function_flow(
+    function: Function,
+    start: Tensor,
+    times: Tensor | Sequence[float],
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> Tensor:
+    r"""Follow :math:`\dot x=-\nabla f(x)` for a plain function, from many starts at once.
+
+    Gradient descent with step :math:`\eta` is Euler's method for it, and on times up to :math:`T`
+    stays within :math:`\frac\eta2G(e^{LT}-1)` where :math:`\|\nabla f\|\le G` and
+    :math:`\|\nabla^2f\|\le L`. Solver and tolerances as in :func:`gradient_flow`; the error is
+    controlled for all starts together.
+
+    Args:
+        function: of ``[..., p]``, with one value a vector.
+        start: :math:`x(0)`, ``[..., p]``.
+        times: increasing, at least 0, ``[T]``.
+        rtol, atol: see :func:`gradient_flow`.
+
+    Returns:
+        :math:`x(t)`, ``[T, ..., p]``.
+
+    >>> path = function_flow(lambda x: x.square().sum(-1) / 2, torch.ones(1).double(), [0.0, 1.0])
+    >>> [round(v, 6) for v in path.flatten().tolist()]                     # exp(-t)
+    [1.0, 0.367879]
+    """
+    check_start(start)
+
+    def slope(point: Tensor) -> Tensor:
+        return value_and_gradient(function, point.reshape(start.shape))[1].reshape(-1)
+
+    _, points, _ = _follow(slope, start.detach().reshape(-1), times, rtol, atol)
+    return points.reshape(-1, *start.shape)
+
+
+def _follow(
+    slope: Callable[[Tensor], Tensor],
+    theta: Tensor,
+    times: Tensor | Sequence[float],
+    rtol: float | None,
+    atol: float | None,
+) -> tuple[Tensor, Tensor, int]:
+    """Times ``[T]``, points ``[T, p]`` and the number of gradients of the flow of a slope."""
     if not bool(torch.isfinite(theta).all()):
         raise NonFinite("the starting parameters contain NaN or infinity")
     moments = torch.as_tensor(times, dtype=torch.float64).detach().cpu()
@@ -110,17 +168,17 @@ def gradient_flow(
     passed = 0
     grid = moments if moments[0] == 0 else torch.cat([moments.new_zeros(1), moments])
     ticks = cast("Generator[float]", track(moments.tolist(), "gradient flow"))
-    with closing(ticks) as bar, global_randomness_kept():
+    with closing(ticks) as bar:
 
         def velocity(t: Tensor, point: Tensor) -> Tensor:
             nonlocal count, passed
             count += 1
             while passed < len(moments) and float(t) >= float(moments[passed]):
                 passed += len(list(islice(bar, 1)))
-            slope = gradient(problem, parameters=unflatten(point, start))
-            if not bool(torch.isfinite(slope).all()):
+            found = slope(point)
+            if not bool(torch.isfinite(found).all()):
                 raise NonFinite(f"the gradient is NaN or infinite at time {float(t):.4g}")
-            return -slope
+            return -found
 
         points = theta[None]
         if len(grid) > 1:
@@ -133,11 +191,7 @@ def gradient_flow(
                     f"the step of the gradient flow became too small ({error}); "
                     "allow larger rtol and atol"
                 ) from error
-        points = points[len(grid) - len(moments) :]
-        losses = torch.stack([_mean_loss(problem, unflatten(p, start)) for p in points])
-    if not bool(torch.isfinite(losses).all()):
-        raise NonFinite("the loss is NaN or infinite along the gradient flow")
-    return ParameterPath(moments.to(theta), points, losses, count, start)
+    return moments.to(theta), points[len(grid) - len(moments) :], count
 
 
 def _mean_loss(problem: Problem, parameters: Parameters) -> Tensor:

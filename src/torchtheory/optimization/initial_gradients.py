@@ -15,13 +15,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    ShapeMismatch,
+    UnknownName,
+)
 from torchtheory.optimization.matrix_moments import (
     PerLayer,
     forward_norms,
     fourth_moments,
     gram_moments,
     per_layer,
+    sized_vector,
 )
 
 LinearLoss = Literal["square", "cross-entropy"]
@@ -57,6 +64,12 @@ def sample_gradients(
         raise EmptyData("a network has at least one layer")
     if loss not in ("square", "cross-entropy"):
         raise UnknownName("loss", loss, ["square", "cross-entropy"])
+    kinds = {t.dtype for t in (*layers, x, y)}
+    if len(kinds) > 1 or not x.is_floating_point():
+        raise InvalidType(
+            "weights, x and y must have one floating-point dtype, not "
+            f"{', '.join(sorted(map(str, kinds)))}"
+        )
     signals = [x]
     for k, w in enumerate(layers, 1):
         if w.ndim < 2 or w.shape[-1] != signals[-1].shape[-1]:
@@ -91,7 +104,8 @@ def gradient_second_moments(
               +\|x\|^2\|y\|^2\prod_{j<k}d_j\sigma_j^2\prod_{j>k}d_{j-1}\sigma_j^2 .
 
     It is an equality: what is linear in :math:`W^k` has mean 0. Every factor comes from
-    :mod:`~torchtheory.optimization.matrix_moments`, for any widths and any kurtosis.
+    :mod:`~torchtheory.optimization.matrix_moments`, for any widths and any kurtosis. Time
+    :math:`O(L)`.
 
     Args:
         x: ``[d_0]``.
@@ -105,25 +119,21 @@ def gradient_second_moments(
     >>> [round(v, 9) for v in found]                                # 2.5 + 4 and 2 + 4
     [6.5, 6.0]
     """
-    depth = len(widths) - 1
-    if depth < 1:
-        raise EmptyData("a network has at least one layer")
-    sigmas, kappas = (
-        per_layer(deviations, depth, "deviations"),
-        per_layer(kurtosis, depth, "kurtoses"),
-    )
-    if y.ndim != 1 or len(y) != widths[-1]:
-        raise ShapeMismatch(f"y must be [{widths[-1]}], not {list(y.shape)}")
+    depth = _depth(widths)
+    sigmas = per_layer(deviations, depth, "deviations")
+    kappas = per_layer(kurtosis, depth, "kurtoses")
+    size = float(sized_vector(y, widths[-1], "y").square().sum())
+    size *= float(sized_vector(x, widths[0], "x").square().sum())
     ahead = forward_norms(widths, sigmas)
     fourth = fourth_moments(x, widths, sigmas, kappas)
-    norms = float(x.double().square().sum()), float(y.double().square().sum())
-    found = []
-    for k in range(1, depth + 1):
-        behind = gram_moments(widths[k:], sigmas[k:], kappas[k:])[-1].norm
-        back = forward_norms(list(widths[k:])[::-1], sigmas[k:][::-1])[-1]
-        first = sigmas[k - 1] ** 2 * fourth[k - 1].euclidean * behind
-        found.append(first + ahead[k - 1] * back * norms[0] * norms[1])
-    return found
+    # the transposed network, whose first layers are the last ones
+    back = forward_norms(widths[::-1], sigmas[::-1])
+    behind = gram_moments(widths[::-1], sigmas[::-1], kappas[::-1])
+    return [
+        sigmas[k] ** 2 * fourth[k].euclidean * behind[depth - k - 1].norm
+        + ahead[k] * back[depth - k - 1] * size
+        for k in range(depth)
+    ]
 
 
 def gaussian_gradient_moment(
@@ -147,8 +157,8 @@ def gaussian_gradient_moment(
     m = depth - layer + 1
     # both powers divided by a^m, which may be beyond what a float holds
     rest = -math.expm1(m * math.log((width - 1) / (width + 2))) if width > 1 else 1.0
-    grown = _power(deviation**4 * width * (width + 2), depth) / deviation**2
-    return rho / 3 * grown * rest + gamma * _power(deviation**2 * width, depth - 1)
+    own, target = _two_terms(depth, width, deviation, rho, gamma)
+    return own * rest + target
 
 
 def gaussian_gradient_bound(
@@ -163,8 +173,8 @@ def gaussian_gradient_bound(
     5.333333
     """
     _check_square(depth, width, deviation)
-    grown = _power(deviation**4 * width * (width + 2), depth) / deviation**2
-    return 2 * rho / 3 * grown + 2 * gamma * _power(deviation**2 * width, depth - 1)
+    own, target = _two_terms(depth, width, deviation, rho, gamma)
+    return 2 * own + 2 * target
 
 
 def softmax_gradient_bound(x: Tensor, widths: Sequence[int], deviations: PerLayer) -> list[float]:
@@ -183,14 +193,24 @@ def softmax_gradient_bound(x: Tensor, widths: Sequence[int], deviations: PerLaye
     >>> softmax_gradient_bound(torch.ones(4), [4, 4, 4], 0.5)
     [32.0, 32.0]
     """
-    depth = len(widths) - 1
-    if depth < 1:
-        raise EmptyData("a network has at least one layer")
+    depth = _depth(widths)
     sigmas = per_layer(deviations, depth, "deviations")
-    if x.ndim != 1 or len(x) != widths[0]:
-        raise ShapeMismatch(f"x must be [{widths[0]}], not {list(x.shape)}")
-    size = 2 * float(x.double().square().sum()) * math.prod(widths[1:])
-    return [size * math.prod(s**2 for j, s in enumerate(sigmas) if j != k) for k in range(depth)]
+    size = 2 * float(sized_vector(x, widths[0], "x").square().sum()) * widths[-1]
+    ahead, back = forward_norms(widths, sigmas), forward_norms(widths[::-1], sigmas[::-1])
+    return [size * ahead[k] * back[depth - k - 1] for k in range(depth)]
+
+
+def _two_terms(
+    depth: int, width: int, deviation: float, rho: float, gamma: float
+) -> tuple[float, float]:
+    r""":math:`\frac{\rho}{3\sigma^2}(\sigma^4d(d+2))^L` and :math:`\gamma(\sigma^2d)^{L-1}`."""
+    if not (rho >= 0 and gamma >= 0):
+        raise InvalidInput(f"rho and gamma are at least 0, not {rho} and {gamma}")
+    area = width * (width + 2)
+    # nothing is infinite that has the factor 0
+    own = rho and rho / 3 * deviation**2 * area * _power(deviation**4 * area, depth - 1)
+    target = gamma and gamma * _power(deviation**2 * width, depth - 1)
+    return own, target
 
 
 def _power(base: float, exponent: int) -> float:
@@ -198,6 +218,12 @@ def _power(base: float, exponent: int) -> float:
         return float(base**exponent)
     except OverflowError:
         return math.inf
+
+
+def _depth(widths: Sequence[int]) -> int:
+    if len(widths) < 2:
+        raise EmptyData("a network has at least one layer")
+    return len(widths) - 1
 
 
 def _check_square(depth: int, width: int, deviation: float) -> None:

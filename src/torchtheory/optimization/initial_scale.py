@@ -19,8 +19,9 @@ from torchtheory.core.errors import InvalidInput, NonFinite, TorchTheoryError, U
 from torchtheory.core.model import Parameters, parameters_from
 from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
-from torchtheory.generalization.pac_bayes.stochastic_network import fresh_initialization
+from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.watching import LayerSignal, watch_signals
+from torchtheory.optimization.batch_statistics import batches_normalised
 from torchtheory.training.signal_propagation import predict_signal_of
 
 #: Samples the signals are measured on.
@@ -62,8 +63,8 @@ class InitialisationReport:
     r"""Gradients by depth at a fresh initialisation and now.
 
     A growth is the logarithm of the factor a layer: of
-    :math:`(\|\partial\ell/\partial z_1\|/\|\partial\ell/\partial z_L\|)^{1/(L-1)}`. Above 0
-    gradients explode on their way back, below 0 they vanish.
+    :math:`(\|\partial\ell/\partial z_1\|/\|\partial\ell/\partial z_L\|)^{1/(L-1)}`, the mean over
+    the draws. Above 0 gradients explode on their way back, below 0 they vanish.
 
     Attributes:
         layers: one row a layer.
@@ -90,7 +91,8 @@ def initialisation_report(
     r"""How gradients grow with depth at a fresh initialisation, and what would keep their length.
 
     Fresh weights are drawn by the layers' own rules (``reset_parameters``); where a layer has
-    none, the problem's ``initial`` weights stand for them. The factor on the deviations is found
+    none, the problem's ``initial`` weights stand for them. Batch normalisation works on the samples
+    as it does in training. The factor on the deviations is found
     by bisection on the measured growth, so it counts activations, normalisation and skip
     connections as they are; biases stay as drawn. For a deep ReLU network it leads to
     :math:`\sigma=\sqrt{2/n}`, whatever torch's default was.
@@ -109,31 +111,31 @@ def initialisation_report(
     >>> report.growth < -0.5, abs(report.growth_repaired) < 0.01       # torch's default: log √⅙
     (True, True)
     """
-    if draws < 1:
-        raise InvalidInput(f"at least one draw is needed, not {draws}")
-    if samples is None:
-        generator = torch.Generator().manual_seed(seed)
-        samples = problem.train.some(min(SAMPLES, len(problem.train)), generator)
+    samples = _samples(problem, samples, draws, seed)
     notes: list[str] = []
     fresh, models = _draws(problem, draws, seed, notes)
-    signals = [watch_signals(problem, samples, point) for point in fresh]
+    signals = [_signals(problem, samples, point) for point in fresh]
     names = [s.layer for s in signals[0]]
-    if len(names) < 2:
-        raise UnsupportedModel(
-            "fewer than two layers have a weight matrix: nothing grows with depth"
-        )
-    measured = _lengths(signals)
-    weights = {name: _weight_of(name, fresh[0]) for name in names}
-    factor = _factor(problem, samples, fresh, set(weights.values()), notes)
+    measured, growth = _lengths(signals), _mean_growth(signals)
+    matrices = {name: _matrices_of(name, fresh[0]) for name in names}
+    scaled = {k for group in matrices.values() for k in group}
+    factor = _factor(problem, samples, fresh, scaled, growth, notes)
     repaired = None
     if factor is not None:
-        repaired = _lengths(_scaled(problem, samples, fresh, set(weights.values()), factor))
-    predicted = _predicted(models, samples, measured[-1], len(names), notes)
-    now = _lengths([watch_signals(problem, samples)])
+        repaired = _scaled(problem, samples, fresh, scaled, factor)
+    outputs = [fresh[0][matrices[name][0]].shape[0] for name in names]
+    predicted = None
+    if len(matrices) < len(names):
+        notes.append("No prediction: layers share weights, which it takes to be independent.")
+    else:
+        predicted = _predicted(models, samples, measured[-1], outputs, notes)
+    now = _lengths([_signals(problem, samples, problem.parameters)])
+    then = None if repaired is None else _lengths(repaired)
     rows = []
     for k, name in enumerate(names):
-        shape = fresh[0][weights[name]].shape
-        squares = [float(p[weights[name]].double().square().mean()) for p in fresh]
+        first = matrices[name][0]
+        shape = fresh[0][first].shape
+        squares = [float(p[first].double().square().mean()) for p in fresh]
         deviation = math.sqrt(math.fsum(squares) / len(squares))
         rows.append(
             LayerScale(
@@ -145,18 +147,68 @@ def initialisation_report(
                 predicted=None if predicted is None else predicted[k],
                 fresh=measured[k],
                 now=now[k],
-                repaired=None if repaired is None else repaired[k],
+                repaired=None if then is None else then[k],
             )
         )
     return InitialisationReport(
         layers=tuple(rows),
-        growth=_growth(measured),
+        growth=growth,
         growth_now=_growth(now),
         growth_predicted=None if predicted is None else _growth(predicted),
-        growth_repaired=None if repaired is None else _growth(repaired),
+        growth_repaired=None if repaired is None else _mean_growth(repaired),
         factor=factor,
         notes=tuple(notes),
     )
+
+
+def fresh_growths(
+    problem: Problem,
+    samples: Samples | None = None,
+    *,
+    factor: float = 1.0,
+    draws: int = 8,
+    seed: int = 0,
+) -> list[float]:
+    r"""The growth of gradients a layer at each of several draws of fresh weights.
+
+    With the ``factor`` of :func:`initialisation_report` and other seeds it tells whether that
+    factor serves the network, or only the draws it was found with. A pass forward and backward for
+    each draw.
+
+    Args:
+        problem: model, data and loss; the model is not changed.
+        samples: where gradients are measured; some of the training data unless given.
+        factor: on all weight matrices.
+        draws: of fresh weights, by seeds ``seed``, ``seed + 1``, and so on.
+        seed: of the first.
+
+    >>> net = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(64, 64), nn.ReLU())])
+    >>> x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
+    >>> found = fresh_growths(Problem(net, (x, x), task="regression"), factor=6**0.5)
+    >>> abs(sum(found) / 8) < 0.1
+    True
+    """
+    samples, notes = _samples(problem, samples, draws, seed), list[str]()
+    fresh, _ = _draws(problem, draws, seed, notes)
+    names = {s.layer for s in _signals(problem, samples, fresh[0])}
+    scaled = {k for name in names for k in _matrices_of(name, fresh[0])}
+    return [
+        _growth(_lengths([found])) for found in _scaled(problem, samples, fresh, scaled, factor)
+    ]
+
+
+def _samples(problem: Problem, samples: Samples | None, draws: int, seed: int) -> Samples:
+    if draws < 1:
+        raise InvalidInput(f"at least one draw is needed, not {draws}")
+    if samples is not None:
+        return samples
+    return problem.train.some(min(SAMPLES, len(problem.train)), torch.Generator().manual_seed(seed))
+
+
+def _signals(problem: Problem, samples: Samples, point: Parameters) -> list[LayerSignal]:
+    """With batches normalised by themselves: averages of other weights do not belong to these."""
+    with batches_normalised(problem.model):
+        return watch_signals(problem, samples, point)
 
 
 def _draws(
@@ -164,7 +216,7 @@ def _draws(
 ) -> tuple[list[Parameters], list[nn.Module]]:
     """Fresh parameters, and the models that hold them (none where only the start is known)."""
     try:
-        models = [fresh_initialization(problem.model, seed + k) for k in range(draws)]
+        models = [drawn_anew(problem.model, seed + k) for k in range(draws)]
     except TorchTheoryError as error:
         if problem.initial is None:
             raise UnsupportedModel(
@@ -177,10 +229,11 @@ def _draws(
     return [{**known, **parameters_from(problem.model, m)} for m in models], list(models)
 
 
-def _weight_of(layer: str, parameters: Parameters) -> str:
-    return next(
-        k for k, p in parameters.items() if p.ndim > 1 and layer in (k.rpartition(".")[0], k)
-    )
+def _matrices_of(layer: str, parameters: Parameters) -> list[str]:
+    """Its weights; several in recurrent layers and attention, more in layers inside it."""
+    own = [k for k in parameters if k == layer or k.startswith(f"{layer}.")]
+    # a matrix may be made of a vector, which then is the weight
+    return [k for k in own if parameters[k].ndim > 1] or own
 
 
 def _lengths(signals: list[list[LayerSignal]]) -> list[float]:
@@ -192,6 +245,10 @@ def _lengths(signals: list[list[LayerSignal]]) -> list[float]:
 
 
 def _growth(lengths: list[float]) -> float:
+    if len(lengths) < 2:
+        raise UnsupportedModel(
+            "fewer than two layers have a weight matrix: nothing grows with depth"
+        )
     if not all(math.isfinite(v) for v in lengths):
         raise NonFinite("gradients overflow on their way through the network")
     if lengths[-1] == 0:
@@ -199,24 +256,32 @@ def _growth(lengths: list[float]) -> float:
     return math.log(max(lengths[0], 1e-300) / lengths[-1]) / (len(lengths) - 1)
 
 
+def _mean_growth(signals: list[list[LayerSignal]]) -> float:
+    return math.fsum(_growth(_lengths([found])) for found in signals) / len(signals)
+
+
 def _scaled(
     problem: Problem, samples: Samples, fresh: list[Parameters], names: set[str], factor: float
 ) -> list[list[LayerSignal]]:
     points = [{k: factor * p if k in names else p for k, p in point.items()} for point in fresh]
-    return [watch_signals(problem, samples, point) for point in points]
+    return [_signals(problem, samples, point) for point in points]
 
 
 def _factor(
-    problem: Problem, samples: Samples, fresh: list[Parameters], names: set[str], notes: list[str]
+    problem: Problem,
+    samples: Samples,
+    fresh: list[Parameters],
+    names: set[str],
+    here: float,
+    notes: list[str],
 ) -> float | None:
     def growth(logarithm: float) -> float:
-        return _growth(_lengths(_scaled(problem, samples, fresh, names, math.exp(logarithm))))
+        return _mean_growth(_scaled(problem, samples, fresh, names, math.exp(logarithm)))
 
-    # outwards from where the network is: far away signals may overflow
-    low = high = 0.0
-    here = growth(0.0)
     if here == 0:
         return 1.0
+    # outwards from where the network is: far away signals may overflow
+    low, high = (-0.7, 0.0) if here > 0 else (0.0, 0.7)
     try:
         while here * growth(low if here > 0 else high) > 0:
             low, high = (low - 0.7, low) if here > 0 else (high, high + 0.7)
@@ -229,11 +294,11 @@ def _factor(
     except NonFinite:
         notes.append("Gradients overflow before a factor is found that keeps their length.")
         return None
-    return math.exp(float(brentq(growth, low, high, xtol=1e-4)))
+    return math.exp(float(brentq(growth, low, high, xtol=1e-3)))
 
 
 def _predicted(
-    models: list[nn.Module], samples: Samples, last: float, count: int, notes: list[str]
+    models: list[nn.Module], samples: Samples, last: float, outputs: list[int], notes: list[str]
 ) -> list[float] | None:
     """Lengths by layer from the recursion of second moments, given that in the output."""
     try:
@@ -241,13 +306,9 @@ def _predicted(
     except TorchTheoryError as error:
         notes.append(f"No prediction: {error}.")
         return None
-    if not found or found[0].depth != count:
+    if not found or found[0].depth != len(outputs):
         notes.append("No prediction: the layers do not form a chain of dense layers.")
         return None
-    rows = [
-        torch.tensor([float(p.shape[0]) for p in m.parameters() if p.ndim > 1], dtype=torch.float64)
-        * f.backward.double()
-        for m, f in zip(models, found, strict=True)
-    ]
+    rows = [torch.tensor(outputs, dtype=torch.float64) * f.backward.double() for f in found]
     squares = torch.stack([r / r[-1] for r in rows]).mean(0)
     return [last * math.sqrt(float(v)) for v in squares]

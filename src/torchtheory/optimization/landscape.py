@@ -22,60 +22,23 @@ from torch import Tensor
 from torchtheory.core.eigenvalues import Which, top_eigenpairs
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnknownName
 from torchtheory.core.linear_operators import check_count
-from torchtheory.core.model import flatten, global_randomness_kept, unflatten
+from torchtheory.core.model import flatten
 from torchtheory.core.problem import Problem
+from torchtheory.core.progress import hidden, track
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.core.samples import Samples
 from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.parameter_space import (
+    Point,
+    Statistics,
+    losses_at,
+    point_vector,
+    points_at_once,
+    segment_losses,
+)
 from torchtheory.primer.arrays import matrix, vector
 
 Scaling = Literal["filters", "unit"]
-
-
-def losses_at(
-    problem: Problem, points: Tensor, samples: Samples | None = None, *, together: int = 64
-) -> Tensor:
-    """The mean loss at many parameter vectors, ``[m]``.
-
-    Args:
-        problem: model, loss and data; the model is not changed.
-        points: ``[m, p]``, in the order of ``flatten(problem.parameters)``.
-        samples: the training data unless given.
-        together: how many points are evaluated at once, by ``torch.func.vmap``; 1 for models that
-            it does not understand.
-
-    Costs ``m`` forward passes over the samples; memory is that of ``together`` passes over a chunk
-    and as many parameter vectors.
-
-    >>> from torch import nn
-    >>> x = torch.tensor([[1.0], [2.0]])
-    >>> p = Problem(nn.Linear(1, 1, bias=False), (x, 3 * x), task="regression")
-    >>> losses_at(p, torch.tensor([[3.0], [2.0], [1.0]])).tolist()
-    [0.0, 2.5, 10.0]
-    """
-    points = matrix(points, "the points")
-    like = problem.parameters
-    size = sum(p.numel() for p in like.values())
-    if points.shape[1] != size:
-        raise ShapeMismatch(f"the model has {size} parameters, the points {points.shape[1]}")
-    check_count(together, 10**9, "points at once")
-    samples = problem.train if samples is None else samples
-
-    def part(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return problem.loss(problem.function(unflatten(theta, like), x), y).reshape(())
-
-    total = points.new_zeros(len(points))
-    with torch.no_grad(), global_randomness_kept():
-        for x, y in samples.chunks(problem.chunk):
-            share = len(x) / len(samples)
-            for start in range(0, len(points), together):
-                block = points[start : start + together]
-                if together == 1:
-                    found = part(block[0], x, y)[None]
-                else:
-                    found = torch.func.vmap(part, (0, None, None))(block, x, y)
-                total[start : start + together] += share * found
-    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +72,10 @@ def loss_slice(
     directions: Tensor,
     positions: Tensor,
     *,
-    centre: Tensor | None = None,
+    centre: Point | None = None,
     samples: Samples | None = None,
-    together: int = 64,
+    statistics: Statistics = "kept",
+    together: int | None = None,
 ) -> LossSlice:
     r""":math:`L(\theta+ad_1)` or :math:`L(\theta+ad_1+bd_2)` on a grid.
 
@@ -120,8 +84,9 @@ def loss_slice(
         directions: one or two of them, ``[k, p]``; see :func:`random_directions` and
             :func:`eigen_directions`.
         positions: the grid along every direction, ``[n]``, increasing.
-        centre: :math:`\theta`, ``[p]``; the model's own parameters unless given.
+        centre: :math:`\theta`; the model's own parameters unless given.
         samples: the training data unless given.
+        statistics: of batch normalisation, see :func:`losses_at`.
         together: see :func:`losses_at`.
 
     Costs ``n`` or ``n**2`` forward passes; points are made a block at a time.
@@ -134,7 +99,9 @@ def loss_slice(
     >>> line.values.tolist(), line.minima
     ([2.5, 0.0, 2.5], 1)
     """
-    theta = flatten(problem.parameters) if centre is None else vector(centre, "the centre")
+    theta = flatten(problem.parameters)
+    if centre is not None:
+        theta = point_vector(problem, centre, "the centre")
     ways = matrix(directions, "the directions").to(theta)
     grid = vector(positions, "the positions").to(theta)
     if len(ways) not in (1, 2):
@@ -146,8 +113,10 @@ def loss_slice(
     steps = torch.cartesian_prod(*[grid] * len(ways)).reshape(-1, len(ways))
     values = torch.cat(
         [
-            losses_at(problem, theta + block @ ways, samples, together=together)
-            for block in torch.split(steps, together)
+            losses_at(
+                problem, theta + block @ ways, samples, statistics=statistics, together=together
+            )
+            for block in track(torch.split(steps, points_at_once(len(theta))), "slice")
         ]
     )
     return LossSlice(grid, values.reshape([len(grid)] * len(ways)), theta, ways)
@@ -159,9 +128,9 @@ def random_directions(
     r"""Gaussian directions in parameter space, ``[count, p]``.
 
     With ``scaling="filters"`` each filter (each row of a weight, that is all that leads to one
-    unit) has the norm of the network's own, and a bias or other vector as a whole: what matters to
-    a network that may be rescaled is the relative change. With ``"unit"`` the directions have norm
-    1.
+    unit) has the norm of the network's own, and a bias, a vector of batch normalisation or another
+    vector as a whole: what matters to a network that may be rescaled is the relative change.
+    Parameters that are 0 stay 0. With ``"unit"`` the directions have norm 1.
 
     >>> from torch import nn
     >>> p = Problem(nn.Linear(3, 2, bias=False), (torch.ones(4, 3), torch.ones(4, 2)))
@@ -195,12 +164,22 @@ def eigen_directions(
     *,
     which: Which = "largest",
     samples: Samples | None = None,
+    tolerance: float = 1e-6,
     random: RandomSource = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Eigenvalues ``[count]`` and unit eigenvectors ``[count, p]`` of the Hessian.
 
     Along such a direction the loss is :math:`L(\theta)+a\langle\nabla L,v\rangle+\frac\lambda2a^2`
     to second order.
+
+    Args:
+        problem: model, loss and data.
+        count: how many.
+        which: ``largest``, ``smallest``, ``magnitude`` or ``both`` ends of the spectrum.
+        samples: the training data unless given.
+        tolerance: residual of an eigenvector relative to the largest eigenvalue; 1e-3 does for a
+            picture and takes far fewer products.
+        random: seed or generator of the start vectors.
 
     >>> from torch import nn
     >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
@@ -209,9 +188,18 @@ def eigen_directions(
     >>> round(float(values), 5), [round(abs(float(v)), 5) for v in vectors[0]]
     (4.0, [1.0, 0.0])
     """
-    found = top_eigenpairs(hessian_operator(problem, samples), count, which=which, generator=random)
+    found = top_eigenpairs(
+        hessian_operator(problem, samples),
+        count,
+        which=which,
+        tolerance=tolerance,
+        generator=random,
+    )
     if not found.converged:
-        raise NotConverged("the eigenvectors of the Hessian did not converge; ask for fewer")
+        raise NotConverged(
+            "the eigenvectors of the Hessian did not converge; ask for fewer of them or for a "
+            "larger tolerance"
+        )
     return found.values, found.vectors.T
 
 
@@ -239,7 +227,12 @@ def grid_minima(values: Tensor) -> Tensor:
 
 
 def slice_valleys(
-    problem: Problem, found: LossSlice, samples: Samples | None = None, *, most: int = 400
+    problem: Problem,
+    found: LossSlice,
+    samples: Samples | None = None,
+    *,
+    statistics: Statistics = "kept",
+    most: int = 400,
 ) -> Tensor:
     r"""The different local minima of a slice that its grid minima lead to, ``[m, k]``.
 
@@ -250,7 +243,8 @@ def slice_valleys(
         problem: of which the slice was made.
         found: the slice.
         samples: those of the slice; the training data unless given.
-        most: evaluations a grid minimum may take.
+        statistics: those of the slice.
+        most: evaluations of the loss a grid minimum may take, each a forward pass.
 
     Returns:
         Coordinates along the directions, lowest first.
@@ -269,17 +263,25 @@ def slice_valleys(
 
     def loss(steps: Any) -> float:
         moved = torch.as_tensor(steps).to(found.centre) @ found.directions
-        return float(losses_at(problem, (found.centre + moved)[None], samples, together=1))
+        point = (found.centre + moved)[None]
+        with hidden():  # no bar for a single point
+            return float(losses_at(problem, point, samples, statistics=statistics))
 
     ends: list[tuple[float, Tensor]] = []
-    for start in starts:
+    for start in track(starts, "valleys"):
         x = start.double().cpu().numpy()
         simplex = np.concatenate([x[None], x + cell / 2 * np.eye(len(x))])
         done = minimize(
             loss,
             x,
             method="Nelder-Mead",
-            options={"initial_simplex": simplex, "maxfev": most, "xatol": 1e-6 * cell, "fatol": 0},
+            # where it ends matters, to a fraction of a cell, not the last digits of the loss
+            options={
+                "initial_simplex": simplex,
+                "maxfev": most,
+                "xatol": 1e-5 * cell,
+                "fatol": np.inf,
+            },
         )
         ends.append((float(done.fun), torch.as_tensor(done.x).to(found.positions)))
     kept: list[Tensor] = []
@@ -314,20 +316,25 @@ class SegmentProbe:
 
 def probe_segment(
     problem: Problem,
-    start: Tensor,
-    end: Tensor,
+    start: Point,
+    end: Point,
     *,
     count: int = 41,
     samples: Samples | None = None,
-    together: int = 64,
+    statistics: Statistics = "renewed",
+    together: int | None = None,
 ) -> SegmentProbe:
-    r"""Is the loss convex between two parameter vectors, and how high is the barrier?
+    r"""Is the loss convex between two points, and how high is the barrier?
 
     Args:
         problem: model, loss and data.
-        start, end: :math:`\theta,\theta'`, ``[p]``.
+        start, end: :math:`\theta,\theta'`: vectors ``[p]``, networks of the same shape, or their
+            state dicts.
         count: points on the segment, both ends included.
         samples: the training data unless given.
+        statistics: of batch normalisation. Those of the model do not belong to the other points
+            of the segment, so that they are renewed unless told otherwise.
+        together: see :func:`losses_at`.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
@@ -336,16 +343,14 @@ def probe_segment(
     >>> found.losses.tolist(), found.excess, found.at
     ([0.0, 0.25, 0.0], 0.25, 0.5)
     """
-    a, b = vector(start, "the start"), vector(end, "the end")
-    if a.shape != b.shape:
-        raise ShapeMismatch(f"the ends have {len(a)} and {len(b)} entries")
+    a, b = point_vector(problem, start, "the start"), point_vector(problem, end, "the end")
     check_count(count, 10**9, "points on the segment")
     if count < 3:
         raise InvalidInput("a segment needs a point between its ends: count must be at least 3")
     positions = torch.linspace(0, 1, count, dtype=a.dtype, device=a.device)
-    points = a + positions[:, None] * (b - a)
-    points[-1] = b
-    losses = losses_at(problem, points, samples, together=together)
+    losses = segment_losses(
+        problem, a, b, count, samples=samples, statistics=statistics, together=together
+    )
     above = losses - torch.lerp(losses[0], losses[-1], positions)
     worst = int(above.argmax())
     barrier = float(losses.max() - torch.maximum(losses[0], losses[-1]))

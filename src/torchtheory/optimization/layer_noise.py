@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from torchtheory.core.errors import EmptyData
 from torchtheory.core.model import as_leaves, global_randomness_kept
 from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
@@ -45,8 +46,8 @@ def gradient_noise_by_layer(problem: Problem, samples: Samples | None = None) ->
 
     At a minimum of the training loss the signal is 0; the noise is 0 as well only where every
     example has its own minimum there, and then stochastic descent converges with a constant step.
-    Any model whose samples do not depend on each other in evaluation mode. Costs a backward pass a
-    sample, and the memory of one gradient besides the graph of a chunk.
+    Any model whose samples do not depend on each other in evaluation mode. Costs a forward
+    and a backward pass a sample, and the memory of a few gradients in double precision.
 
     Args:
         problem: model, data and loss.
@@ -61,26 +62,25 @@ def gradient_noise_by_layer(problem: Problem, samples: Samples | None = None) ->
     [(16.0, 4.0, 0.25)]
     """
     given = problem.train if samples is None else samples
+    if not len(given):
+        raise EmptyData("there is no sample to take a gradient at")
     point = problem.parameters
     names = [k for k, p in point.items() if p.is_floating_point()]
     mean = {k: torch.zeros_like(point[k], dtype=torch.float64) for k in names}
     scatter = dict.fromkeys(names, 0.0)
-    seen = 0
-    for x, y in given.chunks(problem.chunk):
-        free = as_leaves(point)
-        leaves = [free[k] for k in names]
+    free = as_leaves(point)
+    leaves = [free[k] for k in names]
+    # one at a time: in a larger batch the way back from one loss goes through all of the batch
+    for seen, (x, y) in enumerate(given.chunks(1), 1):
         with torch.enable_grad(), global_randomness_kept():
-            outputs = problem.function(free, x)
-            for k in range(len(x)):
-                loss = problem.loss(outputs[k : k + 1], y[k : k + 1]).reshape(())
-                slopes = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
-                seen += 1
-                for name, slope in zip(names, slopes, strict=True):
-                    # Welford's recursion: nothing cancels where the noise is small
-                    own = torch.zeros_like(mean[name]) if slope is None else slope.double()
-                    gap = own - mean[name]
-                    mean[name] += gap / seen
-                    scatter[name] += float((gap * (own - mean[name])).sum())
+            loss = problem.loss(problem.function(free, x), y).reshape(())
+            slopes = torch.autograd.grad(loss, leaves, allow_unused=True)
+        for name, slope in zip(names, slopes, strict=True):
+            # Welford's recursion: nothing cancels where the noise is small
+            own = torch.zeros_like(mean[name]) if slope is None else slope.double()
+            gap = own - mean[name]
+            mean[name] += gap / seen
+            scatter[name] += float((gap * (own - mean[name])).sum())
     layers: dict[str, list[str]] = {}
     for name in names:
         layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
@@ -89,7 +89,7 @@ def gradient_noise_by_layer(problem: Problem, samples: Samples | None = None) ->
             layer,
             sum(point[k].numel() for k in own),
             math.fsum(float(mean[k].square().sum()) for k in own),
-            max(0.0, math.fsum(scatter[k] for k in own) / seen),
+            max(0.0, math.fsum(scatter[k] for k in own) / len(given)),
         )
         for layer, own in layers.items()
     ]

@@ -13,20 +13,30 @@ Figure 1.15; the last function after Safran and Shamir (2016).
 from __future__ import annotations
 
 import copy
+import itertools
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, NotConverged, UnsupportedModel
 from torchtheory.core.linear_operators import check_count
 from torchtheory.core.model import Parameters, flatten, unflatten
 from torchtheory.core.problem import Problem
+from torchtheory.core.progress import track
+from torchtheory.core.samples import Samples
 from torchtheory.kernels.wide_layer import last_hidden_features, last_layer
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.symmetries import HiddenLayer, hidden_layers
-from torchtheory.optimization.landscape import losses_at
-from torchtheory.primer.arrays import matrix, vector
+from torchtheory.optimization.parameter_space import (
+    Point,
+    Statistics,
+    losses_at,
+    point_vector,
+    segment_losses,
+)
+from torchtheory.primer.arrays import matrix
 
 #: What the seven legs of a constructed path do, in order.
 LEGS = (
@@ -85,8 +95,8 @@ def minimise_last_layer(
 
     L-BFGS with a line search; a convex function has no other stationary points than its minima.
     Where there is no minimiser (logistic loss on separable features) the gradient still falls
-    below the tolerance, at weights that are large. For squared error and every solution exactly,
-    see ``fit_last_layer`` of the kernels.
+    below the tolerance, at weights that are large. Computed in double precision. For squared error
+    and every solution exactly, see ``fit_last_layer`` of the kernels.
 
     Args:
         problem: with a loss convex in the outputs.
@@ -100,7 +110,9 @@ def minimise_last_layer(
     0.222222
     """
     check_count(iterations, 10**9, "iterations")
-    convex = last_layer_problem(problem)
+    if not 0 < tolerance < math.inf:
+        raise InvalidInput(f"the tolerance must be a positive number, not {tolerance!r}")
+    convex = last_layer_problem(problem).in_precision(torch.float64)
     objective = convex.objective(convex.train)
     point = {k: p.clone().requires_grad_() for k, p in convex.parameters.items()}
     variables = list(point.values())
@@ -129,7 +141,8 @@ def minimise_last_layer(
             f"the gradient of the last layer is still {slope:.2g} after {iterations} iterations; "
             "allow more of them or a larger tolerance"
         )
-    return LastLayerFit({k: p.detach() for k, p in point.items()}, risk, slope)
+    like = last_layer(problem.model).weight
+    return LastLayerFit({k: p.detach().to(like) for k, p in point.items()}, risk, slope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +166,7 @@ class LowLossPath:
     end_shift: float
 
 
-def low_loss_path(problem: Problem, start: Tensor, end: Tensor) -> LowLossPath:
+def low_loss_path(problem: Problem, start: Point, end: Point) -> LowLossPath:
     r"""Construct a path of seven straight legs from ``start`` to ``end``.
 
     From the start: the second half of the units moves onto the nearest units of the first half;
@@ -163,45 +176,63 @@ def low_loss_path(problem: Problem, start: Tensor, end: Tensor) -> LowLossPath:
     the fifth and sixth) do not change the function, and on the fourth a convex loss is at most
     what it is at its ends.
 
+    For other networks, see :func:`~torchtheory.optimization.trained_paths.bend_path`.
+
     Args:
         problem: its model is dense, unit-wise activation, dense.
-        start, end: parameter vectors ``[p]``, in the order of ``flatten(problem.parameters)``.
+        start, end: two networks of that shape, their state dicts, or parameter vectors ``[p]``.
 
     Costs the distances between the halves, :math:`O(n^2d)`.
 
-    >>> net = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 1))
-    >>> p = Problem(net, (torch.ones(3, 2), torch.ones(3, 1)), task="regression")
-    >>> path = low_loss_path(p, torch.randn(25), torch.randn(25))
+    >>> one, other = (nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 1)) for _ in "ab")
+    >>> p = Problem(one, (torch.ones(3, 2), torch.ones(3, 1)), task="regression")
+    >>> path = low_loss_path(p, one, other)
     >>> path.corners.shape, len(LEGS)
     (torch.Size([8, 25]), 7)
     """
     layer = _only_hidden_layer(problem.model)
-    ends = [vector(start, "the start"), vector(end, "the end")]
-    size = sum(p.numel() for p in problem.parameters.values())
-    if any(len(v) != size for v in ends):
-        raise ShapeMismatch(f"the model has {size} parameters; both ends must have as many")
+    ends = point_vector(problem, start, "the start"), point_vector(problem, end, "the end")
     first, second = (unflatten(v, problem.parameters) for v in ends)
     half = layer.units // 2
-    keep = torch.arange(layer.units) < half
+    keep = torch.arange(layer.units, device=ends[0].device) < half
     there, start_distances, start_shift = _make_room(first, second, layer, keep)
     back, end_distances, end_shift = _make_room(second, first, layer, ~keep)
     corners = torch.stack([flatten(p) for p in [*there, *reversed(back)]])
     return LowLossPath(corners, start_distances, end_distances, start_shift, end_shift)
 
 
-def path_losses(problem: Problem, corners: Tensor, *, count: int = 21) -> Tensor:
+def path_losses(
+    problem: Problem,
+    corners: Tensor,
+    *,
+    count: int = 21,
+    samples: Samples | None = None,
+    statistics: Statistics = "renewed",
+) -> Tensor:
     """The loss on a path of straight legs, ``[legs, count]``: each leg with both its ends.
+
+    Args:
+        problem: model, loss and data.
+        corners: ``[legs + 1, p]``.
+        count: points on a leg.
+        samples: the training data unless given.
+        statistics: of batch normalisation; see ``probe_segment``.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> p = Problem(net, (torch.ones(1, 1), torch.zeros(1, 1)), task="regression")
     >>> path_losses(p, torch.tensor([[0.0], [2.0], [1.0]]), count=3).tolist()
     [[0.0, 1.0, 4.0], [4.0, 2.25, 1.0]]
     """
-    points = matrix(corners, "the corners")
-    if len(points) < 2:
+    ends = matrix(corners, "the corners")
+    if len(ends) < 2:
         raise InvalidInput("a path has at least two corners")
-    check_count(count, 10**9, "points on a leg")
-    return losses_at(problem, _along(points, count)).reshape(len(points) - 1, count)
+    legs = list(itertools.pairwise(ends))
+    return torch.stack(
+        [
+            segment_losses(problem, a, b, count, samples=samples, statistics=statistics)
+            for a, b in track(legs, "path")
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +262,17 @@ def make_monotone(problem: Problem, points: Tensor, *, tail: int = 20) -> Monoto
 
     Args:
         problem: a chain whose last layer is dense; the loss convex in the outputs and unbounded
-            along every ray (squared error is).
+            along every ray: squared error where a network is not zero on all samples, logistic
+            loss and cross-entropy where it gets one wrong.
         points: the path, ``[m, p]``, from its start on.
         tail: points of the last piece.
 
     Costs ``m`` forward passes and about 60 evaluations of the loss on their outputs.
 
     Raises:
-        InvalidInput: where the start is no worse than the zero function, or some network on the
-            way is zero on all samples.
+        InvalidInput: where the start is no worse than the zero function, where no multiple of
+            some network on the way is as bad as it has to be, or where the end is not the best
+            point of its ray, so that the loss would rise on the last piece.
 
     >>> one = torch.ones(1, 1)
     >>> p = Problem(nn.Linear(1, 1, bias=False), (one, one), task="regression")
@@ -252,16 +285,25 @@ def make_monotone(problem: Problem, points: Tensor, *, tail: int = 20) -> Monoto
     own = {id(p) for p in last_layer(problem.model).parameters()}
     scaled = [k for k, p in problem.model.named_parameters() if id(p) in own]
     samples = problem.train
-    outputs = torch.stack([problem.at(_named(problem, p)).outputs(samples) for p in path])
+    outputs = torch.stack(
+        [problem.at(_named(problem, p)).outputs(samples) for p in track(path, "outputs")]
+    )
     zero = float(problem.loss(torch.zeros_like(outputs[0]), samples.y))
     first = float(problem.loss(outputs[0], samples.y))
     if not first > zero:
         raise InvalidInput(
             f"the loss at the start, {first:.4g}, must exceed that of the zero function, {zero:.4g}"
         )
+    # along a ray the loss is convex: what falls just beyond the end has a lower point there
+    last, beyond = (float(problem.loss(by * outputs[-1], samples.y)) for by in (1.0, 1.001))
+    if beyond < last - 1e3 * torch.finfo(outputs.dtype).eps * max(last, zero):
+        raise InvalidInput(
+            "the end of the path is not the best point of its ray: a larger last layer has a lower "
+            "loss, and the last piece would rise; end at minimise_last_layer's"
+        )
     goals = torch.linspace(first, (first + zero) / 2, len(path), dtype=torch.float64).tolist()
     scales = [1.0]
-    for made, goal in zip(outputs[1:], goals[1:], strict=True):
+    for made, goal in track(list(zip(outputs[1:], goals[1:], strict=True)), "scales"):
         scales.append(_scale_for(problem, made, goal, scales[-1]))
     back = torch.linspace(scales[-1], 1.0, tail + 1, dtype=torch.float64)[1:]
     factors = torch.cat([torch.tensor(scales, dtype=torch.float64), back]).to(path)
@@ -290,7 +332,8 @@ def _scale_for(problem: Problem, outputs: Tensor, goal: float, near: float) -> f
         low, high = high, 2 * high
     else:
         raise InvalidInput(
-            "a network on the path is zero on all samples: no factor raises its loss"
+            f"a network on the path is zero on all samples, or right on all: no factor raises its "
+            f"loss to {goal:.4g}"
         )
     for _ in range(60):
         middle = (low + high) / 2
@@ -359,11 +402,3 @@ def _only_hidden_layer(model: nn.Module) -> HiddenLayer:
 
 def _named(problem: Problem, point: Tensor) -> Parameters:
     return dict(unflatten(point, problem.parameters))
-
-
-def _along(corners: Tensor, count: int) -> Tensor:
-    """Points on every leg, both ends included, ``[legs * count, p]``."""
-    t = torch.linspace(0, 1, count, dtype=corners.dtype, device=corners.device)[None, :, None]
-    points = corners[:-1, None] + t * (corners[1:] - corners[:-1])[:, None]
-    points[:, -1] = corners[1:]
-    return points.reshape(-1, corners.shape[1])

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.labelled import at_least
+from torchtheory.primer.arrays import matrix, vector
 
 #: Matrices by letter.
 Letters = Mapping[str, Tensor]
@@ -134,12 +135,27 @@ def derivative_error(row: MatrixDerivative, letters: Letters) -> float:
     >>> derivative_error(row, {"X": torch.ones(2, 3)})
     0.0
     """
+    _check_letters(row, letters)
     leaf = letters[row.by].detach().clone().requires_grad_()
     with torch.enable_grad():
         value = row.value({**letters, row.by: leaf})
     (exact,) = torch.autograd.grad(value, leaf)
     with torch.no_grad():
         return float((row.slope(letters) - exact).abs().max())
+
+
+def _check_letters(row: MatrixDerivative, letters: Letters) -> None:
+    sizes: dict[str, int] = {}
+    for letter, shape in row.shapes.items():
+        if letter not in letters:
+            raise InvalidInput(f"the row {row.name} needs a matrix for the letter {letter}")
+        given = (matrix if len(shape) == 2 else vector)(letters[letter], f"the letter {letter}")
+        for name, size in zip(shape, given.shape, strict=True):
+            if sizes.setdefault(name, size) != size:
+                raise ShapeMismatch(
+                    f"in the row {row.name} the size {name} is {sizes[name]} and, for the letter "
+                    f"{letter}, {size}"
+                )
 
 
 def verify_derivative(name: str, *, trials: int = 20, random: RandomSource = None) -> float:

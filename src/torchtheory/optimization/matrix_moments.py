@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.primer.arrays import matrix, vector
 
 PerLayer = float | Sequence[float]
 """One number for all layers, or one a layer."""
@@ -33,12 +34,12 @@ def sandwiched_norm(left: Tensor, right: Tensor, deviation: float) -> float:
     For random :math:`A` and :math:`B` take their mean squares; all three must be *independent*:
     that they are uncorrelated is not enough.
 
-    >>> import torch
     >>> sandwiched_norm(torch.eye(3), torch.ones(2, 1), 0.5)
     1.5
     """
-    _deviations(deviation, 1)
-    return deviation**2 * float(left.square().sum()) * float(right.square().sum())
+    (sigma,) = _deviations(deviation, 1)
+    sizes = [float(matrix(m, n).double().square().sum()) for m, n in ((left, "A"), (right, "B"))]
+    return sigma**2 * sizes[0] * sizes[1]
 
 
 def forward_norms(widths: Sequence[int], deviations: PerLayer) -> list[float]:
@@ -92,7 +93,6 @@ def fourth_moments(
         deviations: :math:`\sigma_\ell`.
         kurtosis: :math:`\kappa_\ell\ge1`.
 
-    >>> import torch
     >>> one = torch.ones(1)
     >>> [m.euclidean for m in fourth_moments(one, [1, 1], 1.0)]          # E w^4 = 3
     [1.0, 3.0]
@@ -101,8 +101,7 @@ def fourth_moments(
     """
     depth = _depth(widths)
     sigmas, kappas = _deviations(deviations, depth), _kurtoses(kurtosis, depth)
-    _check_vector(x, widths[0], "x")
-    squares = x.detach().double().square()
+    squares = sized_vector(x, widths[0], "x").square()
     found = [FourthMoments(float(squares.sum()) ** 2, float(squares.square().sum()))]
     for p, sigma, kappa in zip(widths[1:], sigmas, kappas, strict=True):
         e, f, s = found[-1].euclidean, found[-1].entries, sigma**4
@@ -183,21 +182,25 @@ def three_valued_matrices(rows: int, columns: int, kurtosis: float) -> tuple[Ten
 
 
 def per_layer(values: PerLayer, depth: int, name: str) -> list[float]:
-    """One finite number a layer, from one for all or from a list.
+    """One finite number a layer, from one for all or from a list or vector.
 
     >>> per_layer(2.0, 3, "deviations")
     [2.0, 2.0, 2.0]
     """
-    given = [float(values)] * depth if isinstance(values, int | float) else list(values)
+    try:
+        numbers = torch.as_tensor(values, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidType(f"{name} must be a number or one a layer, not {values!r}") from None
+    given: list[float] = [float(numbers)] * depth if not numbers.ndim else numbers.tolist()
     if len(given) != depth:
         raise ShapeMismatch(f"there are {depth} layers and {len(given)} {name}")
     if not all(math.isfinite(v) for v in given):
         raise NonFinite(f"{name} must be finite numbers")
-    return [float(v) for v in given]
+    return given
 
 
 def _depth(widths: Sequence[int]) -> int:
-    if len(widths) < 1 or any(isinstance(w, bool) or w < 1 for w in widths):
+    if not widths or not all(w >= 1 and w == int(w) for w in widths):
         raise InvalidInput(f"widths are whole numbers >= 1, d_0 to d_L, not {list(widths)}")
     return len(widths) - 1
 
@@ -216,8 +219,13 @@ def _kurtoses(values: PerLayer, depth: int) -> list[float]:
     return found
 
 
-def _check_vector(x: Tensor, size: int, name: str) -> None:
-    if x.ndim != 1 or len(x) != size:
+def sized_vector(x: Tensor, size: int, name: str) -> Tensor:
+    """A finite vector of that many entries, in double precision.
+
+    >>> sized_vector(torch.ones(2), 2, "x")
+    tensor([1., 1.], dtype=torch.float64)
+    """
+    x = vector(x, name)
+    if len(x) != size:
         raise ShapeMismatch(f"{name} must be [{size}], not {list(x.shape)}")
-    if not bool(x.isfinite().all()):
-        raise NonFinite(f"{name} contains NaN or infinity")
+    return x.double()

@@ -9,18 +9,28 @@ Learning, Eq. (1.8).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    ShapeMismatch,
+    UnknownName,
+)
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.optimization.descent import Direction
 
 Sampling = Literal["subset", "replacement", "epoch"]
 ExampleLoss = Callable[..., Tensor]
+
+#: Random numbers that are held at once to draw subsets.
+HELD = 10**7
 
 
 def draw_batches(
@@ -46,15 +56,18 @@ def draw_batches(
             an epoch, not given what the epoch has shown so far.
         generator: seed or generator.
 
-    ``subset`` with :math:`m>1` draws :math:`n` numbers a step.
+    ``subset`` with :math:`m>1` draws :math:`n` numbers a step, some :math:`10^7` at a time.
 
     >>> draw_batches(4, 2, 2, sampling="epoch").flatten().sort().values.tolist()
     [0, 1, 2, 3]
     """
     if samples < 1:
         raise EmptyData("there is no example to draw from")
-    if iterations < 0 or batch < 1:
-        raise InvalidInput("a batch has at least one example, and iterations are not negative")
+    if not isinstance(batch, int) or not isinstance(iterations, int) or iterations < 0 or batch < 1:
+        raise InvalidInput(
+            "batch and iterations are whole numbers, with at least one example in a batch, not "
+            f"{batch!r} and {iterations!r}"
+        )
     if sampling not in ("subset", "replacement", "epoch"):
         raise UnknownName("sampling", sampling, ["subset", "replacement", "epoch"])
     if sampling != "replacement" and batch > samples:
@@ -70,7 +83,16 @@ def draw_batches(
         epochs = -(-iterations * batch // samples)
         order = _random_orders((*shape, epochs), samples, random)
         return order.reshape(*shape, -1, batch)[..., :iterations, :]
-    return _random_orders((*shape, iterations), samples, random)[..., :batch]
+    steps = math.prod((*shape, iterations))
+    held = max(1, HELD // samples)
+    parts = [
+        torch.rand((min(held, steps - k), samples), generator=random, device=random.device)
+        .topk(batch, largest=False)
+        .indices
+        for k in range(0, steps, held)
+    ]
+    made = torch.cat(parts) if parts else torch.empty(0, batch, dtype=torch.long)
+    return made.reshape(*shape, iterations, batch)
 
 
 def minibatch_gradient(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Tensor:
@@ -85,12 +107,21 @@ def minibatch_gradient(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> T
     >>> minibatch_gradient(half_square, torch.zeros(1), torch.tensor([[1.0], [3.0]]))
     tensor([-2.])
     """
-    if not examples:
+    if not examples or not all(part.numel() for part in examples):
         raise EmptyData("there is no example to take a gradient at")
-
+    if theta.ndim < 1 or not theta.is_floating_point():
+        raise InvalidType(
+            f"parameters are floating-point vectors [..., p], not {theta.dtype} of shape "
+            f"{list(theta.shape)}"
+        )
     point = theta.detach().requires_grad_()
     with torch.enable_grad():
         each = loss(point.unsqueeze(-2), *examples)
+    if each.ndim != theta.ndim or each.shape[:-1] != theta.shape[:-1]:
+        raise ShapeMismatch(
+            "the loss of one example must broadcast to [..., m], one number an example, and gives "
+            f"{list(each.shape)} for parameters {list(theta.shape)}"
+        )
     return torch.autograd.grad(each.sum() / each.shape[-1], point)[0]
 
 
@@ -118,8 +149,11 @@ def minibatch_direction(
     n = len(examples[0])
     if any(len(part) != n for part in examples):
         raise ShapeMismatch(f"the examples have {[len(part) for part in examples]} rows")
-    if indices.ndim < 2:
-        raise ShapeMismatch(f"indices have the shape [..., K, m], not {list(indices.shape)}")
+    if indices.ndim < 2 or indices.is_floating_point():
+        raise ShapeMismatch(
+            f"indices are whole numbers [..., K, m], not {indices.dtype} of shape "
+            f"{list(indices.shape)}"
+        )
     if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < n:
         raise InvalidInput(f"an index lies outside 0..{n - 1}")
 

@@ -17,7 +17,7 @@ Theorem 4.9.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ import torch
 from scipy.optimize import minimize, minimize_scalar, nnls
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite
-from torchtheory.core.random import RandomSource
+from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.optimization.nondegenerate_pairs import degree_of
 from torchtheory.optimization.nuclear_norm import check_strength
 from torchtheory.optimization.parallel_networks import (
     HalfSquares,
@@ -34,9 +35,8 @@ from torchtheory.optimization.parallel_networks import (
     ParallelNetwork,
     Subnetwork,
     parallel_network,
-    with_ones,
 )
-from torchtheory.optimization.polar_problems import Polar, activation_patterns, polar
+from torchtheory.optimization.polar_problems import Polar, polar
 
 _Array = np.ndarray[Any, Any]
 
@@ -46,8 +46,9 @@ class NetworkCertificate:
     r"""How far a network can be from the best one of any width.
 
     Attributes:
-        verdict: ``globally optimal``, ``not optimal``, or ``no violation found in N starts`` where
-            the polar problem was only searched, which proves nothing.
+        verdict: ``globally optimal``; ``not optimal``, if one of the two conditions fails by more
+            than the tolerance (the gap says how much there is to gain at most); or ``no violation
+            found in N starts`` where the polar problem was only searched, which proves nothing.
         objective: :math:`\mathcal L+\lambda\Theta_r`.
         lower_bound: what no network of such subnetworks goes below; None where the polar problem
             was not solved.
@@ -87,7 +88,6 @@ def certify_network(
     loss: OutputLoss,
     strength: float,
     *,
-    patterns: Tensor | None = None,
     tolerance: float = 1e-6,
     starts: int = 50,
     generator: RandomSource = None,
@@ -101,16 +101,17 @@ def certify_network(
     Args:
         network: see ``split_hidden_units`` for one of torch's.
         x: ``[m, ...]``.
-        loss: of all outputs ``[m, c]``: convex, differentiable, at least 0; the *same* that was
-            trained with (a mean stays a mean).
+        loss: of all outputs ``[m, c]``, in double precision: convex, differentiable, at least 0;
+            the *same* that was trained with (a mean stays a mean).
         strength: :math:`\lambda` in front of :math:`\Theta_r`. A ``weight_decay`` of
             ``torch.optim.SGD`` is this :math:`\lambda` for units with weight decay.
-        patterns: activation patterns of ``x``, where they are known already.
         tolerance: the largest gap, relative to the objective, that counts as optimal.
         starts: of the search, where the polar problem cannot be solved.
         generator: of the starts.
 
-    Costs a gradient of the loss and one polar problem.
+    Costs a gradient of the loss and one polar problem, in double precision. A loss that some
+    probes show not to be convex is refused, and so are subnetworks of another degree than their
+    penalty; that the loss is convex everywhere is for the caller to know.
 
     >>> from torchtheory.optimization.parallel_networks import relu_unit
     >>> x, y = torch.eye(2).double(), torch.tensor([[3.0], [4.0]]).double()
@@ -123,25 +124,23 @@ def certify_network(
     check_strength(strength)
     if not tolerance >= 0:
         raise InvalidInput(f"the tolerance must be at least 0, not {tolerance!r}")
-    Z = network(x).detach().requires_grad_()
-    value = loss(Z)
-    if value.ndim != 0 or not bool(torch.isfinite(value)):
-        raise NonFinite("the loss must be one finite number at these outputs")
-    if float(value.detach()) < 0:
-        raise InvalidInput("the loss is negative: shift it to be at least 0")
-    G = -torch.autograd.grad(value, Z)[0]
+    refuse_unequal_degrees(network.subnetwork, x)
+    network, x = in_double(network, x)
+    Z = network(x).detach()
+    value, G = value_and_descent(loss, Z)
     penalty = strength * float(network.penalties().sum())
-    objective = float(value.detach()) + penalty
-    agreement = float((G * Z.detach()).sum())
-    found = polar(
-        network.subnetwork, x, G, patterns=patterns, starts=starts, generator=generator
-    )  # fmt: skip
+    objective = value + penalty
+    agreement = float((G * Z).sum())
+    found = polar(network.subnetwork, x, G, starts=starts, generator=generator)
+    with torch.no_grad():
+        best = network.subnetwork.outputs(x, found.weights)
+    _refuse_other_losses(loss, Z, best, value, G)
     lower = None
     if found.exact:
-        excess = max(0.0, found.value - strength)
-        lower = float(value.detach()) + agreement - excess * objective / strength
+        excess = max(0.0, found.bound - strength)
+        lower = value + agreement - excess * objective / strength
         if isinstance(loss, HalfSquares):
-            scale = min(1.0, strength / found.value) if found.value > 0 else 1.0
+            scale = min(1.0, strength / found.bound) if found.bound > 0 else 1.0
             lower = max(lower, loss.dual(scale * G))
         lower = max(lower, 0.0)
     small = tolerance * objective
@@ -152,6 +151,81 @@ def certify_network(
     else:
         verdict = f"no violation found in {found.starts} starts"
     return NetworkCertificate(verdict, objective, lower, agreement - penalty, found, strength)
+
+
+def value_and_descent(loss: OutputLoss, outputs: Tensor) -> tuple[float, Tensor]:
+    r""":math:`\mathcal L(Z)` and :math:`G=-\nabla\mathcal L(Z)`, once they are finite numbers."""
+    Z = outputs.detach().requires_grad_()
+    try:
+        value = loss(Z)
+        (slope,) = torch.autograd.grad(value, Z)
+    except RuntimeError as error:
+        sentence = " ".join(str(error).split())[:200]
+        raise InvalidInput(
+            f"the loss must take outputs {list(Z.shape)} in double precision and give one number "
+            f"that can be differentiated (targets in float64?): {sentence}"
+        ) from error
+    number = float(value.detach())
+    if not (math.isfinite(number) and bool(torch.isfinite(slope).all())):
+        raise NonFinite("the loss must be finite at these outputs, and so must its gradient")
+    if number < 0:
+        raise InvalidInput("the loss is negative: shift it to be at least 0")
+    return number, -slope
+
+
+def in_double(network: ParallelNetwork, x: Tensor) -> tuple[ParallelNetwork, Tensor]:
+    """Both in double precision: a proof must not hang on the rounding of single precision."""
+    return replace(network, weights=network.weights.double()), (
+        x.double() if x.is_floating_point() else x
+    )
+
+
+def refuse_unequal_degrees(subnetwork: Subnetwork, x: Tensor) -> None:
+    """Refuse subnetworks that are not homogeneous of the degree of their penalty.
+
+    A further one may then not be worth adding although the polar problem says so, and the other
+    way round.
+    """
+    if subnetwork.kind != "other":  # the polar problem looks at units itself
+        return
+    x = x.double() if x.is_floating_point() else x
+    points = gaussian(3, subnetwork.size, generator=as_generator(0), dtype=torch.float64)
+    points = points.to(x.device)
+    own = degree_of(lambda w: subnetwork.outputs(x, w), points).degree
+    charged = degree_of(subnetwork.penalty, points).degree
+    if own is None or charged is None or own <= 0 or not math.isclose(own, charged, rel_tol=1e-6):
+        raise UnsupportedModel(
+            "the network and its penalty must be homogeneous of one degree, and theirs are "
+            f"{'none' if own is None else f'{own:g}'} and "
+            f"{'none' if charged is None else f'{charged:g}'}: see check_pair"
+        )
+
+
+def _refuse_other_losses(
+    loss: OutputLoss, Z: Tensor, best: Tensor, value: float, G: Tensor
+) -> None:
+    """Refuse a loss that is seen to be negative or not convex: the bound would be false.
+
+    Looked at are points on the ways to no output at all, to the best further subnetwork and to
+    random outputs, near and far: a loss that passes may still be wrong, one that fails is.
+    """
+    source = as_generator(0)
+    size = max(float(Z.abs().max()), float(best.abs().max()), 1e-3)
+    noise = [
+        size * gaussian(*Z.shape, generator=source, dtype=Z.dtype, device=Z.device)
+        for _ in range(3)
+    ]
+    for way in (-Z, best, *noise):
+        for step in (0.1, 1.0, 10.0):
+            with torch.no_grad():
+                there = float(loss(Z + step * way))
+            promised = value - step * float((G * way).sum())
+            room = 1e-9 * (1 + value + abs(promised) + abs(there))
+            if there < promised - room or there < 0:  # NaN is outside of where it is defined
+                raise InvalidInput(
+                    "the loss must be convex in the outputs and at least 0, and this one is not: "
+                    "nothing is proved for it"
+                )
 
 
 def worth_of_subnetwork(
@@ -170,8 +244,12 @@ def worth_of_subnetwork(
         loss: of the outputs.
         strength: :math:`\lambda`.
     """
-    part = network.subnetwork.outputs(x, weights).detach()
-    charge = strength * float(network.subnetwork.penalty(weights))
+    check_strength(strength)
+    network, x = in_double(network, x)
+    part = network.subnetwork.outputs(x, weights.detach().double())
+    charge = strength * float(network.subnetwork.penalty(weights.detach().double()))
+    if charge <= 0 and bool(part.any()):
+        raise InvalidInput("the subnetwork costs nothing: there is no best size of it")
     Z = network(x).detach()
     size = float(part.square().sum())
     if size == 0:
@@ -193,12 +271,15 @@ def best_scales(network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength:
     At these, :math:`\langle G,Z\rangle=\lambda\Theta_r`. Solved exactly for ``HalfSquares``, by
     L-BFGS-B for other losses.
     """
+    check_strength(strength)
+    own = network.weights
+    network, x = in_double(network, x)
     parts = network.parts(x).detach()
     charges = strength * network.penalties().detach()
     if not len(network):
-        return charges
+        return charges.to(own)
     if isinstance(loss, HalfSquares):
-        return _least_squares_scales(parts, charges, loss.targets)
+        return _least_squares_scales(parts, charges, loss.targets).to(own)
 
     def value(c: _Array) -> tuple[float, _Array]:
         scales = torch.as_tensor(c).to(parts).requires_grad_()
@@ -211,7 +292,7 @@ def best_scales(network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength:
         value, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(start),
         options={"ftol": 1e-16, "gtol": 1e-12, "maxiter": 2000, "maxfun": 4000},
     )  # fmt: skip
-    return torch.as_tensor(solved.x if solved.fun < value(start)[0] else start).to(parts)
+    return torch.as_tensor(solved.x if solved.fun < value(start)[0] else start).to(own)
 
 
 def _least_squares_scales(parts: Tensor, charges: Tensor, targets: Tensor) -> Tensor:
@@ -235,9 +316,9 @@ class GrownNetwork:
 
     Attributes:
         network: without zero subnetworks.
-        widths: after every round.
+        widths: before the first round and after every one.
         objectives: then.
-        certificate: of the last round.
+        certificate: of the network.
     """
 
     network: ParallelNetwork
@@ -252,27 +333,23 @@ def grow_network(
     loss: OutputLoss,
     strength: float,
     *,
-    patterns: Tensor | None = None,
     tolerance: float = 1e-6,
     rounds: int = 200,
-    dtype: torch.dtype = torch.float64,
     generator: RandomSource = None,
 ) -> GrownNetwork:
     r"""Train from nothing by adding the subnetworks that are worth most and rescaling all.
 
     Every round solves the polar problem, adds its solutions (the local ones as well), and finds
     the best scales of all parts; the objective never increases. Where the polar problem is solved
-    exactly it ends at a global minimum, certified.
+    exactly it ends at a global minimum, certified. The network is in double precision.
 
     Args:
         subnetwork: the architecture.
         x: ``[m, ...]``.
         loss: of all outputs.
         strength: :math:`\lambda`.
-        patterns: activation patterns, where they are known already.
         tolerance: of the certificate.
         rounds: at most; the certificate says how far it came.
-        dtype: of the weights.
         generator: of the starts of a search.
 
     >>> from torchtheory.optimization.parallel_networks import relu_unit
@@ -282,30 +359,25 @@ def grow_network(
     >>> grown.certificate.verdict, len(grown.network)
     ('globally optimal', 4)
     """
-    network = parallel_network(subnetwork, torch.zeros(0, subnetwork.size, dtype=dtype))
-    if patterns is None and subnetwork.kind == "relu unit" and x.shape[1] + subnetwork.bias > 2:
-        # looked for once, not once a round
-        patterns = activation_patterns(with_ones(x, subnetwork.bias)) if len(x) <= 12 else None
+    if rounds < 1:
+        raise InvalidInput("growing takes at least one round")
+    network = parallel_network(subnetwork)
+    network, x = in_double(replace(network, weights=network.weights.to(x.device)), x)
     widths, objectives = [], []
-    for _ in range(rounds):
+    while True:
         found = certify_network(
-            network, x, loss, strength, patterns=patterns, tolerance=tolerance,
-            generator=generator,
-        )  # fmt: skip
+            network, x, loss, strength, tolerance=tolerance, generator=generator
+        )
         widths.append(len(network))
         objectives.append(found.objective)
+        if found.optimal or len(widths) > rounds:
+            break
         units = found.polar.others
-        worth = (parallel_network(subnetwork, units).parts(x) * _slope(network, x, loss)).sum(
-            (1, 2)
-        )
+        _, G = value_and_descent(loss, network(x))
+        worth = (parallel_network(subnetwork, units).parts(x) * G).sum((1, 2))
         new = units[worth > strength * (1 + 1e-12)]
-        if found.optimal or not len(new):
+        if not len(new):
             break
         larger = network.append(new)
         network = larger.scaled(best_scales(larger, x, loss, strength)).without_zeros()
     return GrownNetwork(network, widths, objectives, found)
-
-
-def _slope(network: ParallelNetwork, x: Tensor, loss: OutputLoss) -> Tensor:
-    Z = network(x).detach().requires_grad_()
-    return -torch.autograd.grad(loss(Z), Z)[0]

@@ -10,7 +10,7 @@ gradient descent. Source: Foundations of Deep Learning, section 5.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,7 +69,8 @@ class QuadraticModel:
                 len(self.slope), dtype=matrix.dtype, device=matrix.device
             )
             matrix = matrix + damping * shift
-        solved = conjugate_gradients(matrix, -self.slope, tolerance=1e-12)
+        finest = max(1e-12, 10 * torch.finfo(self.slope.dtype).eps)
+        solved = conjugate_gradients(matrix, -self.slope, tolerance=finest)
         if not solved.converged and float(solved.residual_norms[-1]) > 1e-6 * float(
             self.slope.norm()
         ):
@@ -154,10 +155,14 @@ class DiagonalBlocks:
         >>> DiagonalBlocks((torch.eye(1) * 2, torch.eye(1) * 4)).solve(torch.ones(2))
         tensor([0.5000, 0.2500])
         """
+        sizes = [len(b) for b in self.blocks]
+        if v.shape != (sum(sizes),):
+            raise ShapeMismatch(
+                f"blocks of {sum(sizes)} rows are solved for a vector of as many entries, not for "
+                f"{list(v.shape)}"
+            )
         solved = []
-        for block, part in zip(
-            self.blocks, torch.split(v, [len(b) for b in self.blocks]), strict=True
-        ):
+        for block, part in zip(self.blocks, torch.split(v, sizes), strict=True):
             shift = damping * torch.eye(len(block), dtype=block.dtype, device=block.device)
             solution, failed = torch.linalg.solve_ex(block + shift, part)
             if int(failed):
@@ -174,22 +179,39 @@ def diagonal_blocks(matrix: LinearOperator, sizes: Blocks = "diagonal") -> Diago
         sizes: ``diagonal``, ``full``, or the sizes of the blocks, which add up to :math:`p`;
             :func:`layer_sizes` gives one block a layer.
 
-    Costs :math:`p` products with the operator; memory :math:`p` times the largest block.
+    Costs :math:`p` products with the operator, in batches; memory :math:`p` times the largest
+    block, or 4 million numbers.
 
     >>> A = LinearOperator.from_matrix(torch.tensor([[2.0, 1.0], [1.0, 3.0]]))
     >>> [b.item() for b in diagonal_blocks(A).blocks]
     [2.0, 3.0]
     """
     n = check_square(matrix, "a block-diagonal approximation")
-    widths = _widths(sizes, n)
-    blocks, first = [], 0
-    for width in widths:
-        columns = torch.zeros(n, width, dtype=matrix.dtype, device=matrix.device)
-        columns[range(first, first + width), range(width)] = 1
-        block = apply(matrix, columns)[first : first + width]
-        blocks.append((block + block.T) / 2)
-        first += width
+    blocks: list[Tensor] = []
+    first = 0
+    for widths in _batches(_widths(sizes, n), max(1, 2**22 // n)):
+        count = sum(widths)
+        columns = torch.zeros(n, count, dtype=matrix.dtype, device=matrix.device)
+        columns[range(first, first + count), range(count)] = 1
+        rows = apply(matrix, columns)[first : first + count]
+        at = 0
+        for width in widths:
+            block = rows[at : at + width, at : at + width]
+            blocks.append((block + block.T) / 2)
+            at += width
+        first += count
     return DiagonalBlocks(tuple(blocks))
+
+
+def _batches(widths: list[int], most: int) -> Iterator[list[int]]:
+    """Neighbouring blocks together, up to so many columns: products come in batches."""
+    batch: list[int] = []
+    for width in widths:
+        if batch and sum(batch) + width > most:
+            yield batch
+            batch = []
+        batch.append(width)
+    yield batch
 
 
 def approximation_error(matrix: LinearOperator, blocks: DiagonalBlocks) -> float:

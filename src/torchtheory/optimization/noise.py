@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.errors import InvalidInput, NonFinite
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.optimization.descent import Direction
 
@@ -56,7 +56,9 @@ def with_unit_noise(direction: Direction, generator: RandomSource = None) -> Dir
                 "at most 1"
             )
         if theta.shape[-1] == 1:
-            coins = torch.rand(theta.shape, generator=random, dtype=theta.dtype)
+            coins = torch.rand(
+                theta.shape, generator=random, dtype=theta.dtype, device=random.device
+            )
             return 2 * (coins.to(g.device) < (1 + g) / 2).to(theta.dtype) - 1
         xi = gaussian(*theta.shape, generator=random, dtype=theta.dtype, device=theta.device)
         along = g / size.clamp_min(torch.finfo(g.dtype).tiny)
@@ -85,6 +87,8 @@ def accumulated_variance(
     """
     if not (math.isfinite(step) and step > 0):
         raise InvalidInput(f"the step must be a positive number, not {step!r}")
+    if not (math.isfinite(curvature) and math.isfinite(noise)):
+        raise NonFinite("the curvature and the scale of the noise must be finite numbers")
     if not iterations >= 0:
         raise InvalidInput(f"the number of iterations must be at least 0, not {iterations!r}")
     if noise == 0 or iterations == 0:
@@ -92,5 +96,8 @@ def accumulated_variance(
     ratio = (1 - step * curvature) ** 2
     if math.isinf(iterations):
         return math.inf if ratio >= 1 else (step * noise) ** 2 / (1 - ratio)
-    total = iterations if ratio == 1 else (ratio**iterations - 1) / (ratio - 1)
+    try:
+        total = iterations if ratio == 1 else (ratio**iterations - 1) / (ratio - 1)
+    except OverflowError:
+        return math.inf
     return (step * noise) ** 2 * total

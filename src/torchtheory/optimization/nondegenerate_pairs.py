@@ -17,14 +17,15 @@ section 4.4.2, Definition 4.7.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
+from torchtheory.core.errors import InvalidInput, NonFinite, UnknownName, UnsupportedModel
 from torchtheory.core.model import PureFunction
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.generalization.homogeneous_networks import (
@@ -63,26 +64,101 @@ def degree_of(
         with torch.no_grad():
             return torch.stack([function(a * w).reshape(-1) for w in points]).double()
 
-    here, double = values(1.0), values(2.0)
+    return power_of_scale(values, factors=FACTORS, tolerance=tolerance)
+
+
+def power_of_scale(
+    values: Callable[[float], Tensor],
+    *,
+    factors: Sequence[float] = (0.5, 2.0, 3.0),
+    tolerance: float = 1e-6,
+) -> Homogeneity:
+    r"""The :math:`p` with :math:`v(a)=a^pv(1)` for all factors :math:`a`, or None.
+
+    Args:
+        values: :math:`v`, from a scale to a tensor of one shape.
+        factors: that are tried; :math:`p` itself is read off :math:`a=2`.
+        tolerance: the largest :math:`\|v(a)-a^pv(1)\|/(\max(a^p,1)\|v(1)\|)` that counts as none.
+
+    >>> power_of_scale(lambda a: torch.tensor([a**3])).degree
+    3.0
+    """
+    here, double = values(1.0).double(), values(2.0).double()
     norm = float(here.norm())
     if not math.isfinite(norm):
         raise NonFinite("the function is NaN or infinite at these points")
     if norm == 0:
         raise InvalidInput("the function is 0 at all of these points: give others")
     ratio = float((double * here).sum()) / norm**2
-    if ratio <= 0:
+    if not ratio > 0:
         return Homogeneity(None, math.inf, "not homogeneous: scaling turns the values")
     degree = math.log2(ratio)
-    if abs(degree - round(degree)) < 1e-6:
+    if abs(degree - round(degree)) < min(max(tolerance, 1e-6), 1e-3):
         degree = float(round(degree))
     worst = 0.0
-    for a in FACTORS:
+    for a in factors:
         power = a**degree if a > 0 or degree > 0 else math.inf
-        departure = float((values(a) - power * here).norm()) if power < math.inf else math.inf
-        worst = max(worst, departure / (max(power, 1.0) * norm))
+        away = float((values(a).double() - power * here).norm()) if power < math.inf else math.inf
+        worst = max(worst, away / (max(power, 1.0) * norm)) if away == away else math.inf
     if worst > tolerance:
         return Homogeneity(None, worst, "not homogeneous: the values are no power of the scale")
     return Homogeneity(degree, worst, f"homogeneous of degree {degree:g}")
+
+
+def degrees_by_group(
+    function: PureFunction,
+    x: Tensor,
+    groups: Mapping[str, Sequence[str]],
+    *,
+    tolerance: float = 1e-6,
+) -> dict[str, Homogeneity]:
+    r"""The degree of a network in each of some groups of its parameters, the others kept.
+
+    Measured at the parameters and with those of all groups moved a little, so that biases that
+    happen to be 0 do not pass. A degree of 0 means that the group's scale does not matter.
+
+    Args:
+        function: the network; ``PureFunction(model).in_precision(torch.float64)`` is best.
+        x: ``[n, ...]``.
+        groups: names of parameters, by the name of the group.
+        tolerance: see :func:`power_of_scale`.
+
+    Cost: ten forward passes a group.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    >>> groups = {"first": ["0.weight", "0.bias"], "last": ["2.weight", "2.bias"]}
+    >>> found = degrees_by_group(PureFunction(net).in_precision(torch.float64), x.double(), groups)
+    >>> found["first"].degree, found["last"].degree
+    (None, 1.0)
+    """
+    for name in (n for names in groups.values() for n in names):
+        if name not in function.parameters:
+            raise UnknownName("parameter", name, function.parameters)
+    here = {k: function.parameters[k] for names in groups.values() for k in names}
+    count = sum(p.numel() for p in here.values())
+    size = math.sqrt(sum(float(p.double().square().sum()) for p in here.values()) / max(1, count))
+    source = as_generator(0)
+    near = {
+        k: p + 0.3 * size * gaussian(*p.shape, generator=source, dtype=p.dtype, device=p.device)
+        for k, p in here.items()
+    }
+
+    def scaled(names: Sequence[str], a: float) -> Tensor:
+        with torch.no_grad():
+            return torch.stack(
+                [
+                    function(
+                        {**function.parameters, **point, **{k: a * point[k] for k in names}}, x
+                    )
+                    for point in (here, near)
+                ]
+            )
+
+    return {
+        group: power_of_scale(partial(scaled, names), tolerance=tolerance)
+        for group, names in groups.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +320,10 @@ def match_degrees(
     """
     network = measure_homogeneity(model, x)
     function = PureFunction(model)
-    source = as_generator(0)
-    points = gaussian(3, function.count, generator=source, dtype=torch.float64)
+    like = function.reference()
+    points = gaussian(
+        1, function.count, generator=as_generator(0), dtype=torch.float64, device=like.device
+    )
     charge = degree_of(penalty or (lambda w: w.square().sum() / 2), points)
     breaking: tuple[str, ...] = ()
     if network.degree is None:
@@ -257,7 +335,9 @@ def match_degrees(
             reason += f"; layers that are not homogeneous in their input: {', '.join(breaking)}"
     elif charge.degree is None:
         reason = f"the penalty is {charge.reason}"
-    elif network.degree != charge.degree:
+    elif network.degree <= 0:
+        reason = f"the network is {network.reason}"
+    elif not math.isclose(network.degree, charge.degree, rel_tol=1e-6):
         ending = {1: "st", 2: "nd", 3: "rd"}.get(int(network.degree), "th")
         reason = (
             f"the network has degree {network.degree:g} and the penalty {charge.degree:g}: use a "
@@ -286,13 +366,13 @@ def layers_that_break(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6) -
     """
     check_inputs(x)
     broken = []
-    z, scaled = x.double(), False
+    z, scaled = x.double() if x.is_floating_point() else x, False
     for link in as_chain(model):
         function = PureFunction(link.module).in_precision(torch.float64)
 
         def value(a: float, function: PureFunction = function, z: Tensor = z) -> Tensor:
             with torch.no_grad():
-                return function(function.parameters, a * z)
+                return function(function.parameters, a * z if a != 1 else z)
 
         here = value(1.0)
         if scaled:

@@ -120,7 +120,6 @@ def nonincreasing_path(
     loss: OutputLoss,
     strength: float,
     *,
-    patterns: Tensor | None = None,
     steps: int = 100,
     rounds: int = 50,
     tolerance: float = 1e-6,
@@ -138,7 +137,6 @@ def nonincreasing_path(
         x: ``[m, ...]``.
         loss: of all outputs, convex, differentiable, at least 0.
         strength: :math:`\lambda>0`.
-        patterns: activation patterns of ``x``, where they are known already.
         steps: gradient steps a round.
         rounds: at most.
         tolerance: of the certificate.
@@ -160,9 +158,8 @@ def nonincreasing_path(
 
     def certify() -> NetworkCertificate:
         return certify_network(
-            path.networks[-1], x, loss, strength, patterns=patterns, tolerance=tolerance,
-            generator=generator,
-        )  # fmt: skip
+            path.networks[-1], x, loss, strength, tolerance=tolerance, generator=generator
+        )
 
     for _ in range(rounds):
         for there in _descended(path.networks[-1], x, loss, strength, steps):

@@ -42,7 +42,8 @@ def balanced_factors(Z: Tensor, width: int | None = None) -> tuple[Tensor, Tenso
     """
     Z = matrix(Z)
     left, sigma, right = torch.linalg.svd(Z, full_matrices=False)
-    rank = int(torch.linalg.matrix_rank(Z))
+    rounding = max(Z.shape) * torch.finfo(Z.dtype).eps
+    rank = int((sigma > rounding * sigma[0]).sum())
     width = rank if width is None else width
     if isinstance(width, bool) or not isinstance(width, int) or width < rank:
         raise InvalidInput(f"the matrix has rank {rank}: the width must be at least that")
@@ -86,6 +87,8 @@ def least_decay_objective(
     sigma = singular_values.detach().reshape(-1).sort(descending=True).values
     if bool((sigma < 0).any()) or not bool(torch.isfinite(sigma).all()):
         raise InvalidInput("singular values are finite numbers >= 0")
+    if width is not None and width < 0:
+        raise InvalidInput(f"the width must be a whole number >= 0, not {width!r}")
     kept = sigma > strength
     if width is not None:
         kept[width:] = False
@@ -118,7 +121,7 @@ def factorise_with_decay(
     :math:`U=U_Y(\Sigma_Y-\lambda I)_+^{1/2}`, :math:`V=V_Y(\Sigma_Y-\lambda I)_+^{1/2}`, for
     :math:`X=I`. With inputs of :math:`XX^\top=cI` it is the same problem for :math:`YX^\top/c` and
     :math:`\lambda/c`, times :math:`c`, plus what no linear map can fit; for other inputs there is
-    no closed form (use ``certify_factorisation`` after a descent).
+    no closed form: ``certify_network`` with ``linear_unit`` certifies what a descent found.
 
     Args:
         Y: ``[n, m]``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
@@ -35,7 +36,11 @@ def objective_of(problem: Problem) -> tuple[Function, Tensor]:
         ]
         return torch.stack(parts).sum()
 
+    size = sum(p.numel() for p in like.values())
+
     def mean_loss(theta: Tensor) -> Tensor:
+        if theta.ndim == 0 or theta.shape[-1] != size:
+            raise ShapeMismatch(f"the model has {size} parameters, not {list(theta.shape)[-1:]}")
         if theta.ndim == 1:
             return one(theta)
         flat = theta.reshape(-1, theta.shape[-1])

@@ -19,6 +19,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from torchtheory.core.errors import (
     EmptyData,
@@ -27,7 +28,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.nets.chain import as_chain
+from torchtheory.nets.chain import as_chain, has_own_forward
 
 OutputLoss = Callable[[Tensor], Tensor]
 """The loss as a function of all outputs ``[m, c]``: convex and at least 0."""
@@ -195,8 +196,9 @@ class ParallelNetwork:
 
     def parts(self, x: Tensor) -> Tensor:
         r""":math:`\phi(X,W_i)`, ``[r, m, c]``."""
-        if len(x) == 0:
+        if x.ndim == 0 or len(x) == 0:
             raise EmptyData("the network needs at least one input")
+        x = x.to(self.weights) if x.is_floating_point() else x
         if not len(self):
             zero = self.weights.new_zeros(self.subnetwork.size)
             return self.subnetwork.outputs(x, zero)[None][:0]
@@ -216,6 +218,11 @@ class ParallelNetwork:
 
     def append(self, weights: Tensor) -> ParallelNetwork:
         """The network with one more subnetwork ``[p]``, or several ``[k, p]``."""
+        if weights.shape[-1:] != (self.subnetwork.size,):
+            raise ShapeMismatch(
+                f"a subnetwork has {self.subnetwork.size} weights, and {list(weights.shape)} were "
+                "given"
+            )
         more = weights.reshape(-1, self.subnetwork.size).to(self.weights)
         return replace(self, weights=torch.cat([self.weights, more]))
 
@@ -249,11 +256,16 @@ def parallel_network(subnetwork: Subnetwork, weights: Tensor | None = None) -> P
     return ParallelNetwork(subnetwork, weights)
 
 
-def split_hidden_units(model: nn.Module) -> ParallelNetwork:
+def split_hidden_units(model: nn.Module, *, keep_output_bias: bool = True) -> ParallelNetwork:
     r"""A dense network with one hidden ReLU layer as the sum of its hidden units.
 
-    Biases of the hidden layer are weights of a further input that is always 1; an output bias has
-    no place in a homogeneous network and is refused.
+    Biases of the hidden layer are weights of a further input that is always 1. Dropout is off, as
+    in evaluation mode, and behind an ``nn.Flatten`` the units take flat inputs ``[m, d]``.
+
+    Args:
+        model: a linear layer, ``nn.ReLU`` and a linear layer.
+        keep_output_bias: an output bias has no place in a homogeneous network, and one that is
+            not 0 is refused; with ``False`` it is left out, for a loss that adds it to the outputs.
 
     >>> net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2, bias=False))
     >>> x = torch.ones(4, 3)
@@ -261,16 +273,24 @@ def split_hidden_units(model: nn.Module) -> ParallelNetwork:
     >>> len(units), bool(torch.allclose(units(x), net(x)))
     (5, True)
     """
-    layers = [link.module for link in as_chain(model)]
+    layers = [
+        link.module
+        for link in as_chain(model)
+        if not isinstance(link.module, nn.Identity | nn.Dropout)
+    ]
+    if len(layers) > 3 and type(layers[0]) is nn.Flatten:
+        layers = layers[1:]
     match layers:
-        case [nn.Linear() as first, nn.ReLU(), nn.Linear() as last]:
+        case [nn.Linear() as first, nn.ReLU(), nn.Linear() as last] if all(
+            has_own_forward(layer) and not is_parametrized(layer) for layer in layers
+        ):
             pass
         case _:
             raise UnsupportedModel(
                 "the network must be a linear layer, nn.ReLU and a linear layer, not "
                 + ", ".join(type(layer).__name__ for layer in layers)
             )
-    if last.bias is not None and bool((last.bias != 0).any()):
+    if keep_output_bias and last.bias is not None and bool((last.bias != 0).any()):
         raise UnsupportedModel("an output bias is not homogeneous: take it out, or set it to 0")
     rows = [first.weight] if first.bias is None else [first.weight, first.bias[:, None]]
     weights = torch.cat([*rows, last.weight.T], 1).detach().clone()
@@ -305,7 +325,7 @@ class HalfSquares:
                 f"outputs {list(outputs.shape)} and targets {list(self.targets.shape)} do not fit "
                 "together"
             )
-        return (outputs - self.targets).square().sum() / 2
+        return (outputs - self.targets.to(outputs)).square().sum() / 2
 
     def dual(self, q: Tensor) -> float:
         r""":math:`\min_Z\mathcal L(Z)+\langle Q,Z\rangle=\langle Q,Y\rangle-\tfrac12\|Q\|^2`."""

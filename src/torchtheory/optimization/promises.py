@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.optimization.stochastic_rates import stationarity_bound
 
 Kind = Literal[
     "quadratic",
@@ -49,26 +48,32 @@ class Promise:
         title: the functions and the method, in words.
         statement: the inequality, LaTeX.
         measure: what it bounds.
-        needs: the constants it takes, besides the step.
-        effect: what a larger value of each constant does to it.
-        limit: the largest step it holds for.
-        limit_name: the same as a formula.
+        effect: the constants it takes besides the step, and what a larger value of each does to it.
+        limit: the largest step it holds for, a key of :data:`LIMITS`.
         curve: the bound at the times ``[T]``.
         first: the first :math:`k` it speaks of.
         expected: whether it is about expectations.
+        source: where it stands.
     """
 
     title: str
     statement: str
     measure: Measure
-    needs: tuple[str, ...]
     effect: Mapping[str, Effect]
-    limit: Callable[[Values], float]
-    limit_name: str
+    limit: str
     curve: Callable[[Values, Tensor], Tensor]
     first: int = 0
     expected: bool = False
-    source: str = field(default="Foundations of Deep Learning, chapter 5")
+    source: str = "Foundations of Deep Learning, chapter 5"
+
+
+LIMITS: Mapping[str, Callable[[Values], float]] = {
+    "1/L": lambda c: 1 / c["smoothness"],
+    "2/L": lambda c: 2 / c["smoothness"],
+    "(1+√β)²/L": lambda c: (1 + math.sqrt(c["momentum"])) ** 2 / c["smoothness"],
+    "no limit": lambda c: math.inf,
+}
+"""The largest step a theorem holds for, by its formula."""
 
 
 def quadratic_factor(step: float, smallest: float, largest: float) -> float:
@@ -83,12 +88,13 @@ def quadratic_factor(step: float, smallest: float, largest: float) -> float:
 def dominated_factor(step: float, dominance: float, smoothness: float) -> float:
     r"""The factor :math:`1-\eta\mu(2-\eta L)` of one step under the Polyak-Łojasiewicz inequality.
 
-    :math:`1-\mu/L` at the step :math:`1/L`, and :math:`1-\frac34\mu/L` at half of it.
+    :math:`1-\mu/L` at the step :math:`1/L`, and :math:`1-\frac34\mu/L` at half of it. Where two
+    estimates have :math:`\mu>L`, which no function has, it is 0 rather than negative.
 
     >>> dominated_factor(0.5, 1.0, 2.0), dominated_factor(0.25, 1.0, 2.0)
     (0.5, 0.625)
     """
-    return 1 - step * dominance * (2 - step * smoothness)
+    return max(0.0, 1 - step * dominance * (2 - step * smoothness))
 
 
 def heavy_ball_factors(momentum: float, times: Tensor) -> Tensor:
@@ -117,19 +123,12 @@ def _stationary(c: Values, k: Tensor) -> Tensor:
     return c["gap"] / (c["step"] * slack * (k + 1)) if slack > 0 else torch.full_like(k, math.inf)
 
 
-def _stochastic(c: Values, k: Tensor) -> Tensor:
-    rest = {n: c[n] for n in ("gap", "smoothness", "gradient_bound")}
-    return torch.tensor([stationarity_bound(c["step"], int(i), **rest) for i in k]).to(k)
-
-
 PROMISES: Mapping[Kind, Promise] = {
     "quadratic": Promise(
         "quadratics",
         r"f(x_k)-f^\star\le\max_i|1-\eta\lambda_i|^{2k}\,(f(x_0)-f^\star)",
         "gap",
-        ("smoothness", "convexity", "minimum"),
         {"smoothness": "weaker", "convexity": "stronger", "minimum": "weaker"},
-        lambda c: 2 / c["smoothness"],
         "2/L",
         lambda c, k: (
             quadratic_factor(c["step"], c["convexity"], c["smoothness"]) ** (2 * k) * c["gap"]
@@ -139,14 +138,12 @@ PROMISES: Mapping[Kind, Promise] = {
         "smooth and strongly convex functions",
         r"f(x_k)-f^\star\le\tfrac L2(1-\eta\mu)^k\|x_0-x^\star\|^2",
         "gap",
-        ("smoothness", "convexity", "minimum", "distance"),
         {
             "smoothness": "weaker",
             "convexity": "stronger",
             "minimum": "weaker",
             "distance": "weaker",
         },
-        lambda c: 1 / c["smoothness"],
         "1/L",
         lambda c, k: c["smoothness"] / 2 * _convex_factor(c) ** k * c["distance"] ** 2,
     ),
@@ -154,9 +151,7 @@ PROMISES: Mapping[Kind, Promise] = {
         "smooth and strongly convex functions",
         r"\|x_k-x^\star\|^2\le(1-\eta\mu)^k\|x_0-x^\star\|^2",
         "squared distance",
-        ("smoothness", "convexity", "distance"),
         {"smoothness": "limit", "convexity": "stronger", "distance": "weaker"},
-        lambda c: 1 / c["smoothness"],
         "1/L",
         lambda c, k: _convex_factor(c) ** k * c["distance"] ** 2,
     ),
@@ -164,20 +159,17 @@ PROMISES: Mapping[Kind, Promise] = {
         "smooth convex functions",
         r"f(x_k)-f^\star\le\frac{\|x_0-x^\star\|^2}{2\eta k}",
         "gap",
-        ("smoothness", "minimum", "distance"),
         {"smoothness": "limit", "minimum": "weaker", "distance": "weaker"},
-        lambda c: 1 / c["smoothness"],
         "1/L",
         lambda c, k: c["distance"] ** 2 / (2 * c["step"] * k),
         first=1,
     ),
     "smooth": Promise(
         "smooth functions, convex or not",
-        r"\min_{i\le k}\|\nabla f(x_i)\|^2\le\frac{2(f(x_0)-f^\star)}{\eta(k+1)}",
+        r"\min_{i\le k}\|\nabla f(x_i)\|^2\le\frac{f(x_0)-f^\star}{\eta\,(1-\frac12\max(1,\eta L))"
+        r"\,(k+1)}",
         "best squared gradient",
-        ("smoothness", "minimum"),
-        {"smoothness": "limit", "minimum": "stronger"},
-        lambda c: 2 / c["smoothness"],
+        {"smoothness": "weaker", "minimum": "stronger"},
         "2/L",
         _stationary,
     ),
@@ -185,9 +177,7 @@ PROMISES: Mapping[Kind, Promise] = {
         "smooth functions with the Polyak-Łojasiewicz inequality",
         r"f(x_k)-f^\star\le(1-\eta\mu(2-\eta L))^k\,(f(x_0)-f^\star)",
         "gap",
-        ("smoothness", "dominance", "minimum"),
         {"smoothness": "weaker", "dominance": "stronger", "minimum": "weaker"},
-        lambda c: 2 / c["smoothness"],
         "2/L",
         lambda c, k: dominated_factor(c["step"], c["dominance"], c["smoothness"]) ** k * c["gap"],
     ),
@@ -196,11 +186,11 @@ PROMISES: Mapping[Kind, Promise] = {
         r"\frac1k\sum_{i<k}\mathbb E\|\nabla f(x_i)\|^2\le\frac{f(x_0)-f^\star}{\eta k}"
         r"+\frac{L\eta\sigma^2}2",
         "mean squared gradient",
-        ("smoothness", "minimum", "gradient_bound"),
         {"smoothness": "weaker", "minimum": "stronger", "gradient_bound": "weaker"},
-        lambda c: math.inf,
         "no limit",
-        _stochastic,
+        lambda c, k: (
+            c["gap"] / (c["step"] * k) + c["smoothness"] * c["step"] * c["gradient_bound"] ** 2 / 2
+        ),
         first=1,
         expected=True,
     ),
@@ -209,9 +199,7 @@ PROMISES: Mapping[Kind, Promise] = {
         r"\mathbb E f(\bar x_k)-f^\star\le\frac1k\sum_{i<k}\mathbb E f(x_i)-f^\star"
         r"\le\frac{\|x_0-x^\star\|^2}{2\eta k}+\frac{\eta\sigma^2}2",
         "mean gap",
-        ("minimum", "distance", "gradient_bound"),
         {"minimum": "weaker", "distance": "weaker", "gradient_bound": "weaker"},
-        lambda c: math.inf,
         "no limit",
         lambda c, k: (
             c["distance"] ** 2 / (2 * c["step"] * k) + c["step"] * c["gradient_bound"] ** 2 / 2
@@ -223,9 +211,7 @@ PROMISES: Mapping[Kind, Promise] = {
         "the heavy ball on quadratics",
         r"f(x_k)-f^\star\le\beta^k(1+k+k\sqrt\beta)^2\,(f(x_0)-f^\star)",
         "gap",
-        ("smoothness", "convexity", "minimum", "momentum"),
         {"smoothness": "limit", "convexity": "limit", "minimum": "weaker", "momentum": "weaker"},
-        lambda c: (1 + math.sqrt(c["momentum"])) ** 2 / c["smoothness"],
         "(1+√β)²/L",
         lambda c, k: heavy_ball_factors(c["momentum"], k).square() * c["gap"],
         source="B. T. Polyak (1964); Foundations of Deep Learning, section 5.4, without momentum",
@@ -234,9 +220,7 @@ PROMISES: Mapping[Kind, Promise] = {
         "Nesterov's method on smooth convex functions",
         r"f(x_k)-f^\star\le\frac{2\|x_0-x^\star\|^2}{\eta(k+1)^2}",
         "gap",
-        ("smoothness", "minimum", "distance"),
         {"smoothness": "limit", "minimum": "weaker", "distance": "weaker"},
-        lambda c: 1 / c["smoothness"],
         "1/L",
         lambda c, k: 2 * c["distance"] ** 2 / (c["step"] * (k + 1) ** 2),
         first=1,
@@ -247,14 +231,7 @@ PROMISES: Mapping[Kind, Promise] = {
         r"f(x_k)-f^\star\le(1-\sqrt{\eta\mu})^k\bigl(f(x_0)-f^\star+\tfrac\mu2"
         r"\|x_0-x^\star\|^2\bigr)",
         "gap",
-        ("smoothness", "convexity", "minimum", "distance"),
-        {
-            "smoothness": "limit",
-            "convexity": "stronger",
-            "minimum": "weaker",
-            "distance": "weaker",
-        },
-        lambda c: 1 / c["smoothness"],
+        {"smoothness": "limit", "convexity": "stronger", "minimum": "weaker", "distance": "weaker"},
         "1/L",
         lambda c, k: (
             max(0.0, 1 - math.sqrt(c["step"] * c["convexity"])) ** k
@@ -264,3 +241,6 @@ PROMISES: Mapping[Kind, Promise] = {
     ),
 }
 """The theorems by the kind of function and method."""
+
+POWER_LAWS: tuple[Kind, ...] = ("convex", "smooth", "stochastic", "averaged", "nesterov")
+"""The kinds whose promise falls like a power of the time; the others fall geometrically."""

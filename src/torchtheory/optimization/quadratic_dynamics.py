@@ -94,7 +94,8 @@ def quadratic_descent(
     flat = eigenvalues <= small
     eigenvalues = torch.where(flat, 0.0, eigenvalues)
     pull, at = basis.T @ linear, basis.T @ start
-    if bool((flat & (pull.abs() > 1e3 * small + 1e-9 * linear.norm())).any()):
+    resolved = 1e3 * len(matrix) * torch.finfo(matrix.dtype).eps * float(linear.norm())
+    if bool((flat & (pull.abs() > resolved)).any()):
         raise InvalidInput("q points along a direction without curvature: there is no minimum")
     rest = torch.where(flat, at, pull / torch.where(flat, 1.0, eigenvalues))
     k = torch.arange(iterations + 1, dtype=matrix.dtype, device=matrix.device)[:, None]
@@ -233,6 +234,8 @@ def least_squares_bound(x: Tensor, start: Tensor, solution: Tensor, step: float,
             f"X {list(x.shape)} goes with vectors of its columns, not {list(start.shape)} and "
             f"{list(solution.shape)}"
         )
+    if not (math.isfinite(step) and step > 0) or k < 0:
+        raise InvalidInput(f"a positive step and k >= 0 are needed, not {step!r} and {k!r}")
     spectrum = torch.linalg.eigvalsh(x.T @ x)
     factor = (1 - step * spectrum).abs().max()
     times = torch.arange(k + 1, dtype=x.dtype, device=x.device)

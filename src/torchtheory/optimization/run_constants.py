@@ -24,6 +24,9 @@ from torchtheory.optimization.recorded_runs import RecordedRun
 Side = Literal["equal", "at least", "at most", "either side"]
 """Where the true constant lies, seen from the value that is used."""
 
+MET = "met on the run"
+"""How a constant is known that was read off the run it is used for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -100,7 +103,7 @@ def smoothness_from_run(run: RecordedRun, step: float) -> Constant | None:
     if met is None or not len(met):
         return None
     largest = float(met.max())
-    return Constant(largest, "at least", "met on the run") if largest > 0 else None
+    return Constant(largest, "at least", MET) if largest > 0 else None
 
 
 def smoothness_met(run: RecordedRun, step: float) -> Tensor | None:
@@ -112,8 +115,8 @@ def smoothness_met(run: RecordedRun, step: float) -> Tensor | None:
     squares = norms[: len(run.values) - 1].square()
     fall = run.values[:-1] - run.values[1:]
     eps = torch.finfo(run.values.dtype).eps
-    noise = 100 * eps * _size(run.values)
-    shown = step * squares > 1e4 * noise
+    noise = 100 * eps * (_size(run.values) + step * squares)
+    shown = step * squares > 10 * noise
     met = torch.where(shown, 2 / step * (1 - (fall + noise) / (step * squares)), 0.0)
     slopes = gradients_of_run(run, step)
     if slopes is not None and run.points is not None and len(slopes) > 1:
@@ -144,8 +147,8 @@ def convexity_met(run: RecordedRun, step: float) -> Tensor | None:
     squares = norms[: len(run.values) - 1].square()
     rise = run.values[1:] - run.values[:-1]
     eps = torch.finfo(run.values.dtype).eps
-    noise = 100 * eps * _size(run.values)
-    shown = step * squares > 1e4 * noise
+    noise = 100 * eps * (_size(run.values) + step * squares)
+    shown = step * squares > 10 * noise
     bound = 2 * (rise + noise + step * squares) / (step**2 * squares)
     return torch.where(shown & torch.isfinite(bound), bound, torch.inf)
 
@@ -156,7 +159,7 @@ def convexity_from_run(run: RecordedRun, step: float) -> Constant | None:
     if met is None or not len(met):
         return None
     least = float(met.min())
-    return Constant(least, "at most", "met on the run") if 0 < least < math.inf else None
+    return Constant(least, "at most", MET) if 0 < least < math.inf else None
 
 
 def dominance_from_run(run: RecordedRun, step: float, minimum: Constant) -> Constant | None:
@@ -175,13 +178,13 @@ def dominance_from_run(run: RecordedRun, step: float, minimum: Constant) -> Cons
         return None
     found = polyak_lojasiewicz_constant(values[clear], norms[: len(values)][clear], minimum.value)
     truth: Side = "at most" if minimum.truth in ("equal", "at most") else "either side"
-    return Constant(found, truth, "met on the run") if found > 0 else None
+    return Constant(found, truth, MET) if found > 0 else None
 
 
 def minimum_from_run(run: RecordedRun) -> Constant:
     """The smallest value met: the minimum is at most this."""
     finite = run.values[torch.isfinite(run.values)]
-    return Constant(float(finite.min()), "at most", "the smallest value met")
+    return Constant(float(finite.min()), "at most", MET)
 
 
 def curvature_constants(

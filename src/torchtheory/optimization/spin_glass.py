@@ -22,10 +22,13 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.linear_operators import check_count, effective_tolerance
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.optimization.descent import Function, check_start
+
+#: Couplings that are drawn at most: 8 gigabytes of them.
+MOST_COUPLINGS = 10**9
 
 #: Gradients ``[b, p]`` and Hessians ``[b, p, p]`` at points ``[b, p]``.
 Derivatives = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -37,7 +40,8 @@ class SphericalSpinGlass:
     Args:
         couplings: :math:`J`, ``[n, ..., n]`` with :math:`p\ge2` axes; its symmetric part counts.
 
-    Memory :math:`O(n^p)`.
+    Memory :math:`O(n^p)`, and :math:`O(n^{p-1})` for each of the spin vectors that energies and
+    derivatives are asked for together.
 
     >>> glass = SphericalSpinGlass(torch.tensor([[1.0, 2.0], [2.0, -1.0]]))
     >>> float(glass.energy(torch.tensor([1.0, 1.0])))               # (1 + 4 - 1) / sqrt(2)
@@ -72,6 +76,11 @@ class SphericalSpinGlass:
         """
         check_count(size, 10**6, "spins")
         check_count(degree, 8, "degree of the polynomial")
+        if size**degree > MOST_COUPLINGS:
+            raise InvalidInput(
+                f"{size} spins and degree {degree} have {size**degree:.2g} couplings, which is too "
+                f"many for memory; at most {MOST_COUPLINGS:.0e} are drawn"
+            )
         draws = gaussian(*[size] * degree, generator=as_generator(random), dtype=dtype)
         return cls(draws)
 
@@ -104,9 +113,17 @@ class SphericalSpinGlass:
         """The couplings with all but two axes contracted with the spins, ``[..., n, n]``."""
         if spins.shape[-1] != self.size:
             raise ShapeMismatch(f"there are {self.size} spins, not {spins.shape[-1]}")
+        if spins.dtype != self.couplings.dtype:
+            raise InvalidType(
+                f"the couplings are {self.couplings.dtype}, the spins {spins.dtype}; convert one"
+            )
         batch = spins.reshape(-1, self.size)
         made = self.couplings.expand(len(batch), *self.couplings.shape)
-        for _ in range(self.degree - 2):
+        if self.degree > 2:
+            # the first contraction as one product of matrices: no copy of the couplings a point
+            flat = batch @ self.couplings.reshape(-1, self.size).T
+            made = flat.reshape(-1, *[self.size] * (self.degree - 1))
+        for _ in range(self.degree - 3):
             made = torch.einsum("b...i,bi->b...", made, batch)
         shaped: Tensor = made.reshape(*spins.shape[:-1], self.size, self.size)
         return shaped
@@ -149,6 +166,8 @@ def critical_points_of_glass(
     ([1.0, 2.0, 3.0], [0.0, 0.5, 1.0])
     """
     check_start(starts)
+    if bool((starts.norm(dim=-1) == 0).any()):
+        raise InvalidInput("a start of norm 0 has no direction to be scaled to the sphere along")
     tolerance = effective_tolerance(tolerance, starts.dtype)
     points, norms = descend_gradient_norm(
         glass.derivatives,
@@ -185,6 +204,9 @@ def critical_points_of(
     ([-2.0, 0.0, 2.0], [0.0, 0.5, 1.0])
     """
     check_start(starts)
+    for first in starts[:1]:
+        if shape := list(function(first).shape):
+            raise ShapeMismatch(f"the function must have one value at a point [p], not {shape}")
     tolerance = effective_tolerance(tolerance, starts.dtype)
     slope, bend = torch.func.grad(function), torch.func.hessian(function)
 
@@ -195,7 +217,7 @@ def critical_points_of(
         derivatives, starts, tolerance=tolerance, iterations=iterations
     )
     points, norms = points[norms <= tolerance], norms[norms <= tolerance]
-    if not len(points):
+    if not len(points):  # vmap refuses to map over nothing
         empty = starts.new_empty(0)
         return CriticalSet(points, empty, empty, empty)
     _, hessians = derivatives(points)
@@ -277,7 +299,8 @@ def _distinct(
 ) -> CriticalSet:
     """Each point once, lowest first; ``directions`` is what the index is a share of."""
     eigenvalues = torch.linalg.eigvalsh((hessians + hessians.mT) / 2)
-    small = 1e-7 * eigenvalues.abs().amax(-1, keepdim=True).clamp_min(1e-12)
+    rounding = max(1e-7, 50 * torch.finfo(points.dtype).eps)
+    small = rounding * eigenvalues.abs().amax(-1, keepdim=True).clamp_min(1e-12)
     index = (eigenvalues < -small).sum(-1).to(points) / directions
     order = values.argsort()
     kept: list[int] = []

@@ -16,7 +16,11 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.nets import labelled
 from torchtheory.optimization.minibatch import ExampleLoss, minibatch_gradient
+
+#: Numbers of gradients that :func:`step_budget` holds at once.
+HELD = 10**7
 
 
 def example_gradients(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Tensor:
@@ -98,7 +102,7 @@ def step_budget(
         goal: :math:`\theta^\star`, ``[p]``.
         steps: :math:`\eta_1,\dots,\eta_K`.
 
-    Costs :math:`Kn` gradients, held at once.
+    Costs :math:`Kn` gradients; some :math:`10^7` of their numbers are held at once.
 
     >>> half_square = lambda theta, x: (theta - x).square().sum(-1) / 2
     >>> x = torch.tensor([[-1.0], [1.0]])
@@ -106,19 +110,27 @@ def step_budget(
     >>> budget.progress, budget.noise, budget.after       # 2 goes to 1/2 or to 3/2
     (tensor([4.]), tensor([1.2500]), tensor([1.2500]))
     """
+    if not examples:
+        raise EmptyData("there is no example to take a gradient at")
     if points.ndim < 2 or len(points) != len(steps) or points.shape[-1:] != goal.shape:
         raise ShapeMismatch(
             f"{len(steps)} steps need points [{len(steps)}, ..., p] and a goal [p], not "
             f"{list(points.shape)} and {list(goal.shape)}"
         )
-    each = example_gradients(loss, points, *examples)
     etas = torch.as_tensor(steps, dtype=points.dtype, device=points.device)
     etas = etas.reshape(-1, *[1] * (points.ndim - 2))
     away = points - goal
+    along, squares = [], []
+    held = max(1, len(points) * HELD // max(1, points.numel() * len(examples[0])))
+    pieces = zip(torch.split(points, held), torch.split(away, held), strict=True)
+    for part, direction in pieces:
+        each = example_gradients(loss, part, *examples)
+        along.append((direction * each.mean(-2)).sum(-1))
+        squares.append(each.square().sum(-1).mean(-1))
     return StepBudget(
         before=away.square().sum(-1),
-        progress=2 * etas * (away * each.mean(-2)).sum(-1),
-        noise=etas.square() * each.square().sum(-1).mean(-1),
+        progress=2 * etas * torch.cat(along),
+        noise=etas.square() * torch.cat(squares),
     )
 
 
@@ -218,11 +230,14 @@ class LeastSquaresError:
         distance: ``[K + 1]``, :math:`\mathbb E\|w_k-w_\star\|^2`.
         noise: ``[K + 1]``, :math:`\mathbb E\|\nabla\ell_i(w_k)\|^2`.
         gradient: ``[K + 1]``, :math:`\mathbb E\|\nabla\ell(w_k)\|^2`.
+        averaged: ``[K]``, :math:`\mathbb E\|\bar w_k-w_\star\|^2` of the averages
+            :math:`\bar w_k=\frac1k(w_1+\dots+w_k)` of Polyak and Ruppert.
     """
 
     distance: Tensor
     noise: Tensor
     gradient: Tensor
+    averaged: Tensor
 
 
 def expected_least_squares_error(
@@ -232,7 +247,8 @@ def expected_least_squares_error(
 
     With :math:`\ell_i=\frac n2(x_i^\top w-y_i)^2` the error :math:`e=w-w_\star` follows
     :math:`e\leftarrow(I-\eta nx_ix_i^\top)e+\eta nr_ix_i`, :math:`r=y-Xw_\star`, so that its mean
-    and its second moments follow from their predecessors by averaging over :math:`i`.
+    and its second moments follow from their predecessors by averaging over :math:`i`; so do
+    :math:`\mathbb E(e_1+\dots+e_k)e_k^\top` and with it the error of the average.
 
     Args:
         x: ``[n, d]`` of rank :math:`d`, so that :math:`w_\star` is unique.
@@ -249,16 +265,24 @@ def expected_least_squares_error(
     >>> path.distance                                # the squares of 0.8 and 0.2, on average
     tensor([1.0000, 0.3400, 0.1156], dtype=torch.float64)
     """
+    x = labelled.points(x)
+    y = _targets(x, y)
     best = _least_squares(x, y)
     n, d = x.shape
+    etas = [float(s) for s in steps]
+    if not all(math.isfinite(eta) for eta in etas):
+        raise NonFinite("every step size must be a finite number")
     if start.shape != best.shape:
         raise ShapeMismatch(f"the start must be [{d}], not {list(start.shape)}")
     r = y - x @ best
     gram, sizes = x.T @ x, x.square().sum(1)
-    mean = start - best
+    mean = start.detach().to(x) - best
     second = torch.outer(mean, mean)
     rows: list[tuple[Tensor, Tensor, Tensor]] = []
-    for eta in [*[float(s) for s in steps], 0.0]:
+    # E (e_1 + ... + e_k) e_k^T and E |e_1 + ... + e_k|^2
+    mixed, total = torch.zeros_like(gram), torch.zeros_like(mean[0])
+    averaged: list[Tensor] = []
+    for k, eta in enumerate([*etas, 0.0], 1):
         residuals = ((x @ second) * x).sum(1) - 2 * r * (x @ mean) + r.square()
         squares = n * sizes * residuals
         rows.append((second.trace(), squares.sum(), (gram @ second * gram).sum()))
@@ -267,8 +291,74 @@ def expected_least_squares_error(
         weighted = n * x.T @ (residuals[:, None] * x)
         second = second - eta * (cross + cross.T) + eta**2 * weighted
         mean = mean - eta * gram @ mean
+        # given the past, the next error is on average (I - eta X^T X) times this one
+        carried = mixed - eta * mixed @ gram
+        total = total + 2 * carried.trace() + second.trace()
+        mixed = carried + second
+        averaged.append(total / k**2)
     distance, noise, gradient = (torch.stack(list(part)) for part in zip(*rows, strict=True))
-    return LeastSquaresError(distance, noise, gradient)
+    means = torch.stack(averaged[:-1]) if etas else distance[:0]
+    return LeastSquaresError(distance, noise, gradient, means)
+
+
+@dataclass(frozen=True, slots=True)
+class StationaryError:
+    r"""Where single-example descent on least squares with a constant step comes to rest.
+
+    Attributes:
+        distance: :math:`\lim_k\mathbb E\|w_k-w_\star\|^2`.
+        gradient: :math:`\lim_k\mathbb E\|\nabla\ell(w_k)\|^2`.
+        averaged: :math:`\lim_kk\,\mathbb E\|\bar w_k-w_\star\|^2` of the average of
+            :math:`w_1,\dots,w_k`, whose error goes on to fall where that of :math:`w_k` does not.
+    """
+
+    distance: float
+    gradient: float
+    averaged: float
+
+
+def stationary_least_squares_error(x: Tensor, y: Tensor, step: float) -> StationaryError:
+    r"""The limits of :func:`expected_least_squares_error` for a constant step, from any start.
+
+    With :math:`H=X^\top X` the stationary second moments solve the linear equation
+    :math:`HS+SH=\eta n\sum_i(x_i^\top Sx_i+r_i^2)x_ix_i^\top`; the noise of a step has then the
+    covariance :math:`\Sigma=n\sum_i(x_i^\top Sx_i+r_i^2)x_ix_i^\top-HSH`, and
+    :math:`k\,\mathbb E\|\bar w_k-w_\star\|^2\to\operatorname{tr}H^{-1}\Sigma H^{-1}`. Everything is
+    0 if and only if some :math:`w` solves :math:`Xw=y`. Refused where second moments do not settle.
+
+    Args:
+        x: ``[n, d]`` of rank :math:`d`.
+        y: ``[n]``.
+        step: :math:`\eta`.
+
+    Time :math:`O(nd^4+d^6)`, memory :math:`O(nd^2+d^4)`: for a few dozen features.
+
+    >>> x = torch.ones(2, 1, dtype=torch.float64)
+    >>> found = stationary_least_squares_error(x, torch.tensor([1.0, -1.0]).double(), 0.25)
+    >>> round(found.distance, 9), round(found.averaged, 9)     # w <- w/2 ± 1/2 each time
+    (0.333333333, 1.0)
+    """
+    x = labelled.points(x)
+    y = _targets(x, y)
+    _check_positive(step, "the step")
+    best = _least_squares(x, y)
+    n, d = x.shape
+    gram, noise = x.T @ x, (y - x @ best).square()
+    eye = torch.eye(d, dtype=x.dtype, device=x.device)
+    drift = torch.kron(gram, eye) + torch.kron(eye, gram)
+    outer = (x[:, :, None] * x[:, None, :]).reshape(n, d * d)
+    decay = drift - step * n * outer.T @ outer
+    if float(torch.linalg.eigvalsh(decay)[0]) <= 0:
+        raise InvalidInput(f"second moments do not settle with the step {step:.3g}: it is too long")
+    second = torch.linalg.solve(decay, step * n * outer.T @ noise)
+    errors = n * (outer.T @ (outer @ second + noise)).reshape(d, d)
+    second = second.reshape(d, d)
+    spread = errors - gram @ second @ gram
+    return StationaryError(
+        distance=float(second.trace()),
+        gradient=float((gram @ second * gram).sum()),
+        averaged=float(torch.linalg.solve(gram, torch.linalg.solve(gram, spread).mT).trace()),
+    )
 
 
 def mean_square_contraction(x: Tensor, step: float) -> float:
@@ -286,7 +376,7 @@ def mean_square_contraction(x: Tensor, step: float) -> float:
     >>> mean_square_contraction(torch.eye(8), 0.5)
     2.0
     """
-    _check_rows(x)
+    x = labelled.points(x)
     _check_positive(step, "the step")
     n, d = x.shape
     weighted = x.T @ (x.square().sum(1, keepdim=True) * x)
@@ -307,7 +397,8 @@ def stochastic_error_floor(x: Tensor, y: Tensor, step: float) -> float:
     >>> round(stochastic_error_floor(x, torch.tensor([1.0, -1.0]).double(), 0.25), 12)
     0.25
     """
-    _check_rows(x)
+    x = labelled.points(x)
+    y = _targets(x, y)
     _check_positive(step, "the step")
     limit = 1 / (2 * float(torch.linalg.matrix_norm(x, 2)) ** 2)
     if step > limit * (1 + 1e-12):
@@ -319,25 +410,20 @@ def stochastic_error_floor(x: Tensor, y: Tensor, step: float) -> float:
     return step**2 * len(x) * float((sizes * (x @ best - y)).square().sum())
 
 
-def _least_squares(x: Tensor, y: Tensor) -> Tensor:
-    _check_rows(x)
-    if y.shape != x.shape[:1]:
+def _targets(x: Tensor, y: Tensor) -> Tensor:
+    y = labelled.targets(x, y)
+    if y.ndim != 1:
         raise ShapeMismatch(f"targets must be [{len(x)}], not {list(y.shape)}")
-    if not bool(torch.isfinite(y).all()):
-        raise NonFinite("the targets contain NaN or infinity")
+    return y
+
+
+def _least_squares(x: Tensor, y: Tensor) -> Tensor:
     if int(torch.linalg.matrix_rank(x)) < x.shape[1]:
         raise InvalidInput(
             f"the examples span fewer than {x.shape[1]} dimensions: the solution is not unique"
         )
     solution: Tensor = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
     return solution
-
-
-def _check_rows(x: Tensor) -> None:
-    if x.ndim != 2 or not x.numel():
-        raise ShapeMismatch(f"examples have the shape [n, d] with n > 0, not {list(x.shape)}")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite("the examples contain NaN or infinity")
 
 
 def _check_constants(gap: float, smoothness: float, gradient_bound: float) -> None:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
+from torchtheory.core.errors import InvalidType, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.nets.labelled import at_least
 from torchtheory.optimization.second_moments import Covariances, least_squares_map
+from torchtheory.primer.arrays import matrix
 
 
 def two_layer_gradients(U: Tensor, V: Tensor, covariances: Covariances) -> tuple[Tensor, Tensor]:
@@ -61,8 +62,8 @@ def two_layer_hessian(U: Tensor, V: Tensor, covariances: Covariances) -> Tensor:
     r"""The Hessian of the risk in all weights, those of the first layer :math:`V^\top` first, row
     by row, as in ``flat_layers([V.T, U])``; ``[p, p]`` with :math:`p=n_1(n_0+k)`.
 
-    Each column is the derivative of the gradients along one unit direction. Cost
-    :math:`O(p\,n_0k\max(n_0,n_1))`.
+    Each column is the derivative of the gradients along one unit direction. Time
+    :math:`O(p\,n_0k\max(n_0,n_1))`, memory :math:`O(p^2+p\,n_0k)`.
 
     >>> one, zero = torch.ones(1, 1), torch.zeros(1, 1)
     >>> two_layer_hessian(zero, zero, Covariances(one, one, one)).tolist()
@@ -91,7 +92,7 @@ def best_input_factor(U: Tensor, covariances: Covariances) -> Tensor:
     >>> best_input_factor(2 * one, Covariances(one, 3 * one, 9 * one))
     tensor([[1.5000]])
     """
-    _check_one(U, covariances.outputs, "U")
+    _check_one(U, covariances.outputs, "U", covariances)
     inverse: Tensor = torch.linalg.pinv(U)
     return least_squares_map(covariances).T @ inverse.T
 
@@ -104,7 +105,7 @@ def best_output_factor(V: Tensor, covariances: Covariances) -> Tensor:
     >>> best_output_factor(2 * one, Covariances(one, 3 * one, 9 * one))
     tensor([[1.5000]])
     """
-    _check_one(V, covariances.inputs, "V")
+    _check_one(V, covariances.inputs, "V", covariances)
     gram = V.T @ covariances.xx @ V
     inverse: Tensor = torch.linalg.pinv((gram + gram.T) / 2, hermitian=True)
     return covariances.yx @ V @ inverse
@@ -140,7 +141,7 @@ def alternating_minimisation(
 
     Args:
         covariances: of inputs and targets.
-        width: :math:`n_1`.
+        width: :math:`n_1`, any.
         sweeps: how often each factor is solved for.
         start: :math:`U`, ``[k, n1]``; Gaussian unless given. A critical :math:`U` stays.
         random: seed or generator of the start.
@@ -151,16 +152,18 @@ def alternating_minimisation(
     >>> round(float(alternating_minimisation(moments, 1).risks[-1]), 5)
     4.0
     """
-    check_count(width, min(covariances.inputs, covariances.outputs), "hidden units")
-    check_count(sweeps, 10**9, "sweeps")
+    at_least(width, 1, "the width")
+    at_least(sweeps, 1, "sweeps")
     if start is None:
         U = gaussian(
             covariances.outputs, width, generator=as_generator(random),
             dtype=covariances.xx.dtype, device=covariances.xx.device,
         )  # fmt: skip
     else:
-        U = start
-        _check_one(U, covariances.outputs, "the start")
+        U = start.detach()
+        _check_one(U, covariances.outputs, "the start", covariances)
+        if U.shape[1] != width:
+            raise ShapeMismatch(f"the start has {U.shape[1]} columns, the network {width} units")
     risks = []
     best = least_squares_map(covariances)
     for _ in range(sweeps):
@@ -174,14 +177,16 @@ def alternating_minimisation(
 def column_projector(U: Tensor, tolerance: float = 1e-9) -> Tensor:
     r""":math:`P_U=U(U^\top U)^+U^\top`, the orthogonal projector onto the columns, ``[k, k]``.
 
-    Directions in which :math:`U` is smaller than ``tolerance`` times its norm do not count.
+    Directions in which :math:`U` is smaller than ``tolerance`` (or rounding) times its norm do not
+    count.
 
     >>> column_projector(torch.tensor([[2.0], [0.0]]))
     tensor([[1., 0.],
             [0., 0.]])
     """
+    matrix(U, "U")
     left, sigma, _ = torch.linalg.svd(U, full_matrices=False)
-    kept: Tensor = left[:, sigma > tolerance * sigma[:1]]
+    kept: Tensor = left[:, sigma > max(tolerance, 50 * torch.finfo(U.dtype).eps) * sigma[:1]]
     return kept @ kept.T
 
 
@@ -209,14 +214,16 @@ def critical_form_residual(
 
 def check_weights(U: Tensor, V: Tensor, covariances: Covariances) -> None:
     """Refuse factors that do not fit each other or the data."""
-    _check_one(U, covariances.outputs, "U")
-    _check_one(V, covariances.inputs, "V")
+    _check_one(U, covariances.outputs, "U", covariances)
+    _check_one(V, covariances.inputs, "V", covariances)
     if U.shape[1] != V.shape[1]:
         raise ShapeMismatch(f"U has {U.shape[1]} columns and V has {V.shape[1]}: one a hidden unit")
 
 
-def _check_one(factor: Tensor, rows: int, name: str) -> None:
-    if factor.ndim != 2 or len(factor) != rows or not factor.shape[1]:
+def _check_one(factor: Tensor, rows: int, name: str, covariances: Covariances) -> None:
+    if len(matrix(factor, name)) != rows:
         raise ShapeMismatch(f"{name} must be [{rows}, width], not {list(factor.shape)}")
-    if not bool(torch.isfinite(factor).all()):
-        raise InvalidInput(f"{name} contains NaN or infinity")
+    if factor.dtype != covariances.xx.dtype:
+        raise InvalidType(
+            f"{name} is {factor.dtype}, the covariances are {covariances.xx.dtype}; convert one"
+        )

@@ -291,9 +291,12 @@ def directions(run: Run, dim: int) -> None:
         measured=[r.slope / float(s.norm()) for r, s in zip(ahead, facing, strict=True)]
         + [float(slope.norm()) + descent_report(f, point, -slope).slope / float(slope.norm())],
         tolerance=1e-12,
-        control=Control("ten times as long a direction as was divided by", [10 * r.slope / float(
-            s.norm()) for r, s in zip(ahead, facing, strict=True)] + [0.0]),
-    )  # fmt: skip
+        control=Control(
+            "the gradient is taken close to the minimum, at x/100",
+            [r.slope / float(s.norm()) for r, s in zip(ahead, facing, strict=True)] + [0.0],
+            promised=[-float(torch.func.grad(f)(point / 100).norm())] * len(facing) + [0.0],
+        ),
+    )
 
     def bowl(x: Tensor) -> Tensor:
         return x.square().sum()
@@ -336,7 +339,7 @@ def plot(axes: Any) -> None:
     left.plot(grid, f(at) + low * (grid - at), color=COLOURS[2], label="tangent")
     _, _, high = parabola_bounds(f, at, grid[:, None], 1.0)
     left.plot(grid, high, "--", color=COLOURS[1], label="parabola, L = 1")
-    left.set(xlabel="x", ylim=(-0.2, 3.6))
+    left.set(xlabel="x", ylabel="f(x)", ylim=(-0.2, 3.6))
     left.legend(loc="upper center")
 
     def g(x: Tensor) -> Tensor:
@@ -348,7 +351,7 @@ def plot(axes: Any) -> None:
     pair = torch.stack([chord.start, chord.end])
     middle.plot(pair[:, 0], g(pair), "o-", color=COLOURS[0], label="the worst chord found")
     middle.plot(chord.between, chord.height, "*", color=COLOURS[1], markersize=11, label="above it")
-    middle.set(xlabel="x")
+    middle.set(xlabel="x", ylabel="f(x)")
     middle.legend(loc="upper center")
 
     random = torch.Generator().manual_seed(3)

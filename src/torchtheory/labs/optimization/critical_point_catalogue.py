@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +28,13 @@ NODES = (
     (-1.5, 3.0, -2.0), (0.0, 2.0, 0.0), (1.0, 2.0, 0.0), (2.2, 0.0, 4.0), (3.2, 1.2, 0.0),
     (4.2, 1.2, 0.0), (5.4, 0.0, 4.0), (6.6, 2.2, -5.0), (7.7, 0.9, 4.0), (8.8, 1.9, -4.0),
     (9.9, 0.6, 4.0), (11.4, 3.0, -2.0),
+)  # fmt: skip
+
+#: The same for the shape of Figure 4.2: no minima but global ones, and a way down from everywhere.
+ALLOWED = (
+    (-1.5, 3.0, -2.0), (0.0, 2.0, 0.0), (1.0, 2.0, 0.0), (2.2, 0.0, 4.0), (3.2, 1.2, 0.0),
+    (4.2, 1.2, 0.0), (5.4, 0.0, 4.0), (7.2, 1.4, 0.0), (8.6, 1.4, 0.0), (9.9, 2.2, 0.0),
+    (11.4, 3.0, -2.0),
 )  # fmt: skip
 
 #: The letters of Figure 4.1, where they are and what they are.
@@ -55,8 +64,10 @@ def critical_point_catalogue(run: Run, starts: int = 50, width: int = 2) -> None
 
     The classifier meets a curve with two plateaus, two global minima, two maxima and two other
     minima (the source's Figure 4.1, whose curve is not given), the classical degenerate examples,
-    and all critical points of a two-layer linear network, whose labels are known exactly. Look at
-    the curve, and at where gradient descent ends on it.
+    and all critical points of a two-layer linear network, whose labels are known exactly. In the
+    shape of Figure 4.2, with plateaus and saddles but no other minima, a path that never rises
+    leads from everywhere to a global minimum; gradient descent may still stop on a plateau. Look at
+    both curves, and at where gradient descent ends on them.
     """
     probes = [probe(run, x) for _, x, _ in LETTERS]
     run.claim(
@@ -73,6 +84,9 @@ def critical_point_catalogue(run: Run, starts: int = 50, width: int = 2) -> None
     examples(run)
     two_layers(run, width)
     ends = descent_on_curve(run, starts)
+    begin = torch.linspace(-1.4, 11.3, starts).double()[:, None]
+    stopped = gradient_descent(lambda t: curve(t, ALLOWED), begin, 0.05, 250).points[-1, :, 0]
+    never_rising(run)
     run.table(
         "figure-4-1",
         ["point", "label", "decided by", "second derivative", "negative eigenvalues, from", "to"],
@@ -83,17 +97,19 @@ def critical_point_catalogue(run: Run, starts: int = 50, width: int = 2) -> None
     )
     run.figure(
         "figure-4-1",
-        lambda axis: plot_curve(axis, ends),
-        size=(8, 4),
-        caption="One curve with every kind of stationary point of one variable. Ticks at the "
-        "bottom: where gradient descent from evenly spread starts has ended.",
+        lambda axes: plot_curves(axes, ends, stopped),
+        grid=(2, 1),
+        size=(8, 6.4),
+        caption="Above: one curve with every kind of stationary point of one variable. Below: the "
+        "shape that theorems on benign landscapes allow, without minima that are not global. Ticks "
+        "at the bottom of each: where gradient descent from evenly spread starts has ended.",
     )
 
 
-def curve(theta: Tensor) -> Tensor:
-    """The function of ``[..., 1]`` with the heights and curvatures of NODES and slope 0 there."""
+def curve(theta: Tensor, through: Sequence[tuple[float, float, float]] = NODES) -> Tensor:
+    """The function of ``[..., 1]`` with given heights and curvatures, and slope 0, at the nodes."""
     x = theta[..., 0]
-    nodes = torch.tensor(NODES, dtype=x.dtype)
+    nodes = torch.tensor(through, dtype=x.dtype)
     left = (torch.searchsorted(nodes[:, 0].contiguous(), x.detach()) - 1).clamp(0, len(nodes) - 2)
     at, low, bend = nodes[left].unbind(-1)
     end, high, other = nodes[left + 1].unbind(-1)
@@ -255,9 +271,45 @@ def descent_on_curve(run: Run, starts: int) -> Tensor:
     return ends
 
 
-def plot_curve(axis: Any, ends: Tensor) -> None:
+def never_rising(run: Run) -> None:
+    """From how many points of a curve a path that never rises leads to its infimum."""
+    x = torch.linspace(-1.5, 11.4, 2581).double()  # every node is one of them
+
+    def lead_down(nodes: Sequence[tuple[float, float, float]]) -> float:
+        values = curve(x[:, None], nodes).tolist()
+        least = min(values) + 1e-9
+
+        def one_way(heights: list[float]) -> list[bool]:
+            """Whether going on towards the first of them never rises before the infimum."""
+            found = [heights[0] <= least]
+            for before, here in itertools.pairwise(heights):
+                found.append(here <= least or (found[-1] and before <= here + 1e-12))
+            return found
+
+        # a path on a line gains nothing by turning: it goes one way or the other
+        left, right = one_way(values), one_way(values[::-1])[::-1]
+        return sum(map(max, left, right)) / len(x)
+
+    run.claim(
+        "B-28",
+        r"\text{Figure 4.2: from every point a path that never rises leads to a global minimum: "
+        r"share of the points}",
+        promised=1,
+        relation="==",
+        measured=lead_down(ALLOWED),
+        reason=f"{len(x)} points; plateaus are slid along",
+        control=Control("the curve of Figure 4.1, with local minima", lead_down(NODES)),
+    )
+
+
+def plot_curves(axes: Any, ends: Tensor, stopped: Tensor) -> None:
+    upper, lower = axes[:, 0]
     x = torch.linspace(-1.5, 11.4, 800).double()
-    axis.plot(x, curve(x[:, None]), color="0.4", linewidth=1.4)
+    for axis, nodes, places in ((upper, NODES, ends), (lower, ALLOWED, stopped)):
+        axis.plot(x, curve(x[:, None], nodes), color="0.4", linewidth=1.4)
+        axis.plot(places, torch.full_like(places, -0.35), "|", color="black", markersize=9)
+        axis.set(xlabel="θ", ylabel="h(θ)", ylim=(-0.55, 3.2))
+        axis.annotate("ends of gradient descent", (-1.4, -0.25), fontsize=8, va="bottom")
     colours = {
         "plateau": COLOURS[4],
         "global minimum": COLOURS[2],
@@ -269,9 +321,8 @@ def plot_curve(axis: Any, ends: Tensor) -> None:
         height = float(curve(torch.tensor([at]).double()))
         new = None if label in seen else label
         seen.add(label)
-        axis.plot(at, height, "o", color=colours[label], markersize=7, label=new)
-        axis.annotate(letter, (at, height), xytext=(0, 8), textcoords="offset points", ha="center")
-    axis.plot(ends, torch.full_like(ends, -0.35), "|", color="black", markersize=9)
-    axis.annotate("ends of gradient descent", (-1.4, -0.25), fontsize=8, va="bottom")
-    axis.set(xlabel="θ", ylabel="h(θ)", ylim=(-0.55, 3.2))
-    axis.legend(loc="upper center", ncols=2)
+        upper.plot(at, height, "o", color=colours[label], markersize=7, label=new)
+        upper.annotate(letter, (at, height), xytext=(0, 8), textcoords="offset points", ha="center")
+    upper.legend(loc="upper center", ncols=2)
+    upper.set_title("Figure 4.1: everything there is")
+    lower.set_title("Figure 4.2: global minima, plateaus and saddles alone")

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
@@ -21,6 +21,7 @@ from torchtheory.optimization.curvature import gradient
 from torchtheory.optimization.deep_factorisation import (
     FactoredMatrix,
     align_factors,
+    factor_gradients,
     gaussian_measurements,
     product_gradients,
     product_of,
@@ -46,10 +47,15 @@ class BentProduct(FactoredMatrix):
     covers=["L-161", "L-162", "L-163"],
     title="A product of matrices under gradient flow keeps its factors in balance",
     errata=["balanced-without-a-balanced-start", "singular-decomposition-not-unique"],
-    full={"size": 8, "draws": 200_000, "until": 6.0},
+    full={"size": 8, "draws": 200_000, "until": 6.0, "iterations": 4000},
 )
 def deep_matrix_sensing(
-    run: Run, size: int = 4, depth: int = 3, draws: int = 40_000, until: float = 1.5
+    run: Run,
+    size: int = 4,
+    depth: int = 3,
+    draws: int = 40_000,
+    until: float = 1.0,
+    iterations: int = 500,
 ) -> None:
     """W = W_L ... W_1 is learnt from measurements ⟨W, A⟩ labelled by a planted matrix.
 
@@ -57,8 +63,9 @@ def deep_matrix_sensing(
     gradient of each factor has a closed form. From it the flow conserves W_{k+1}ᵀW_{k+1} - W_kW_kᵀ,
     whatever the measurements and wherever it starts; gradient descent changes it by a sum that is
     known exactly. Factors that start in balance stay so: they share their singular values, and
-    each one's left singular vectors are the next one's right. Look at the right panel, where each
-    of the singular values has as many curves as there are factors.
+    each one's left singular vectors are the next one's right. Look at the upper right panel, where
+    each of the singular values has as many curves as there are factors, and at the last one: of a
+    matrix of rank one some entries are shown, and from a small start more factors find the others.
     """
     target = run.randn(size, size)
     loose = [run.randn(size, size) / math.sqrt(size) for _ in range(depth)]
@@ -66,7 +73,7 @@ def deep_matrix_sensing(
     expectation(run, loose, target, draws)
     gradients(run, target, size)
     few = gaussian_measurements(size, size, size, random=run.generator)
-    times = torch.linspace(0, until, 31, dtype=torch.float64)
+    times = torch.linspace(0, until, 21, dtype=torch.float64)
     paths = {
         "balanced": follow(sensing_problem(balanced, target), times),
         "not balanced": follow(sensing_problem(loose, target), times),
@@ -76,14 +83,17 @@ def deep_matrix_sensing(
     conservation(run, paths, bent, sensing_problem(loose, target, few))
     changes = steps(run, loose, target)
     alignment(run, paths)
+    hidden = completion(run, iterations)
     run.figure(
         "balance",
-        lambda axes: plot(axes, paths, bent, changes),
-        caption="Left: how far W₂ᵀW₂ - W₁W₁ᵀ is from its start, under flow, descent, and flow of a "
-        "network with tanh between the factors. Middle and right: the singular values of all "
-        "factors, from a start that is not balanced and from one that is.",
-        grid=(1, 3),
-        size=(13, 3.8),
+        lambda axes: plot(axes, paths, bent, changes, hidden),
+        caption="Upper left: how far W₂ᵀW₂ - W₁W₁ᵀ is from its start, under flow, descent, and "
+        "flow of a network with tanh between the factors. Upper right and lower left: the singular "
+        "values of all factors, from a start that is balanced, where they coincide, and from one "
+        "that is not. Lower right: error at the entries that are not shown, relative to their "
+        "size, with one to three factors, from a small start (lines) and a large one (dashed).",
+        grid=(2, 2),
+        size=(10, 7),
     )
 
 
@@ -199,7 +209,8 @@ def conservation(
         "the solver's relative error is 1e-7 a step",
         control=Control("tanh between the factors", drift(bent)[-1]),
     )
-    kept = torch.stack([balance(factors_at(paths["balanced"], k)) for k in range(31)])
+    moments = range(len(paths["balanced"].times))
+    kept = torch.stack([balance(factors_at(paths["balanced"], k)) for k in moments])
     run.claim(
         "L-162",
         r"W_{k+1}^\top(0)W_{k+1}(0)=W_k(0)W_k^\top(0)\implies W_{k+1}^\top(t)W_{k+1}(t)=W_k(t)"
@@ -208,7 +219,7 @@ def conservation(
         relation="==",
         measured=kept,
         tolerance=1e-6,
-        reason="31 times along the flow",
+        reason=f"{len(moments)} times along the flow",
         control=Control(
             "a start that is not balanced", balance(factors_at(paths["not balanced"], -1))
         ),
@@ -324,24 +335,23 @@ def alignment(run: Run, paths: dict[str, ParameterPath]) -> None:
     )
     first, second, *_ = factors_at(paths["balanced"], -1)
     found = align_factors([first, second])
-    signs = torch.ones_like(found.singular_values)
-    signs[0] = -1
-    # both pairs of the first column change sign: the same matrix, an equally good decomposition
-    again_u, again_v = found.frames[1] * signs, found.frames[0] * signs
-    again = again_u * found.singular_values @ again_v.T
+    rotation = torch.linalg.qr(run.randn(*first.shape)).Q
     run.claim(
         "L-163",
-        r"\text{the decomposition is unique up to a sign for each pair of vectors: } U_kS\,\Sigma\,"
-        r"(V_kS)^\top=W_k \text{ for diagonal } S=\pm1",
-        promised=first,
+        r"\text{two decompositions differ by a sign } s_i=\pm1 \text{ for each pair of vectors: } "
+        r"|U^\top U'|=|V^\top V'|=I,\ (U^\top U')_{ii}(V^\top V')_{ii}=1",
+        promised=torch.eye(len(first)).expand(3, -1, -1),
         relation="==",
-        measured=again,
+        measured=compare_decompositions(first, run),
         tolerance=1e-6,
-        control=Control(
-            "the sign of the left vector alone changes",
-            again_u * found.singular_values @ found.frames[0].T,
-        ),
+        reason="one decomposition of W₁ itself, one of W₁ after random rotations, rotated back",
+        control=Control("all singular values equal", compare_decompositions(rotation, run)),
     )
+    signs = torch.ones_like(found.singular_values)
+    signs[0] = -1
+    # both vectors of the first pair change sign: the same matrix, an equally good decomposition
+    again_u, again_v = found.frames[1] * signs, found.frames[0] * signs
+    gap = float((again_u * found.singular_values @ again_v.T - first).abs().max())
     run.erratum(
         "singular-decomposition-not-unique",
         r"U_k=V_{k+1} \text{ for `the (unique)' decompositions of } W_k, W_{k+1}",
@@ -349,14 +359,82 @@ def alignment(run: Run, paths: dict[str, ParameterPath]) -> None:
         relation="==",
         measured=again_u,
         tolerance=1e-3,
-        reason="V₂ against the left vectors of another decomposition of the same W₁",
+        reason="V₂ against the left vectors of another decomposition of the same W₁, which gives "
+        f"it up to {gap:.0e}",
     )
 
 
+def compare_decompositions(W: Tensor, run: Run) -> Tensor:
+    """|UᵀU'|, |VᵀV'| and the products of their diagonals, for two decompositions of W."""
+    left, right = (torch.linalg.qr(run.randn(*W.shape)).Q for _ in range(2))
+    u, _, vt = torch.linalg.svd(W)
+    other_u, _, other_vt = torch.linalg.svd(left @ W @ right)
+    by_u, by_v = u.T @ left.T @ other_u, vt @ (other_vt @ right.T).T
+    return torch.stack([by_u.abs(), by_v.abs(), torch.diag((by_u * by_v).diagonal())])
+
+
+def completion(run: Run, iterations: int, size: int = 8, step: float = 0.05) -> Tensor:
+    """A matrix of rank one learnt from some of its entries; ``[factors, start, iteration]``: error
+    at the others. The first row and the first column are shown, so the rank decides the rest."""
+    u, v = (nn.functional.normalize(run.randn(size), dim=0) for _ in range(2))
+    target = 4 * torch.outer(u, v)
+    shown = run.rand(size, size) < 0.4
+    shown[0], shown[:, 0] = True, True
+    scales = torch.tensor([1e-3, 1.0], dtype=torch.float64)[:, None, None]
+    errors, moved, rows = [], [], []
+    for depth in (1, 2, 3):
+        factors = [
+            scales ** (1 / depth) * torch.linalg.qr(run.randn(size, size)).Q for _ in range(depth)
+        ]
+        start = product_of(factors)
+        path = [start]
+        for _ in range(iterations):
+            slopes = factor_gradients(factors, lambda W: shown * (W - target))
+            factors = [w - step * g for w, g in zip(factors, slopes, strict=True)]
+            path.append(product_of(factors))
+        gaps = (torch.stack(path, 1) - target)[..., ~shown].norm(dim=-1) / target[~shown].norm()
+        errors.append(gaps)
+        moved.append((path[-1] - start)[:, ~shown])
+        for k, name in enumerate(("small", "large")):
+            sigma = torch.linalg.svdvals(path[-1][k])
+            seen = (path[-1][k] - target)[shown].norm() / target[shown].norm()
+            rows.append((depth, name, float(seen), float(gaps[k, -1]), float(sigma[1] / sigma[0])))
+    run.claim(
+        "L-161",
+        r"\text{completion, } L=1: W_{ij}(t)=W_{ij}(0) \text{ at the entries that are not shown}",
+        promised=0,
+        relation="==",
+        measured=moved[0],
+        control=Control("two factors", moved[1]),
+    )
+    small, large = (torch.stack([e[k, -1] for e in errors]) for k in (0, 1))
+    run.claim(
+        "L-161",
+        r"\text{completion of rank one from a small start: the error at hidden entries falls from }"
+        r" L=1 \text{ to } 2 \text{ to } 3",
+        promised=small[:-1],
+        relation="<",
+        measured=small[1:],
+        reason=f"{int(shown.sum())} of {size * size} entries shown, start of size 0.001",
+        control=Control("a start of size 1", large[1:]),
+    )
+    run.table(
+        "completion",
+        ["factors", "start", "error at shown entries", "at hidden entries", "σ₂/σ₁ of the product"],
+        rows,
+        caption=f"Errors relative to the size of those entries, after {iterations} steps of {step}",
+    )
+    return torch.stack(errors)
+
+
 def plot(
-    axes: Any, paths: dict[str, ParameterPath], bent: ParameterPath, changes: dict[float, Tensor]
+    axes: Any,
+    paths: dict[str, ParameterPath],
+    bent: ParameterPath,
+    changes: dict[float, Tensor],
+    hidden: Tensor,
 ) -> None:
-    left, *right = axes[0]
+    left, *values_axes, completed = axes.flat
     flow = drift(paths["not balanced"])
     left.semilogy(bent.times[1:], drift(bent)[1:], color=COLOURS[1], label="flow, tanh between")
     for (step, moved), shade in zip(changes.items(), (1.0, 0.65, 0.35), strict=True):
@@ -367,9 +445,19 @@ def plot(
     left.semilogy(
         paths["not balanced"].times[1:], flow[1:].clamp_min(1e-16), color="0.4", label="flow"
     )
-    left.set(xlabel="time", ylabel="change of the balance", ylim=(1e-13, 3e2))
+    left.set(
+        title="What the flow conserves", xlabel="time",
+        ylabel=r"change of $W_{k+1}^\top W_{k+1}-W_kW_k^\top$", ylim=(1e-10, 3e2),
+    )  # fmt: skip
     left.legend(loc="upper right", ncols=2, fontsize=7)
-    for axis, name in zip(right, ("not balanced", "balanced"), strict=True):
+    for k, (small, large) in enumerate(hidden):
+        name = "one factor" if k == 0 else f"{k + 1} factors"
+        completed.semilogy(small, color=COLOURS[k], label=name)
+        completed.semilogy(large, color=COLOURS[k], linestyle="--", linewidth=1)
+    completed.plot([], [], color="0.4", linestyle="--", linewidth=1, label="large start")
+    completed.set(xlabel="step", ylabel="error at hidden entries", title="Matrix completion")
+    completed.legend(loc="lower left")
+    for axis, name in zip(values_axes, ("balanced", "not balanced"), strict=True):
         path = paths[name]
         depth = len(factors_at(path, 0))
         for k in range(depth):
@@ -384,6 +472,6 @@ def plot(
                 linewidth=2.6 - 0.6 * k,
             )
             lines[0].set_label(f"$W_{k + 1}$")
-        axis.set(title=f"start {name}", xlabel="time", ylabel="singular values of the factors")
+        axis.set(title=f"Start {name}", xlabel="time", ylabel="singular values of the factors")
         axis.legend(loc="upper left", ncols=depth)
         axis.set_ylim(0, 1.25 * axis.get_ylim()[1])

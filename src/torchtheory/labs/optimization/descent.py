@@ -1,4 +1,4 @@
-"""What smoothness and the Polyak-Łojasiewicz inequality promise gradient descent."""
+"""What smoothness promises gradient descent: a step, a decrease, a small gradient."""
 
 from __future__ import annotations
 
@@ -14,28 +14,22 @@ from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.optimization.convergence import (
     first_critical,
-    geometric_bound,
     iterations_to_critical_point,
-    polyak_lojasiewicz_constant,
     sufficient_decrease,
 )
-from torchtheory.optimization.descent import Descent, Function, gradient_descent, gradient_of
+from torchtheory.optimization.descent import Function, gradient_descent
 from torchtheory.primer.smoothness import smoothness_from_below
-
-#: Smoothness constant of x² + 3 sin² x, whose second derivative is 2 + 6 cos 2x.
-WAVY_SMOOTHNESS = 8.0
 
 
 @lab(
     "gradient-descent",
     room="optimization",
-    covers=["N-42", "N-43", "N-44", "N-45", "N-46", "N-47", "L-131", "L-132", "L-133", "L-134"],
+    covers=["N-42", "N-43", "N-44", "N-45", "L-131", "L-132"],
     title="Smoothness sets the step of gradient descent, and what it then achieves",
     errata=[
         "sufficient-decrease-taylor",
         "sufficient-decrease-missing-gradient",
         "sufficient-decrease-equality",
-        "geometric-convergence-index",
     ],
     full={"starts": 300, "samples": 500, "features": 20, "iterations": 500},
 )
@@ -46,18 +40,16 @@ def descent(
     that are not convex.
 
     The step 2/L separates convergence from divergence; below it every step decreases the function
-    by a definite amount; added up, that bounds the time to a point with a small gradient; and
-    where the gradient controls the gap (the Polyak-Łojasiewicz inequality, which a least squares
-    problem of deficient rank satisfies and x² + 3 sin² x as well) the gap falls geometrically.
-    Look at the three regimes of the step, and at how the bound follows the slowest run.
+    by a definite amount; and added up, that bounds the time to a point with a small gradient (lab
+    polyak-lojasiewicz has what follows where the gradient controls the gap). Look at the three
+    regimes of the step, and at how many iterates the bound allows beside how many it took.
     """
     quadratic_regimes(run, features)
     smoothness(run, samples, features)
     logistic, constant = logistic_regression(run, samples, features)
     decrease(run, logistic, constant, features, starts, iterations)
     printed_lines(run, logistic, constant, features)
-    critical_points(run, starts)
-    curves = gradient_dominance(run, samples, features, starts, iterations)
+    shown = critical_points(run, starts)
     run.figure(
         "step-sizes",
         plot_regimes,
@@ -67,10 +59,10 @@ def descent(
         size=(11, 3.3),
     )
     run.figure(
-        "geometric-convergence",
-        lambda axes: plot_geometric(axes, curves),
-        caption="Gaps of all runs (thin) and the bound (1-μ/L)^T times the largest initial gap, "
-        "on a least squares problem of deficient rank and on x² + 3 sin² x.",
+        "critical-points",
+        lambda axes: plot_gradients(axes, shown),
+        caption="Smallest squared gradient up to step T of every run (thin), and the largest of "
+        "their bounds 2L(h(θ⁰) - inf h)/T, on two functions that are not convex.",
         grid=(1, 2),
     )
 
@@ -324,7 +316,7 @@ def printed_lines(run: Run, logistic: Function, constant: float, features: int) 
     )
 
 
-def critical_points(run: Run, starts: int) -> None:
+def critical_points(run: Run, starts: int) -> list[tuple[str, Tensor, Tensor]]:
     """Time to an ε-critical point on functions that are not convex."""
 
     def cosines(theta: Tensor) -> Tensor:
@@ -394,135 +386,8 @@ def critical_points(run: Run, starts: int) -> None:
         rows,
         caption="Iterates until the gradient is at most ε, and how many the lemma allows",
     )
-
-
-def wavy(theta: Tensor) -> Tensor:
-    """x² + 3 sin² x in every coordinate: not convex, one minimum, no other stationary point."""
-    return (theta.square() + 3 * theta.sin().square()).sum(-1)
-
-
-def wavy_constant() -> float:
-    """Its Polyak-Łojasiewicz constant from a fine grid (one coordinate suffices: they add up)."""
-    grid = torch.linspace(1e-3, 40, 400_001, dtype=torch.float64)[:, None]
-    return polyak_lojasiewicz_constant(wavy(grid), gradient_of(wavy)(grid, 0).abs()[:, 0], 0.0)
-
-
-def gradient_dominance(
-    run: Run, samples: int, features: int, starts: int, steps: int
-) -> list[tuple[str, Tensor, Tensor]]:
-    """Two functions that are not strongly convex; what they satisfy, and what follows."""
-    rank = features // 2
-    patterns = run.randn(features, rank) @ run.randn(rank, samples) / math.sqrt(samples)
-    y = run.randn(samples)
-    spectrum = torch.linalg.eigvalsh(patterns @ patterns.T)
-    least, largest = float(spectrum[-rank]), float(spectrum[-1])
-    solution = torch.linalg.lstsq(patterns.T, y[:, None], driver="gelsd").solution[:, 0]
-
-    def squares(theta: Tensor) -> Tensor:
-        """Half the squared residual above its minimum, from the difference to a minimiser."""
-        made: Tensor = ((theta - solution) @ patterns).square().sum(-1) / 2
-        return made
-
-    at = solution + run.randn(50 * starts, features)
-    slopes = gradient_of(squares)(at, 0).norm(dim=-1)
-    quartic_slopes = gradient_of(quartic)(at / 10, 0).norm(dim=-1)
-    run.claim(
-        ["N-46", "L-133"],
-        r"\text{rank-deficient least squares: } \tfrac12\|\nabla h\|^2\ge\lambda^+_{\min}"
-        r"(h-\inf h)",
-        promised=least * squares(at),
-        relation=">=",
-        measured=slopes.square() / 2,
-        tolerance=1e-12,
-        reason="the smallest eigenvalue that is not 0; h is not strongly convex",
-        control=Control(
-            "Σ θᵢ⁴, flat at its minimum",
-            quartic_slopes.square() / 2,
-            promised=least * quartic(at / 10),
-        ),
-    )
-    _, vectors = torch.linalg.eigh(patterns @ patterns.T)
-    along = solution + vectors[:, -rank]
-    run.claim(
-        "N-46",
-        r"\text{the constant of the quadratic is } \lambda^+_{\min}: \text{ attained along its"
-        r" eigenvector}",
-        promised=least,
-        relation="==",
-        measured=polyak_lojasiewicz_constant(
-            squares(along)[None], gradient_of(squares)(along, 0).norm()[None], 0.0
-        ),
-        tolerance=1e-8,
-        control=Control("the smallest eigenvalue", float(spectrum[0])),
-    )
-    mu = wavy_constant()
-    grid = torch.linspace(-40, 40, 20_001, dtype=torch.float64)[:, None]
-    run.claim(
-        ["N-46", "L-133"],
-        r"h=x^2+3\sin^2x,\ \mu=\tfrac1{32}:\ \tfrac12h'^2\ge\mu h \text{ although } h''<0"
-        r" \text{ somewhere}",
-        promised=wavy(grid) / 32,
-        relation=">=",
-        measured=gradient_of(wavy)(grid, 0)[:, 0].square() / 2,
-        reason=f"the best constant on a fine grid is {mu:.5f}",
-        control=Control("μ = 1/4", gradient_of(wavy)(grid, 0)[:, 0].square() / 2, wavy(grid) / 4),
-    )
-    run.claim(
-        "N-46",
-        r"\mu\le L",
-        promised=[largest, WAVY_SMOOTHNESS],
-        relation="<=",
-        measured=[least, mu],
-    )
-
-    curves = []
-    flat = gradient_descent(quartic, torch.full_like(at[:1], 0.1), 1 / 12, steps)
-    runs: list[tuple[str, Descent, float, float]] = [
-        (
-            "least squares of deficient rank",
-            gradient_descent(squares, at[:starts], 1 / largest, steps),
-            least,
-            largest,
-        ),
-        (
-            "x² + 3 sin² x",
-            gradient_descent(wavy, 5 * run.randn(starts, 1), 1 / WAVY_SMOOTHNESS, steps),
-            mu,
-            WAVY_SMOOTHNESS,
-        ),
-    ]
-    for name, done, constant, smooth in runs:
-        bound = geometric_bound(done.values[0], constant, smooth, steps)
-        curves.append((name, done.values, bound.amax(1)))
-        run.claim(
-            ["N-47", "L-134"],
-            r"h(\theta^T)-\inf h\le(1-\mu/L)^T(h(\theta^0)-\inf h)",
-            promised=bound,
-            relation="<=",
-            measured=done.values,
-            tolerance=1e-12,
-            reason=f"{name}: every run and every T up to {steps}",
-            control=Control(
-                "Σ θᵢ⁴ near its minimum, which satisfies no such inequality",
-                flat.values,
-                promised=geometric_bound(flat.values[0], constant, smooth, steps),
-            ),
-        )
-    after = runs[1][1].values[1]
-    run.erratum(
-        "geometric-convergence-index",
-        r"h(\theta^T)-h(\theta^\star)\le(1-\mu/L)(h(\theta^T)-h(\theta^\star))",
-        promised=(1 - mu / WAVY_SMOOTHNESS) * after,
-        relation="<=",
-        measured=after,
-        reason="x² + 3 sin² x after one step; it would force the gap to be 0",
-    )
-    return curves
-
-
-def quartic(theta: Tensor) -> Tensor:
-    made: Tensor = theta.square().square().sum(-1)
-    return made
+    names = [case[0] for case in cases]
+    return [(n, b, p.amax(1)) for n, b, p in zip(names, best, promised, strict=True)]
 
 
 def plot_regimes(axes: Any) -> None:
@@ -549,10 +414,11 @@ def plot_regimes(axes: Any) -> None:
     axes[0, 0].set_ylabel(r"$\theta_2$")
 
 
-def plot_geometric(axes: Any, curves: list[tuple[str, Tensor, Tensor]]) -> None:
-    for axis, (name, values, bound) in zip(axes[0], curves, strict=True):
-        shown = min(len(values), int((values.amax(1) > 1e-15).sum()) + 8)
-        axis.semilogy(values[:shown, :40].clamp_min(1e-16), color=COLOURS[0], linewidth=0.5)
-        axis.semilogy(bound[:shown], "--", color=COLOURS[1], label=r"$(1-\mu/L)^T$ bound")
-        axis.set(xlabel="steps T", ylabel="gap", title=name, ylim=(1e-16, 1e6))
+def plot_gradients(axes: Any, shown: list[tuple[str, Tensor, Tensor]]) -> None:
+    for axis, (name, best, bound) in zip(axes[0], shown, strict=True):
+        times = range(1, len(best) + 1)
+        axis.loglog(times, best[:, :40].clamp_min(1e-20), color=COLOURS[0], linewidth=0.5)
+        axis.loglog(times, bound, "--", color=COLOURS[1], label="bound, largest gap")
+        axis.set(xlabel="iterates T", ylabel="smallest squared gradient", title=name)
+        axis.set_ylim(1e-14, 1e4)
         axis.legend(loc="upper right")

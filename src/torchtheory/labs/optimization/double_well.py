@@ -264,7 +264,7 @@ def saddle(run: Run, trials: int) -> None:
 
     size, steps = 0.01, 30
     path = noisy_path(slope, size, steps)
-    spread = mean_interval(path[-1, :, 1].square())
+    spread = mean_interval(path[-1, :, 1].square(), confidence=0.999)
     run.claim(
         "A-26",
         r"\mathbb E\,y_T^2=\eta^2s^2\,\frac{a^{2T}-1}{a^2-1},\ a=1+2\eta:"
@@ -293,7 +293,7 @@ def saddle(run: Run, trials: int) -> None:
     def growth(waiting: Tensor) -> Interval:
         """Regression of the single times on log(1/s)."""
         logs = torch.tensor([math.log(1 / s) for s in sizes]).double()
-        return fit_slope(logs.repeat_interleave(trials), waiting.flatten(), log=False)
+        return fit_slope(logs.repeat_interleave(trials), waiting.flatten(), 0.999, log=False)
 
     waiting, kept, quick = times(ridge), times(bowl), times(sharper)
     run.claim(

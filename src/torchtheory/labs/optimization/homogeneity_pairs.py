@@ -47,16 +47,18 @@ def homogeneity_pairs(
     """
     if min(depths) < 1 or len(copies) < 2 or min(copies) < 1:
         raise InvalidInput("depths are from 1 on, and at least two numbers of copies are needed")
-    degrees_of_networks(run, depths)
+    depths = tuple(sorted(depths))
+    degrees = {"network": degrees_of_networks(run, depths)}
     refused(run)
-    degrees_of_penalties(run, depths)
+    degrees |= degrees_of_penalties(run, depths)
     definition(run)
     costs = splitting(run, sorted(copies))
     run.figure(
         "degrees",
-        lambda axes: plot(axes, sorted(depths), sorted(copies), costs),
-        caption="Left, the degree of a network by its depth and that of three penalties: weight "
-        "decay meets the network at two layers only. Right, the total penalty of r equal units "
+        lambda axes: plot(axes, depths, degrees, sorted(copies), costs),
+        caption="Left, the degree of a network by its depth and that of three penalties, as "
+        "measured: products and powers go with the network (markers inside each other), weight "
+        "decay meets it at two layers only. Right, the total penalty of r equal units "
         "that together compute what one unit of penalty 1 did.",
         grid=(1, 2),
     )
@@ -72,14 +74,15 @@ def degree(model: nn.Module, x: Tensor) -> float:
     return math.nan if found is None else found
 
 
-def degrees_of_networks(run: Run, depths: tuple[int, ...]) -> None:
+def degrees_of_networks(run: Run, depths: tuple[int, ...]) -> list[float]:
     x = run.randn(7, 3)
+    measured = [degree(plain(depth, run), x) for depth in depths]
     run.claim(
         "B-45",
         r"\text{a ReLU network without biases is homogeneous of degree } L \text{, its layers}",
         promised=list(depths),
         relation="==",
-        measured=[degree(plain(depth, run), x) for depth in depths],
+        measured=measured,
         control=Control(
             "with biases", [degree(plain(depth, run, bias=True), x) for depth in depths]
         ),
@@ -122,6 +125,7 @@ def degrees_of_networks(run: Run, depths: tuple[int, ...]) -> None:
         "layers with squares between, p = 3",
         control=Control("tanh between two layers", departure(saturating.double(), x, 2.0)),
     )
+    return measured
 
 
 class Square(nn.Module):
@@ -207,7 +211,7 @@ class Absolute(nn.Module):
         return x.abs()
 
 
-def degrees_of_penalties(run: Run, depths: tuple[int, ...]) -> None:
+def degrees_of_penalties(run: Run, depths: tuple[int, ...]) -> dict[str, list[float]]:
     measured: dict[str, list[float]] = {}
     for name in ("product", "powers", "decay"):
         measured[name] = []
@@ -237,6 +241,7 @@ def degrees_of_penalties(run: Run, depths: tuple[int, ...]) -> None:
             [float(product_matches(run, depth, x)) for depth in depths],
         ),
     )
+    return measured
 
 
 def product_matches(run: Run, depth: int, x: Tensor) -> bool:
@@ -350,11 +355,26 @@ def splitting(run: Run, copies: list[int]) -> dict[int, list[float]]:
     return costs
 
 
-def plot(axes: Any, depths: list[int], copies: list[int], costs: dict[int, list[float]]) -> None:
+def plot(
+    axes: Any,
+    depths: tuple[int, ...],
+    degrees: dict[str, list[float]],
+    copies: list[int],
+    costs: dict[int, list[float]],
+) -> None:
     axis = axes[0, 0]
-    axis.plot(depths, depths, "o-", color=COLOURS[0], label="network, products, L-th powers")
-    axis.plot(depths, [2] * len(depths), "s--", color=COLOURS[1], label="weight decay")
-    axis.set(xlabel="layers L", ylabel="degree", xticks=depths, ylim=(0, None))
+    styles = {
+        "network": ("o-", 10, "network"),
+        "product": ("s", 6, "product of the layers' norms"),
+        "powers": (".", 4, "L-th powers of the norms"),
+        "decay": ("^--", 6, "weight decay"),
+    }
+    for i, (name, (style, size, label)) in enumerate(styles.items()):
+        axis.plot(
+            depths, degrees[name], style, markersize=size, color=COLOURS[(0, 4, 6, 1)[i]],
+            label=label,
+        )  # fmt: skip
+    axis.set(xlabel="layers L", ylabel="degree", xticks=depths, yticks=range(max(depths) + 1))
     axis.legend()
     axis = axes[0, 1]
     for i, (p, values) in enumerate(costs.items()):

@@ -205,7 +205,7 @@ def penalties(run: Run, x: Tensor, trials: int) -> list[tuple[Tensor, InducedPen
     unit = relu_unit(2, 1)
 
     def omega(z: Tensor) -> InducedPenalty:
-        return induced_penalty(unit, x, z, generator=0)
+        return induced_penalty(unit, x, z)
 
     # any outputs, whose best units bend at the samples, and outputs of two units, whose best do not
     drawn = [
@@ -458,7 +458,7 @@ def against_grids(
 
 
 def three_dimensions(run: Run) -> None:
-    """Four samples of three inputs: the activation patterns are listed."""
+    """Four samples of three inputs: the cells of all activation patterns are gone through."""
     unit = relu_unit(3, 1)
     x, z = run.randn(4, 3), run.randn(4, 1)
     found = induced_penalty(unit, x, z)
@@ -471,7 +471,7 @@ def three_dimensions(run: Run) -> None:
     worst = (torch.relu(x @ half.T).T @ found.dual).abs().min().clamp(min=1e-3)
     run.claim(
         "B-48",
-        r"\text{three inputs, by activation patterns: } \Omega\le\text{ a linear programme over "
+        r"\text{three inputs, over all cells: } \Omega\le\text{ a linear programme over "
         r"1500 random units}",
         promised=float(upper),
         relation="<=",

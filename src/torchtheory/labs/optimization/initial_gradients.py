@@ -21,12 +21,16 @@ from torchtheory.optimization.initial_gradients import (
     gradient_second_moments,
     sample_gradients,
 )
-from torchtheory.optimization.initial_scale import InitialisationReport, initialisation_report
+from torchtheory.optimization.initial_scale import (
+    InitialisationReport,
+    fresh_growths,
+    initialisation_report,
+)
 from torchtheory.optimization.matrix_moments import KURTOSIS, three_valued_matrices
 from torchtheory.training.initialization import draw_weight
 
 #: Confidence of each Monte Carlo comparison; there are some twenty of them.
-SURE = 0.999
+SURE = 0.9999
 
 #: σ√d of the figure.
 SCALES = (0.5, 0.9, 1.0, 1.1, 2.0)
@@ -41,7 +45,7 @@ SCALES = (0.5, 0.9, 1.0, 1.1, 2.0)
     full={"draws": 40_000, "networks": 1000, "width": 32, "deepest": 16},
 )
 def gradient_norms(
-    run: Run, draws: int = 8000, networks: int = 300, width: int = 20, deepest: int = 10
+    run: Run, draws: int = 6000, networks: int = 250, width: int = 20, deepest: int = 10
 ) -> None:
     """The gradient of a deep linear network in each weight matrix has an exact mean square over
     random weights: the source's bound without its factors 2 is an equality, as the mixed term has
@@ -298,7 +302,7 @@ def sampled(run: Run, draws: int) -> None:
                     draw_weight((draws, p, q), sigma**2, distribution=kind, random=run.generator)
                 )
         norms = [squared_norm(g) for g in sample_gradients(layers, x, y)]
-        shifted = [w + 0.5 * s for w, s in zip(layers, sigmas, strict=True)]
+        shifted = [w + s for w, s in zip(layers, sigmas, strict=True)]
         biased = [squared_norm(g) for g in sample_gradients(shifted, x, y)]
         for k in sorted({1, depth}):
             found = mean_interval(norms[k - 1], SURE)
@@ -313,7 +317,7 @@ def sampled(run: Run, draws: int) -> None:
                 measured=found.estimate,
                 interval=found,
                 reason=f"{draws} networks, σ²·fan-in = {scale**2:.2f}",
-                control=Control("weights of mean σ/2", spoiled.estimate, interval=spoiled),
+                control=Control("weights of mean σ", spoiled.estimate, interval=spoiled),
             )
     run.table(
         "mean-squared-gradients",
@@ -418,7 +422,7 @@ def deep_relu(run: Run) -> InitialisationReport:
     problem = Problem(net, (x, targets), task="regression")
     report = initialisation_report(problem, draws=4, seed=run.seed)
     assert report.growth_predicted is not None
-    assert report.growth_repaired is not None
+    assert report.factor is not None
     linear = nn.Sequential(*[m for m in net if isinstance(m, nn.Linear)])
     straight = initialisation_report(Problem(linear, (x, targets), task="regression"), draws=4)
     run.claim(
@@ -467,14 +471,20 @@ def deep_relu(run: Run) -> InitialisationReport:
         tolerance=0.05,
         control=Control("ReLU between the layers", hidden.advised * math.sqrt(width)),
     )
+    others = [
+        mean_interval(fresh_growths(problem, factor=scale, draws=8, seed=run.seed + 4), SURE)
+        for scale in (report.factor, 1.0)
+    ]
     run.claim(
         "L-159",
-        r"\text{with that deviation: growth a layer}",
+        r"\text{with that deviation, at other draws: growth a layer}",
         promised=0.0,
         relation="==",
-        measured=report.growth_repaired,
-        tolerance=1e-3,
-        control=Control("torch's default", report.growth),
+        measured=others[0].estimate,
+        tolerance=0.05,
+        reason=f"8 draws the deviation was not found with, from {others[0].low:.3f} to "
+        f"{others[0].high:.3f} at 99.99%; within 0.05 a layer",
+        control=Control("torch's default", others[1].estimate),
     )
     run.table(
         "initialisation",
@@ -505,6 +515,7 @@ def plot(axes: Any, fans: Fans, report: InitialisationReport, width: int) -> Non
     for ax, name in ((left, r"term of $\hat y$"), (middle, "term of $y$")):
         ax.set(xlabel="depth L", ylabel=r"$\mathbb{E}\,\|\partial\ell/\partial W^L\|^2$")
         ax.set_title(f"{name}, d = {width}")
+        ax.minorticks_off()
     left.legend(loc="upper left")
     layers = range(1, len(report.layers) + 1)
     right.semilogy(

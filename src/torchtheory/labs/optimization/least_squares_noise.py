@@ -12,12 +12,14 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
+from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.descent import gradient_descent, trajectory
 from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
 from torchtheory.optimization.stochastic_rates import (
     LeastSquaresError,
     expected_least_squares_error,
     mean_square_contraction,
+    stationary_least_squares_error,
     stochastic_error_floor,
 )
 
@@ -51,11 +53,6 @@ def constant_step(run: Run, trials: int = 100, iterations: int = 300) -> None:
     )
 
 
-def half_square(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Least squares on one example."""
-    return ((theta * x).sum(-1) - y).square() / 2
-
-
 Plateau = tuple[float, dict[str, Tensor]]
 
 
@@ -69,15 +66,7 @@ def last_iterates(run: Run, trials: int, iterations: int) -> Plateau:
     start = torch.zeros(d, dtype=torch.float64)
     gram = x.T @ x
     goal = torch.linalg.solve(gram, x.T @ y)
-    # the stationary second moments solve a linear equation in S
-    outer = x[:, :, None] * x[:, None, :]
-    eye = torch.eye(d, dtype=torch.float64)
-    drift = torch.kron(gram, eye) + torch.kron(eye, gram)
-    spread = torch.einsum("nab,ncd->acbd", outer, outer).reshape(d * d, d * d)
-    noise = torch.einsum("n,nab->ab", (y - x @ goal).square(), outer)
-    second = torch.linalg.solve(drift - eta * n * spread, eta * n * noise.reshape(-1))
-    level = float((gram @ second.reshape(d, d) * gram).sum())
-
+    level = stationary_least_squares_error(x, y, eta).gradient
     paths = {
         "constant step": [eta] * iterations,
         "step 1/√k": [eta / math.sqrt(k + 1) for k in range(iterations)],
@@ -177,11 +166,22 @@ def consistent_or_not(run: Run, iterations: int) -> Errors:
     factors = mean_square_contraction(x, eta), 1 - eta * float(torch.linalg.eigvalsh(x.T @ x)[0])
     eye = torch.eye(5, dtype=torch.float64)
     grown = expected_least_squares_error(eye, torch.zeros(5).double(), eye[0], [0.5] * 20)
-    for factor, formula in zip(
+    # the first holds for any step, and needs a consistent system; the second needs both
+    stuck = paths["inconsistent"].distance
+    for factor, formula, control in zip(
         factors,
         (
             r"\lambda_{\max}(I-2\eta X^\top X+\eta^2n\textstyle\sum_i\|x_i\|^2x_ix_i^\top)",
             r"1-\eta\lambda_{\min}(X^\top X)",
+        ),
+        (
+            Control(
+                "the inconsistent system", (stuck[1:] / (factors[0] ** times * stuck[0]))[clear]
+            ),
+            Control(
+                "ηn max‖xᵢ‖² = 5/2 although η = 1/(2‖XᵀX‖): X is the 5 × 5 identity",
+                grown.distance[1:] / (1 - 0.5) ** times[:20],
+            ),
         ),
         strict=True,
     ):
@@ -194,10 +194,7 @@ def consistent_or_not(run: Run, iterations: int) -> Errors:
             measured=(away[1:] / (factor**times * away[0]))[clear],
             tolerance=1e-9,
             reason=f"consistent: geometric convergence with a constant step, ρ = {factor:.4f}",
-            control=Control(
-                "ηn max‖xᵢ‖² = 5/2 although η = 1/(2‖XᵀX‖): X is the 5 × 5 identity",
-                grown.distance[1:] / (1 - 0.5) ** times[:20],
-            ),
+            control=control,
         )
     small = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
     path = expected_least_squares_error(small, 3 * small[:, 0], torch.zeros(1).double(), [0.1] * 60)

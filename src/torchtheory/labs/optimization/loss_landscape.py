@@ -21,11 +21,11 @@ from torchtheory.optimization.landscape import (
     SegmentProbe,
     eigen_directions,
     loss_slice,
-    losses_at,
     probe_segment,
     random_directions,
     slice_valleys,
 )
+from torchtheory.optimization.parameter_space import losses_at
 
 ZOOM = 4
 
@@ -35,7 +35,7 @@ ZOOM = 4
     room="optimization",
     covers=["A-52", "A-53"],
     title="The loss of a network is not convex, and a plane through it shows several valleys",
-    full={"grid": 121, "samples": 200, "width": 20, "planes": 20},
+    full={"grid": 97, "samples": 200, "width": 20, "planes": 6},
 )
 def loss_landscape_slices(
     run: Run,
@@ -75,7 +75,8 @@ def loss_landscape_slices(
         "segments",
         lambda axis: plot_segments(axis, segments),
         caption="The loss between a trained network and itself with two hidden units exchanged, "
-        "for every exchange in the first hidden layer.",
+        "for all neighbours in the first hidden layer; the highest in red. A flat line at the "
+        "bottom is an exchange of units that do nothing.",
     )
 
 
@@ -176,21 +177,36 @@ def exchanged(run: Run, problem: Problem) -> list[SegmentProbe]:
     layer = hidden_layers(problem.model)[0]
     theta = flatten(problem.parameters)
     width = layer.units
-    probes, last = [], []
+    probes, last, half = [], [], []
     for k in range(width - 1):
         order = torch.arange(width)
         order[[k, k + 1]] = order[[k + 1, k]]
-        copy = flatten(permute_units(problem.parameters, layer, order))
-        probes.append(probe_segment(problem, theta, copy))
+        swapped = permute_units(problem.parameters, layer, order)
+        probes.append(probe_segment(problem, theta, flatten(swapped)))
+        name = f"{layer.outgoing}.weight"
+        half.append(flatten({**swapped, name: problem.parameters[name]}))
         moved = theta + 0.3 * run.randn(len(theta))
         last.append(probe_segment(problem, theta, with_output(problem, moved, theta)).excess)
     run.claim(
         "A-52",
-        r"\text{a trained network and itself with two units exchanged: equal losses, more between}",
+        r"\text{a trained network and itself with two units exchanged have the same loss}",
+        promised=problem.risk(problem.train),
+        relation="==",
+        measured=[float(p.losses[-1]) for p in probes],
+        tolerance=1e-12,
+        reason="neighbouring units of the first layer",
+        control=Control(
+            "the weights that leave the units stay where they are",
+            losses_at(problem, torch.stack(half)),
+        ),
+    )
+    run.claim(
+        "A-52",
+        r"\text{and between the two it is above the chord: not convex}",
         promised=0,
         relation=">",
         measured=max(p.excess for p in probes),
-        reason="neighbouring units of the first layer; the largest excess over the chord",
+        reason="the largest excess over all exchanges",
         control=Control("the last layer alone changes, at random", max(last)),
     )
     return probes
@@ -200,13 +216,10 @@ def zooms(run: Run, problem: Problem, grid: int, coarse: float) -> list[LossSlic
     directions = random_directions(problem, 2, random=run.generator)
     positions = torch.linspace(-1, 1, grid, dtype=torch.float64)
     positions[grid // 2] = 0
-    slices = [
-        loss_slice(problem, directions, coarse / ZOOM**k * positions, together=256)
-        for k in range(4)
-    ]
+    slices = [loss_slice(problem, directions, coarse / ZOOM**k * positions) for k in range(4)]
     centre = grid // 2
     risk = problem.risk(problem.train)
-    shifted = loss_slice(problem, directions, coarse * positions + coarse / grid, together=256)
+    shifted = loss_slice(problem, directions, coarse * positions + coarse / grid)
     run.claim(
         "A-53",
         r"\text{the value at the centre of every zoom is the trained risk}",
@@ -254,9 +267,9 @@ def valleys(run: Run, problem: Problem, coarse: LossSlice, planes: int) -> Tenso
     counts, flat, spurious = [], [], []
     for _ in range(planes):
         draws = random_directions(problem, 2, random=run.generator)
-        counts.append(loss_slice(problem, draws, positions[::2], together=256).minima)
+        counts.append(loss_slice(problem, draws, positions[::2]).minima)
         moves = torch.stack([with_output(problem, theta + d, theta) - theta for d in draws])
-        last = loss_slice(problem, moves, positions[::2], together=256)
+        last = loss_slice(problem, moves, positions[::2])
         flat.append(len(slice_valleys(problem, last)))
         spurious.append(last.minima)
     run.claim(
@@ -314,10 +327,10 @@ def plot_zooms(axes: Any, slices: list[LossSlice], bottoms: Tensor) -> None:
         grid = found.positions
         heights = found.values.clamp_min(1e-12).log10()
         low, high = float(heights.min()), float(heights.max())
-        levels = torch.linspace(low, high, 22).tolist()
+        levels = torch.linspace(low, high, 16).tolist()
         shown = axis.contourf(grid, grid, heights.T, levels=levels, cmap="viridis")
         axis.contour(grid, grid, heights.T, levels=levels, colors="white", linewidths=0.25)
-        axis.figure.colorbar(shown, ax=axis, label=r"$\log_{10}$ loss", ticks=levels[::7],
+        axis.figure.colorbar(shown, ax=axis, label=r"$\log_{10}$ loss", ticks=levels[::5],
                              format="%.1f")  # fmt: skip
         if found is slices[0]:
             axis.plot(*bottoms.T, "o", color="white", markeredgecolor="black", markersize=6)
@@ -337,15 +350,16 @@ def plot_zooms(axes: Any, slices: list[LossSlice], bottoms: Tensor) -> None:
 
 
 def plot_segments(axis: Any, probes: list[SegmentProbe]) -> None:
-    for k, probe in enumerate(probes):
+    highest = max(probes, key=lambda probe: probe.excess)
+    for probe in probes:
+        top = probe is highest
         axis.plot(
             probe.positions,
             probe.losses,
-            color=COLOURS[k % len(COLOURS)],
-            linewidth=1.2,
-            label=f"{k + 1} and {k + 2}",
+            color=COLOURS[1] if top else COLOURS[0],
+            linewidth=1.6 if top else 0.9,
+            alpha=1.0 if top else 0.6,
         )
-    axis.set(xlabel=r"$\lambda$", ylabel="loss")
-    axis.set_xlim(-0.02, 1.3)
-    axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
-    axis.legend(title="units exchanged", loc="upper right")
+    axis.set(
+        xlabel=r"$\lambda$: from the network to itself with two units exchanged", ylabel="loss"
+    )

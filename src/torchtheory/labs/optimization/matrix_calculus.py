@@ -68,14 +68,14 @@ def matrix_calculus(run: Run, trials: int = 8) -> None:
         tolerance=1e-6,
         control=Control("the gradient laid out transposed", quotients, promised=transposed),
     )
-    rows, columns = 2, 3
+    X, A = run.randn(2, 3), run.randn(3, 2)
     run.erratum(
         "trace-gradient-shape",
         r"X\in\mathbb R^{m\times n},\ A\in\mathbb R^{n\times m}: \nabla_X\operatorname{tr}"
-        r"(AX^\top)=A \text{ has the rows of } X",
-        promised=run.randn(rows, columns).shape[0],
+        r"(AX^\top)=A \text{ has the shape of } X",
+        promised=list(X.shape),
         relation="==",
-        measured=run.randn(columns, rows).shape[0],
+        measured=list(A.shape),
         reason="m = 2, n = 3: the product AXᵀ of two 3 x 2 matrices is not defined either",
     )
     run.table(

@@ -13,6 +13,8 @@ from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.nets.autoencoder import LinearAutoencoder, least_loss
+from torchtheory.optimization.second_moments import Covariances
+from torchtheory.optimization.two_layer_critical_points import linear_critical_points
 from torchtheory.primer.objectives import factorisation_gradients, factorise
 
 
@@ -50,7 +52,9 @@ def matrix_factorisation_optimum(
         # the sum over rows, where the autoencoder takes the mean
         reconstruction = float(autoencoder.loss(R)) * rows
     top = left[:, :rank]
-    network = float(loss(top, top.T @ R))
+    # the network sees the unit vectors, and is to answer with the columns of R
+    shown = Covariances.from_samples(torch.eye(columns).double(), R.T)
+    network = linear_critical_points(shown, rank)[0]
     narrow = factorise(R, rank - 1, sweeps=sweeps, generator=run.generator) if rank > 1 else None
     run.claim(
         "L-060",
@@ -62,7 +66,8 @@ def matrix_factorisation_optimum(
             *(float(fit.losses[-1]) for fit in alternating),
             reconstruction,
             least_loss(R, rank) * rows,
-            network,
+            float(loss(network.U, network.V.T)),
+            network.value * columns / 2,
         ],
         tolerance=1e-9,
         control=Control(
@@ -116,6 +121,7 @@ def half_square(U: Tensor, V: Tensor, R: Tensor) -> Tensor:
 def critical_ladder(run: Run, R: Tensor, left: Tensor, sigma: Tensor, rank: int) -> None:
     """One critical point for each choice of singular directions; loss and steepest escape."""
     rows, gradients, losses, tails, escapes = [], [], [], [], []
+    turned, _ = torch.linalg.qr(run.randn(len(left), rank))
     for chosen in combinations(range(len(sigma)), rank):
         U = left[:, list(chosen)]
         V = U.T @ R
@@ -149,7 +155,9 @@ def critical_ladder(run: Run, R: Tensor, left: Tensor, sigma: Tensor, rank: int)
         relation="==",
         measured=losses,
         tolerance=1e-10,
-        control=Control("the next one's", losses, promised=[*tails[1:], tails[0]]),
+        control=Control(
+            "any orthonormal columns", float(half_square(turned, turned.T @ R, R)), tails[0]
+        ),
     )
     run.claim(
         "L-060",
@@ -213,4 +221,4 @@ def plot_descent(axis: Any, paths: list[Tensor], sigma: Tensor, rank: int) -> No
     for i, path in enumerate(paths):
         axis.semilogy(path, color=COLOURS[i], label=f"start {i + 1}")
     axis.set(xlabel="step", ylabel=r"$\frac{1}{2}\|UV-R\|_F^2$", xlim=(0, 1.25 * last))
-    axis.legend(loc="center left")
+    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.93))

@@ -14,6 +14,7 @@ from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
+from torchtheory.labs.optimization.example_losses import error_bars
 from torchtheory.optimization.matrix_moments import (
     KURTOSIS,
     forward_norms,
@@ -24,7 +25,7 @@ from torchtheory.optimization.matrix_moments import (
 from torchtheory.training.initialization import draw_weight
 
 #: Confidence of each Monte Carlo comparison; there are a dozen of them.
-SURE = 0.999
+SURE = 0.9999
 
 
 @lab(
@@ -54,7 +55,7 @@ def moment_rules(run: Run, draws: int = 10_000, depth: int = 5) -> None:
     run.figure(
         "moments",
         lambda axes: plot(axes, curves),
-        caption="Lines: exact; points: sampled, with 99.9% intervals. Left: mean squared length "
+        caption="Lines: exact; points: sampled, with 99.99% intervals. Left: mean squared length "
         "through layers of the widths below. Right: how far the squared length is from its mean "
         "in square widths of 5, σ² = 1/5.",
         grid=(1, 2),
@@ -335,16 +336,13 @@ def plot(axes: Any, curves: tuple[list[int], Curves, Curves]) -> None:
             ax.errorbar(
                 at,
                 [i.estimate for _, i in points],
-                yerr=[
-                    [i.estimate - i.low for _, i in points],
-                    [i.high - i.estimate for _, i in points],
-                ],
+                yerr=error_bars([i for _, i in points]),
                 fmt="o",
                 markersize=3.5,
                 color=colour,
                 label=f"{law}, κ = {KURTOSIS[law]:g}",
             )
-        ax.legend()
+        ax.legend(loc="upper left")
     left.set_xticks(list(layers), [f"{k}\nd = {widths[k]}" for k in layers])
     left.set(xlabel="layer", ylabel=r"$\mathbb{E}\,\|W^{k:1}x\|^2/\|x\|^2$", title="second moments")
     right.set_xticks(list(layers))

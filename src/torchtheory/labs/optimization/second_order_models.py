@@ -291,14 +291,15 @@ def network(run: Run, width: int) -> None:
     problem = Problem(net, (inputs, inputs.prod(1, keepdim=True)), task="regression")
     hessian = hessian_operator(problem)
     dense = hessian.to_dense()
-    rows, errors, exact, squares = [], [], [], []
+    rows, errors, exact, squares, kept = [], [], [], [], []
     for name, sizes in (
         ("diagonal", "diagonal"),
         ("block a layer", layer_sizes(problem)),
         ("all of it", "full"),
     ):
         blocks = diagonal_blocks(hessian, sizes)  # type: ignore[arg-type]
-        rest = dense - blocks.operator.to_dense()
+        kept.append(blocks.operator.to_dense())
+        rest = dense - kept[-1]
         errors.append(approximation_error(hessian, blocks) if name != "all of it" else 0.0)
         exact.append(float(torch.linalg.matrix_norm(rest, 2)))
         squares.append(float(rest.norm()))
@@ -313,13 +314,25 @@ def network(run: Run, width: int) -> None:
         control=Control("the Hessian itself for the difference", [float(
             torch.linalg.matrix_norm(dense, 2))] * 2),
     )  # fmt: skip
+    elsewhere = problem.at({k: p + run.randn(*p.shape) for k, p in problem.parameters.items()})
+    foreign = [
+        diagonal_blocks(hessian_operator(elsewhere), sizes).operator.to_dense()
+        for sizes in ("diagonal", layer_sizes(problem))
+    ]
+    total = float(dense.square().sum())
     run.claim(
         "L-122",
-        r"\|H-B_{\text{layers}}\|_F\le\|H-B_{\text{diagonal}}\|_F",
-        promised=squares[0],
-        relation="<=",
-        measured=squares[1],
-        control=Control("the other way round", squares[0], promised=squares[1]),
+        r"\|H-B\|_F^2=\|H\|_F^2-\|B\|_F^2: \text{ the diagonal and the blocks of } H \text{ are "
+        r"the nearest matrices of their kind}",
+        promised=[total - float(part.square().sum()) for part in kept[:2]],
+        relation="==",
+        measured=[square**2 for square in squares[:2]],
+        tolerance=1e-9,
+        control=Control(
+            "B from the Hessian at other weights",
+            [float((dense - part).square().sum()) for part in foreign],
+            promised=[total - float(part.square().sum()) for part in foreign],
+        ),
     )
     run.table(
         "network",
@@ -327,17 +340,22 @@ def network(run: Run, width: int) -> None:
         rows,
         caption=f"The Hessian of a tanh network with {len(dense)} parameters",
     )
-    damped = quadratic_model_of(problem).minimiser(damping=1.05 * -min(
-        0.0, float(torch.linalg.eigvalsh(dense)[0])) + 0.1)  # fmt: skip
+    values, vectors = torch.linalg.eigh(dense)
     model = quadratic_model_of(problem)
-    slope = float(model.slope @ damped)
+    damped = model.minimiser(damping=1.05 * max(0.0, -float(values[0])) + 0.1)
+    down = vectors[:, values < 0]
+    part = down @ (down.T @ model.slope)
     run.claim(
         "L-121",
-        r"\text{the damped Newton step of a network is a descent direction: } \nabla f\cdot\Delta",
+        r"H+\mu I \text{ positive definite: the damped Newton step of a network is a descent "
+        r"direction: } \nabla f\cdot\Delta",
         promised=0,
         relation="<",
-        measured=slope,
-        control=Control("the opposite step", -slope),
+        measured=float(model.slope @ damped),
+        control=Control(
+            "no damping, and the gradient's part in the directions of negative curvature",
+            float(-part @ torch.linalg.solve(dense, part)),
+        ),
     )
 
 
@@ -394,12 +412,16 @@ def plot(axes: Any, curves: list[tuple[str, Tensor]]) -> None:
     def f(x: Tensor) -> Tensor:
         return (x.square() / 4 + 0.6 * (1.7 * x).sin()).sum(-1)
 
+    def values(model: QuadraticModel, moves: Tensor) -> Tensor:
+        curvature = float(model.curvature.to_dense())
+        return model.value + float(model.slope) * moves + curvature / 2 * moves.square()
+
     grid = torch.linspace(-2.6, 2.4, 200, dtype=torch.float64)
-    at = torch.tensor([0.1 - 1.6], dtype=torch.float64)
+    at = torch.tensor([-1.5], dtype=torch.float64)
     model = quadratic_model(f, at)
     left, middle, right = axes[0]
     left.plot(grid, f(grid[:, None]), color="0.2", label="f")
-    left.plot(grid, [model(g[None] - at) for g in grid], ":", color=COLOURS[0], label="model")
+    left.plot(grid, values(model, grid - at), ":", color=COLOURS[0], label="model")
     goal = at + model.minimiser()
     left.plot(at, f(at), "o", color=COLOURS[0])
     left.plot(goal, model(goal - at), "o", color="#d00000")
@@ -409,19 +431,15 @@ def plot(axes: Any, curves: list[tuple[str, Tensor]]) -> None:
     for eta, colour in zip((0.2, 0.45, 0.7), COLOURS[1:], strict=False):
         crude = isotropic_model(f, point, eta)
         middle.plot(
-            grid,
-            [crude(g[None] - point) for g in grid],
-            ":",
-            color=colour,
-            label=rf"$\eta = {eta:g}$",
+            grid, values(crude, grid - point), ":", color=colour, label=rf"$\eta = {eta:g}$"
         )
         end = point + crude.minimiser()
         middle.plot(end, crude(end - point), "o", color=colour, markersize=4)
     for axis in (left, middle):
-        axis.set(xlabel="x", ylim=(-1.2, 2.4))
+        axis.set(xlabel="x", ylabel="f(x) and models", ylim=(-1.2, 2.4))
     left.legend(loc="upper center")
-    middle.legend(loc="upper right")
+    middle.legend(loc="lower right", ncols=2)
     for name, curve in curves:
         right.semilogy(curve.clamp_min(1e-16), label=name)
-    right.set(xlabel="step", ylabel="gap", ylim=(1e-16, 3))
+    right.set(xlabel="step", ylabel="loss above its minimum", ylim=(1e-16, 3))
     right.legend(loc="lower right", bbox_to_anchor=(1.0, 0.12), title="curvature")

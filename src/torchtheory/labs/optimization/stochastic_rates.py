@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
@@ -17,10 +16,11 @@ from torchtheory.core.lab import lab
 from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.nets.feedforward import dense, mlp
+from torchtheory.labs.optimization.example_losses import error_bars, half_square
+from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.convergence import iterations_to_critical_point
 from torchtheory.optimization.curvature import gradient
-from torchtheory.optimization.descent import gradient_descent, gradient_of, trajectory
+from torchtheory.optimization.descent import descend, gradient_descent, gradient_of, trajectory
 from torchtheory.optimization.layer_noise import gradient_noise_by_layer
 from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
 from torchtheory.optimization.noise import with_gaussian_noise
@@ -32,29 +32,28 @@ from torchtheory.optimization.stochastic_rates import (
     step_budget,
 )
 
+#: Confidence of each statistical comparison.
+SURE = 0.9999
+
 
 @lab(
     "stochastic-rates",
     room="optimization",
-    covers=["L-136", "L-138", "L-139", "L-140", "L-141"],
-    title="The rate of stochastic descent with a constant step, and what averaging adds",
+    covers=["L-136", "L-138", "L-140", "L-141"],
+    title="The rate of stochastic descent with a constant step",
     errata=["stochastic-telescoping-end"],
-    full={"trials": 1000, "longest": 2560, "iterations": 2000},
+    full={"trials": 1000, "longest": 2560},
 )
-def stochastic_rates(
-    run: Run, trials: int = 120, longest: int = 320, iterations: int = 300
-) -> None:
+def stochastic_rates(run: Run, trials: int = 120, longest: int = 320) -> None:
     """The distance to a solution changes by a progress term and a noise term: checked by going
     through every sequence of examples.
 
     With a step of order 1/√K the mean squared gradient over K iterates stays below σ√(2LΔ/K), on
     logistic regression and on a loss that is not convex; an iterate drawn at random has the same
-    mean. Averaging helps where there is noise and hurts where there is none. Look at how closely
-    the measured means follow their bounds over the range of K.
+    mean. Look at how closely the measured means follow their bounds over the range of K.
     """
     every_sequence(run)
     noise_of_a_network(run)
-    averaging(run, trials, iterations)
     rates = stationarity(run, trials, longest)
     random_iterate(run, trials)
     complexity(run)
@@ -64,11 +63,6 @@ def stochastic_rates(
         caption="Mean squared gradient over the iterates and the bound, each K with its own step.",
         size=(6, 3.6),
     )
-
-
-def half_square(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Least squares on one example."""
-    return ((theta * x).sum(-1) - y).square() / 2
 
 
 def logistic(z: Tensor, y: Tensor) -> Tensor:
@@ -185,58 +179,6 @@ def noise_of_a_network(run: Run) -> None:
     )
 
 
-def averaging(run: Run, trials: int, iterations: int) -> None:
-    """Averages of x_1, ..., x_K: the recursion, and whether they are better than x_K."""
-    n, d = 20, 3
-    x, truth = run.randn(n, d), run.randn(d)
-    consistent = x @ truth
-    noisy = consistent + run.randn(n)
-    eta = 1 / float(x.square().sum(1).max())
-    chosen = draw_batches(n, 1, iterations, trials=(trials,), generator=run.generator)
-
-    def ends(y: Tensor) -> tuple[Tensor, Tensor]:
-        goal = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
-        direction = minibatch_direction(half_square, [x, y], chosen)
-        points = trajectory(direction, torch.zeros(trials, d).double(), [eta] * iterations)
-        mean = (points[1:].mean(0) - goal).square().sum(-1)
-        return points, mean - (points[-1] - goal).square().sum(-1)
-
-    points, difference = ends(noisy)
-    _, without = ends(consistent)
-    run.claim(
-        "L-139",
-        r"\text{targets with noise: } \mathbb E\|\bar x_K-x_\star\|^2-\mathbb E\|x_K-x_\star\|^2<0,"
-        r"\text{ upper end of its 99\% interval}",
-        promised=0.0,
-        relation="<",
-        measured=mean_interval(difference).high,
-        reason=f"least squares, K = {iterations}, {trials} runs",
-        control=Control(
-            "no noise at the solution: the last iterate has converged, the average drags its past",
-            mean_interval(without).high,
-        ),
-    )
-    layer = dense(points[0, :1])
-    after, before = AveragedModel(layer), AveragedModel(layer)
-    for k in range(iterations):
-        for averaged, point in ((before, points[k, :1]), (after, points[k + 1, :1])):
-            with torch.no_grad():
-                layer.weight.copy_(point)
-            averaged.update_parameters(layer)
-    means = [m.module.get_parameter("weight").detach()[0] for m in (after, before)]
-    run.claim(
-        "L-139",
-        r"\bar x_{k+1}=\tfrac k{k+1}\bar x_k+\tfrac1{k+1}x_{k+1} \text{ is } \tfrac1K(x_1+\dots+"
-        r"x_K): \text{ largest difference}",
-        promised=0.0,
-        relation="==",
-        measured=(means[0] - points[1:, 0].mean(0)).abs().max(),
-        tolerance=1e-12,
-        reason="torch's AveragedModel, updated after each step",
-        control=Control("updated before each step", (means[1] - points[1:, 0].mean(0)).abs().max()),
-    )
-
-
 class Smooth(NamedTuple):
     """A sum of losses with what the theorem asks of it."""
 
@@ -264,8 +206,10 @@ class Smooth(NamedTuple):
         if noise:
             direction = with_gaussian_noise(direction, noise, run.generator)
         start = torch.zeros(trials, x.shape[1], dtype=torch.float64)
-        points = trajectory(direction, start, [step] * count)[:-1]
-        return gradient_of(self.risk)(points, 0).square().sum(-1)
+        slope = gradient_of(self.risk)
+        path = descend(direction, start, [step] * count)
+        # one iterate at a time: all of them with all examples would take gigabytes
+        return torch.stack([slope(w, 0).square().sum(-1) for w in itertools.islice(path, count)])
 
 
 def smooth_problems(run: Run) -> list[Smooth]:
@@ -310,12 +254,12 @@ def stationarity(run: Run, trials: int, longest: int) -> Rates:
         spoiled = stationarity_plan(**wrong, iterations=sizes[1])
         noise = 30.0 if convex else 0.0
         broken = mean_interval(
-            smooth.squared_gradients(run, spoiled.step, sizes[1], trials, noise).mean(0)
+            smooth.squared_gradients(run, spoiled.step, sizes[1], trials, noise).mean(0), SURE
         )
         for count in sizes:
             plan = stationarity_plan(**constants, iterations=count)
             squares = smooth.squared_gradients(run, plan.step, count, trials)
-            found = mean_interval(squares.mean(0))
+            found = mean_interval(squares.mean(0), SURE)
             rates.setdefault(smooth.name, []).append((count, plan.bound, found))
             rows.append((smooth.name, count, plan.step, plan.bound, found.estimate))
             run.claim(
@@ -340,7 +284,7 @@ def stationarity(run: Run, trials: int, longest: int) -> Rates:
         for factor in (0.1, 10.0):
             step = factor * stationarity_plan(**constants, iterations=sizes[2]).step
             squares = smooth.squared_gradients(run, step, sizes[2], trials)
-            found = mean_interval(squares.mean(0))
+            found = mean_interval(squares.mean(0), SURE)
             run.claim(
                 "L-140",
                 r"\text{any } \eta:\ \tfrac1K\textstyle\sum_{s<K}\mathbb E\|\nabla f(x_s)\|^2\le"
@@ -385,8 +329,10 @@ def random_iterate(run: Run, trials: int) -> None:
     squares = smooth.squared_gradients(run, 0.5, count, draws)
     half = draws // 2
     picked = torch.randint(count, (half,), generator=run.generator)
-    difference = mean_interval(squares[picked, torch.arange(half)] - squares[:, :half].mean(0))
-    last = mean_interval(squares[-1, half:] - squares[:, half:].mean(0))
+    difference = mean_interval(
+        squares[picked, torch.arange(half)] - squares[:, :half].mean(0), SURE
+    )
+    last = mean_interval(squares[-1, half:] - squares[:, half:].mean(0), SURE)
     run.claim(
         "L-141",
         r"\mathbb E\|\nabla f(x_I)\|^2-\tfrac1K\textstyle\sum_{k<K}\mathbb E\|\nabla f(x_k)\|^2=0"
@@ -464,10 +410,7 @@ def plot(ax: Any, rates: Rates) -> None:
         ax.errorbar(
             counts,
             [f.estimate for *_, f in points],
-            yerr=[
-                [f.estimate - f.low for *_, f in points],
-                [f.high - f.estimate for *_, f in points],
-            ],
+            yerr=error_bars([f for *_, f in points]),
             fmt="o-",
             markersize=4,
             color=colour,

@@ -13,7 +13,12 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
 from torchtheory.optimization.critical_points import critical_point
-from torchtheory.optimization.deep_linear import deep_linear_function, flat_layers
+from torchtheory.optimization.deep_linear import (
+    deep_linear_function,
+    deep_linear_slope,
+    flat_layers,
+    layers_of,
+)
 from torchtheory.optimization.second_moments import (
     Covariances,
     least_squares_map,
@@ -42,10 +47,9 @@ def catalogue_of_points(
 ) -> list[LinearCriticalPoint]:
     """Every class with a random mixing: gradient, value, Hessian."""
     mixing = run.randn(width, width) + 2 * torch.eye(width).double()
-    full = linear_critical_points(moments, width, mixing=mixing)
+    points = linear_critical_points(moments, width, rank="all", mixing=mixing)
+    full = [p for p in points if len(p.chosen) == width]
     plain = {p.chosen: p for p in linear_critical_points(moments, width)}
-    deficient = [p for r in range(width) for p in linear_critical_points(moments, width, rank=r)]
-    points = [*full, *deficient]
     function = deep_linear_function((moments.inputs, width, moments.outputs), moments)
     hessians = [critical_point(function, flat_layers([p.V.T, p.U])) for p in points]
 
@@ -138,15 +142,16 @@ def commutator(U: Tensor, moments: Covariances) -> Tensor:
 def searched_points(run: Run, moments: Covariances, width: int, starts: int) -> list[float]:
     """Zeros of the gradient found without knowing the formula."""
     inputs, outputs = moments.inputs, moments.outputs
-    function = deep_linear_function((inputs, width, outputs), moments)
+    widths = (inputs, width, outputs)
+    function = deep_linear_function(widths, moments)
+    gradient = deep_linear_slope(widths, moments)
 
     def factors(theta: Tensor) -> tuple[Tensor, Tensor]:
-        split = inputs * width
-        return theta[split:].view(outputs, width), theta[:split].view(width, inputs).T
+        first, second = layers_of(theta, widths)
+        return second, first.T
 
     def slope(theta: Any) -> Any:
-        by_U, by_V = two_layer_gradients(*factors(torch.from_numpy(theta)), moments)
-        return flat_layers([by_V.T, by_U]).numpy()
+        return gradient(torch.from_numpy(theta)).numpy()
 
     def curvature(theta: Any) -> Any:
         return two_layer_hessian(*factors(torch.from_numpy(theta)), moments).numpy()
@@ -163,7 +168,7 @@ def searched_points(run: Run, moments: Covariances, width: int, starts: int) -> 
             found.append(torch.from_numpy(done.x))
 
     levels = torch.tensor(
-        [p.value for r in range(width + 1) for p in linear_critical_points(moments, width, rank=r)],
+        [p.value for p in linear_critical_points(moments, width, rank="all")],
         dtype=torch.float64,
     )
 
@@ -233,7 +238,7 @@ def certificates(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: in
         tolerance=1e-3,
         reason="second differences of the mean squared error",
     )
-    # a column of U is 0 while the same one of V is not: it must not be seen by the residual
+    # a column of U is 0 while the same one of V is not: critical if the residual maps it to 0
     U, V = vectors[:, :width].clone(), least_squares_map(moments).T @ vectors[:, :width]
     U[:, -1] = 0
     residual = moments.yx - U @ V.T @ moments.xx
@@ -243,7 +248,8 @@ def certificates(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: in
     assert way is not None
     run.claim(
         ["B-33", "B-34"],
-        r"Ua=0,\ Va\ne0: \Delta_U=ua^\top,\ \Delta_V=\alpha va^\top \text{ has negative curvature}",
+        r"Ua=0,\ Va\ne0: \Delta_U=q_ka^\top,\ \Delta_V=\alpha\Sigma_{xx}^{-1}\Sigma_{xy}q_ka^\top "
+        r"\text{ has negative curvature}",
         promised=0,
         relation="<",
         measured=second(U, V, way.dU, way.dV),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
@@ -55,13 +56,17 @@ def weight_decay_factorisation(
     sigma = 4 * 0.6 ** torch.arange(columns).double()
     Y = left * sigma @ right.T
     variational_form(run, Y)
+    if not 2 <= int((sigma > strength).sum()) < columns:
+        raise InvalidInput(
+            f"λ = {strength:g} must keep at least two singular values and not all {columns} of them"
+        )
     needed = thresholding(run, Y, sigma, strength)
     descents = wide_and_narrow(run, Y, sigma, strength, starts, steps, needed)
     bounds = certificates(run, Y, sigma, strength, descents)
     grown = growth(run, Y, sigma, strength)
     run.figure(
         "certificate",
-        lambda axes: plot(axes, bounds, grown, least_decay_objective(sigma, strength)),
+        lambda axes: plot(axes, bounds, grown, least_decay_objective(sigma, strength), strength),
         caption="Left: the objective of gradient descent with spare columns, and the lower bound "
         "its certificate gives at the same iterates. Right: factors grown column by column; each "
         "new column gains half the square of what σ_max of the residual exceeds λ by.",
@@ -176,10 +181,10 @@ def thresholding(run: Run, Y: Tensor, sigma: Tensor, strength: float) -> int:
         measured=torch.stack([convex(Y, U @ V.T, strength) for U, V in pairs]),
         tolerance=1e-12,
         control=Control(
-            "twice the nuclear norm in it, at the balanced factors",
-            convex(Y, made.U @ made.V.T, strength)
-            + strength * torch.linalg.matrix_norm(made.U @ made.V.T, "nuc"),
-            promised=decay_objective(Y, made.U, made.V, strength),
+            "only one of the two factors is decayed, at the balanced factors",
+            convex(Y, made.U @ made.V.T, strength),
+            promised=decay_objective(Y, made.U, made.V, strength)
+            - strength * made.V.square().sum() / 2,
         ),
     )
     trials = run.randn(500, *Y.shape)
@@ -431,6 +436,7 @@ def plot(
     bounds: tuple[list[int], list[float], list[float]],
     grown: tuple[list[int], list[float], list[float]],
     least: float,
+    strength: float,
 ) -> None:
     times, objectives, lowers = bounds
     axis = axes[0, 0]
@@ -444,5 +450,6 @@ def plot(
     axis.plot(widths, values, "o-", color=COLOURS[0], label="objective")
     axis.plot(widths, residuals, "s-", color=COLOURS[2], label=r"$\sigma_{\max}$ of the residual")
     axis.axhline(least, color="black", linewidth=0.9, linestyle="--", label="least of all")
-    axis.set(xlabel="columns", xticks=widths, ylim=(0, None))
+    axis.axhline(strength, color=COLOURS[2], linewidth=0.9, linestyle=":", label="λ")
+    axis.set(xlabel="columns", ylabel="objective; singular value", xticks=widths, ylim=(0, None))
     axis.legend(loc="upper right")

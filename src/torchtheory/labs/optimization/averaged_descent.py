@@ -1,0 +1,348 @@
+"""Averaged iterates: the rate for convex functions, and Polyak and Ruppert's average."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, fit_slope, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.labs.optimization.example_losses import error_bars, half_square, logistic
+from torchtheory.nets.feedforward import dense
+from torchtheory.optimization.convergence import averaged_descent_bound
+from torchtheory.optimization.descent import (
+    Direction,
+    Function,
+    average_iterate,
+    gradient_of,
+    last_iterate,
+    trajectory,
+)
+from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.noise import with_unit_noise
+from torchtheory.optimization.stochastic_rates import (
+    LeastSquaresError,
+    expected_least_squares_error,
+    stationary_least_squares_error,
+)
+from torchtheory.training.projection import onto_ball
+
+#: Confidence of each statistical comparison.
+SURE = 0.9999
+
+
+@lab(
+    "averaged-descent",
+    room="optimization",
+    covers=["A-24", "L-139"],
+    title="Averaging the iterates of stochastic descent: when it helps, and how much is promised",
+    errata=[
+        "averaged-descent-index",
+        "averaged-descent-leaves-ball",
+        "averaged-descent-strict-convexity",
+    ],
+    full={"trials": 2000, "longest": 10000, "iterations": 6400},
+)
+def averaged_descent(
+    run: Run, trials: int = 300, longest: int = 400, iterations: int = 800
+) -> None:
+    """For a convex function, the noisiest oracle that the theorem allows and the step 1/√K, the
+    average of K iterates is within 1/√K of the best point.
+
+    On least squares with a constant step the average of Polyak and Ruppert goes on to improve like
+    1/K, at a rate that a linear equation gives, where the last iterate has stopped; without noise
+    at the solution it is the other way round. All of that is computed in exact expectations. Look
+    at which of the two curves wins, with noise and without.
+    """
+    gaps = convex_rate(run, trials, longest)
+    real_problem(run, trials)
+    printed_theorem(run)
+    recursion(run)
+    errors = polyak_ruppert(run, iterations)
+    run.figure(
+        "averages",
+        lambda axes: plot(axes, gaps, errors),
+        caption="Left: mean gap of the averaged iterate with its interval, which is mostly smaller "
+        "than the mark. Middle and right: exact mean squared distance to the least squares "
+        "solution of the last iterate and of the average, constant step.",
+        grid=(1, 3),
+        size=(13, 3.6),
+    )
+
+
+def smoothed_norm(centre: Tensor, softness: float) -> tuple[Function, Direction]:
+    r"""½√(‖θ-c‖² + ε²), convex and nearly half a norm, and its gradient, shorter than ½."""
+
+    def r(theta: Tensor) -> Tensor:
+        made: Tensor = ((theta - centre).square().sum(-1) + softness**2).sqrt() / 2
+        return made
+
+    return r, lambda theta, _: (theta - centre) / (4 * r(theta)[..., None])
+
+
+def root_steps(count: int) -> list[float]:
+    """The step 1/√K, K times."""
+    return [1 / math.sqrt(count)] * count
+
+
+def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval]]:
+    centre = torch.tensor([0.6, 0.0, 0.5], dtype=torch.float64)
+    softness = 1e-3
+    r, slope = smoothed_norm(centre, softness)
+    sizes = [round(10 * (longest / 10) ** (k / 6)) for k in range(7)]
+
+    start = torch.zeros(trials, 3, dtype=torch.float64)
+    oracle = with_unit_noise(slope, run.generator)
+
+    def gaps(counts: list[int], projection: Function | None) -> dict[int, Interval]:
+        found = {}
+        for count in run.track(counts, "averaged descent"):
+            mean = average_iterate(oracle, start, root_steps(count), projection)
+            found[count] = mean_interval(r(mean) - softness / 2, SURE)
+        return found
+
+    free, inside = gaps(sizes, None), gaps(sizes[::3], onto_ball(1.0))
+    # steps of 1 in place of 1/√K, and no average
+    few = [10, 20, 40, 100]
+    heights = r(trajectory(oracle, start, [1.0] * few[-1])) - softness / 2
+    broken = mean_interval(heights[-1], SURE)
+    for intervals, how in ((free, "r convex on all of ℝ³"), (inside, "projected onto the ball")):
+        for count, found in intervals.items():
+            if count in inside:
+                run.claim(
+                    "A-24",
+                    r"\mathbb E\,r(\bar\Theta)-r(\theta^*)\le1/\sqrt K,\ \bar\Theta=\tfrac1K"
+                    r"\sum_{k=0}^{K-1}\Theta^{(k)}",
+                    promised=averaged_descent_bound(count),
+                    relation="<=",
+                    measured=found.estimate,
+                    interval=found,
+                    reason=f"{how}; K = {count}, {trials} runs",
+                    control=Control(
+                        "the last of 100 iterates with steps of length 1",
+                        broken.estimate,
+                        promised=averaged_descent_bound(100),
+                        interval=broken,
+                    ),
+                )
+    rate = fit_slope(sizes, [g.estimate for g in free.values()])
+    flat = fit_slope(few, heights[few].mean(1))
+    run.claim(
+        "A-24",
+        r"\text{the gap falls at least like } K^{-1/2}: \text{ slope on logarithmic scales}",
+        promised=-0.5,
+        relation="<=",
+        measured=rate.estimate,
+        interval=rate,
+        reason=f"r(θ) = ½√(‖θ-c‖² + 10⁻⁶), directions of length 1, K = {sizes[0]} to {sizes[-1]}",
+        control=Control("steps of length 1 and the last iterate", flat.estimate, interval=flat),
+    )
+    return list(free.items())
+
+
+def real_problem(run: Run, trials: int) -> None:
+    """Logistic regression with inputs of norm 1, one example a step."""
+    x = run.randn(50, 3)
+    x = x / x.norm(dim=1, keepdim=True)
+    y = torch.sign(x[:, 0] + 0.3 * run.randn(50))
+
+    def risk(theta: Tensor) -> Tensor:
+        return logistic(theta[..., None, :], x, y).mean(-1)
+
+    best = last_iterate(
+        gradient_of(risk), torch.zeros(3, dtype=torch.float64), [4.0] * 400, onto_ball(1.0)
+    )
+    count = 100
+    chosen = draw_batches(50, 1, count, trials=(trials,), generator=run.generator)
+
+    def gap(labels: Tensor) -> Interval:
+        direction = minibatch_direction(logistic, [x, labels], chosen)
+        start = torch.zeros(trials, 3, dtype=torch.float64)
+        mean = average_iterate(direction, start, root_steps(count))
+        return mean_interval(risk(mean) - risk(best), SURE)
+
+    real, biased = gap(y), gap(-y)
+    run.claim(
+        "A-24",
+        r"\text{logistic regression, } \|x\|=1, \text{ one example a step: } \mathbb E\,"
+        r"r(\bar\Theta)-r(\theta^*)\le1/\sqrt K",
+        promised=averaged_descent_bound(count),
+        relation="<=",
+        measured=real.estimate,
+        interval=real,
+        reason=f"K = {count}, {trials} runs",
+        control=Control(
+            "biased directions: those of the other labels", biased.estimate, interval=biased
+        ),
+    )
+
+
+def printed_theorem(run: Run) -> None:
+    # K = 1, r = 100 θ², D = ±0.9: both outcomes
+    coin = torch.tensor([[0.9], [-0.9]], dtype=torch.float64)
+    start = torch.zeros(2, 1, dtype=torch.float64)
+    end = last_iterate(lambda _t, _k: coin, start, [1.0])
+    run.erratum(
+        "averaged-descent-index",
+        r"\mathbb E\,r\bigl(\tfrac1K\sum_{k=1}^K\Theta^{(k)}\bigr)-r(\theta^*)\le1/\sqrt K",
+        promised=averaged_descent_bound(1),
+        relation="<=",
+        measured=(100 * end.square()).mean(),
+        reason="K = 1, r(θ) = 100 θ², D = ±0.9 with probability 1/2, whose mean is r'(0) = 0",
+    )
+    run.claim(
+        "A-24",
+        r"\text{the same with } \bar\Theta=\tfrac1K\sum_{k=0}^{K-1}\Theta^{(k)}",
+        promised=averaged_descent_bound(1),
+        relation="<=",
+        measured=(100 * average_iterate(lambda _t, _k: coin, start, [1.0]).square()).mean(),
+        reason="K = 1: the average is the start",
+    )
+    path = trajectory(lambda t, _: -torch.ones_like(t), torch.zeros(1).double(), root_steps(100))
+    run.erratum(
+        "averaged-descent-leaves-ball",
+        r"\bar\Theta\in B_1(0), \text{ where } r \text{ is defined}",
+        promised=1,
+        relation="<=",
+        measured=path[1:].mean(),
+        reason="r(θ) = -θ, D = -1, K = 100",
+    )
+    scaled = []
+    for count in (10, 100, 1000):
+        height = 1 / math.sqrt(count)
+        # far from its minimum the strictly convex function is as good as linear
+        r, slope = smoothed_norm(torch.ones(1, dtype=torch.float64), 1e-6)
+        path = trajectory(
+            lambda t, k, a=height, g=slope: a * g(t, k),  # type: ignore[misc]
+            torch.zeros(1, dtype=torch.float64),
+            root_steps(count),
+        )
+        gap = height * (r(path[:-1].mean(0)) - 5e-7)
+        scaled.append(float(gap) * math.sqrt(count))
+    run.erratum(
+        "averaged-descent-strict-convexity",
+        r"r \text{ strictly convex} \implies \sqrt K\,(\mathbb E\,r(\bar\Theta)-r(\theta^*))\to0:"
+        r" \text{ its value at } K=10^3 \text{ is below half of that at } K=10",
+        promised=scaled[0] / 2,
+        relation="<=",
+        measured=scaled[-1],
+        reason="r = √((θ-1)² + ε²)/(2√K), the exact gradient as direction",
+    )
+
+
+Errors = dict[str, LeastSquaresError]
+
+
+def recursion(run: Run) -> None:
+    """The running average, as torch keeps it."""
+    x, y, iterations = run.randn(20, 3), run.randn(20), 50
+    chosen = draw_batches(20, 1, iterations, generator=run.generator)
+    direction = minibatch_direction(half_square, [x, y], chosen)
+    points = trajectory(direction, torch.zeros(3).double(), [0.05] * iterations)
+    layer = dense(points[:1])
+    after, before = AveragedModel(layer), AveragedModel(layer)
+    for k in range(iterations):
+        for averaged, point in ((before, points[k]), (after, points[k + 1])):
+            with torch.no_grad():
+                layer.weight.copy_(point[None])
+            averaged.update_parameters(layer)
+    means = [m.module.get_parameter("weight").detach()[0] for m in (after, before)]
+    run.claim(
+        "L-139",
+        r"\bar x_{k+1}=\tfrac k{k+1}\bar x_k+\tfrac1{k+1}x_{k+1} \text{ is } \tfrac1K(x_1+\dots+"
+        r"x_K): \text{ largest difference}",
+        promised=0.0,
+        relation="==",
+        measured=(means[0] - points[1:].mean(0)).abs().max(),
+        tolerance=1e-12,
+        reason="torch's AveragedModel, updated after each step",
+        control=Control("updated before each step", (means[1] - points[1:].mean(0)).abs().max()),
+    )
+
+
+def polyak_ruppert(run: Run, iterations: int) -> Errors:
+    """Last iterate and average on least squares, with noise at the solution and without."""
+    n, d = 20, 3
+    # eigenvalues of XᵀX of order 1: the last iterate comes to rest within the run
+    x = torch.linalg.qr(run.randn(n, d)).Q * torch.tensor([1.0, 0.9, 0.8]).double()
+    consistent = x @ run.randn(d)
+    noisy = consistent + run.randn(n) / math.sqrt(n)
+    eta = 0.4 / (n * float(x.square().sum(1).max()))
+    start = torch.zeros(d, dtype=torch.float64)
+    found = {
+        name: expected_least_squares_error(x, y, start, [eta] * iterations)
+        for name, y in (("targets with noise", noisy), ("no noise at the solution", consistent))
+    }
+    with_noise, without = found.values()
+    # how long the error of the last iterate is more than rounding
+    clear = int((without.distance[1:] > 1e-12 * without.distance[0]).sum())
+    run.claim(
+        "L-139",
+        r"\text{targets with noise: } \mathbb E\|\bar x_K-x_\star\|^2\,/\,\mathbb E\|x_K-x_\star"
+        r"\|^2<1",
+        promised=1.0,
+        relation="<",
+        measured=with_noise.averaged[-1] / with_noise.distance[-1],
+        reason=f"least squares, constant step, K = {iterations}, exact expectations",
+        control=Control(
+            "no noise at the solution: the last iterate has converged, the average drags its past",
+            without.averaged[clear - 1] / without.distance[clear],
+        ),
+    )
+    limit = stationary_least_squares_error(x, noisy, eta)
+    counts = [iterations // 2**k for k in (3, 2, 1, 0)]
+
+    def exponent(values: Tensor) -> Interval:
+        return fit_slope(
+            counts, [abs(k * float(values[k - 1]) / limit.averaged - 1) for k in counts]
+        )
+
+    rate, stuck = exponent(with_noise.averaged), exponent(with_noise.distance[1:])
+    run.claim(
+        "L-139",
+        r"K\,\mathbb E\|\bar x_K-x_\star\|^2\to\operatorname{tr}H^{-1}\Sigma H^{-1}:"
+        r" \text{ exponent of the relative distance}",
+        promised=-1.0,
+        relation="slope",
+        measured=rate.estimate,
+        interval=rate,
+        tolerance=0.02,
+        reason=f"K = {counts[0]} to {counts[-1]}, exact expectations; Σ, the covariance of the "
+        "noise at rest, from a linear equation",
+        control=Control("the last iterate", stuck.estimate, interval=stuck),
+    )
+    return found
+
+
+def plot(axes: Any, gaps: list[tuple[int, Interval]], errors: Errors) -> None:
+    left, *others = axes[0]
+    counts, found = [c for c, _ in gaps], [g for _, g in gaps]
+    left.loglog(counts, [c**-0.5 for c in counts], "--", color="0.4", label=r"bound $1/\sqrt{K}$")
+    left.errorbar(
+        counts,
+        [g.estimate for g in found],
+        yerr=error_bars(found),
+        fmt="o-",
+        color=COLOURS[0],
+        markersize=4,
+        label="averaged iterate",
+    )
+    left.set(xlabel="iterations K", ylabel="gap to the best value")
+    left.set_title("convex function, unit directions")
+    left.legend()
+    for ax, (name, path) in zip(others, errors.items(), strict=True):
+        times = range(1, len(path.averaged) + 1)
+        # below that there is only rounding
+        shown = [v if v > 1e-14 else math.nan for v in path.distance[1:].tolist()]
+        ax.loglog(times, shown, color=COLOURS[1], label="last iterate")
+        ax.loglog(times, path.averaged, color=COLOURS[0], label="average")
+        ax.set(xlabel="iterations K", ylabel="mean squared distance", title=name)
+        ax.minorticks_off()
+        ax.legend(loc="lower left")

@@ -1,0 +1,242 @@
+"""Learning rates: the conditions of Robbins and Monro, what they are for, and what they are not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LRScheduler,
+    StepLR,
+)
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import Interval, mean_interval
+from torchtheory.core.lab import lab
+from torchtheory.core.record import Control
+from torchtheory.core.run import Run
+from torchtheory.labs.optimization.example_losses import half_square
+from torchtheory.optimization.descent import last_iterate, trajectory
+from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.noise import accumulated_variance
+from torchtheory.training.schedules import PowerLaw, Schedule, robbins_monro
+
+#: Confidence of each statistical comparison.
+SURE = 0.9999
+
+
+@lab(
+    "robbins-monro",
+    room="optimization",
+    covers=["S-22"],
+    title="The conditions of Robbins and Monro: what they are for, and when they are not needed",
+    errata=["robbins-monro-finite-sum", "robbins-monro-necessary"],
+    full={"trials": 2000, "horizon": 1000},
+)
+def learning_rates(run: Run, trials: int = 400, horizon: int = 200) -> None:
+    """A learning rate is to sum up to infinity, and its squares are not: decided for power laws,
+    for the schedulers of torch and for others.
+
+    On a noisy quadratic the step 1/i, which satisfies both, is the running mean; a constant step
+    stops at a definite variance; a geometric one does not forget its start. Without noise at the
+    solution a constant step converges all the same: the conditions are not necessary. Look at
+    where each of the three schedules ends.
+    """
+    conditions(run)
+    spread = noisy_quadratic(run, trials, horizon)
+    interpolation(run)
+    run.figure(
+        "schedules",
+        lambda ax: plot(ax, spread),
+        caption="Mean squared error of three schedules on a noisy quadratic (σ = 1), "
+        f"{10 * trials} runs. The step 1/i follows σ²/i.",
+        size=(6, 3.6),
+    )
+
+
+def conditions(run: Run) -> None:
+    """Verdicts on power laws, on torch's schedulers and on others."""
+    exponents = [0.0, 0.25, 0.5, 0.51, 0.75, 1.0, 1.01, 1.5, 2.0]
+    truth = [0.5 < p <= 1 for p in exponents]
+
+    def power(p: float) -> Schedule:
+        return lambda k: 3.0 * (k + 1) ** -p
+
+    exact = [robbins_monro(PowerLaw(p)).satisfied for p in exponents]
+    fitted = [robbins_monro(power(p)).satisfied for p in exponents]
+    run.claim(
+        "S-22",
+        r"c/i^p \text{ satisfies } \sum\eta_i=\infty,\ \sum\eta_i^2<\infty \text{ if and only if }"
+        r" \tfrac12<p\le1: \text{ wrong verdicts}",
+        promised=0,
+        relation="==",
+        measured=[
+            sum(a is not b for a, b in zip(exact, truth, strict=True)),
+            sum(a is not b for a, b in zip(fitted, truth, strict=True)),
+        ],
+        reason="decided exactly, and from a fit of the tail; p = 0, 0.25, 0.5, 0.51, ..., 2",
+        control=Control(
+            "the tail is replaced by partial sums up to 1000 against 100",
+            sum(
+                (_partial(p, 1) > 100 and _partial(p, 2) < 100) is not wanted
+                for p, wanted in zip(exponents, truth, strict=True)
+            ),
+        ),
+    )
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    schedulers: list[tuple[str, LRScheduler | Schedule, bool, bool]] = [
+        ("constant", ConstantLR(optimizer, 1.0), True, False),
+        ("exponential, 0.99 a step", ExponentialLR(optimizer, 0.99), False, True),
+        ("halved every 100 steps", StepLR(optimizer, 100, 0.5), False, True),
+        ("cosine, annealed again and again", CosineAnnealingLR(optimizer, 100), True, False),
+        ("cosine, then 0", lambda k: 1 + math.cos(math.pi * min(k / 100, 1.0)), False, True),
+        ("1/t", LambdaLR(optimizer, PowerLaw(1.0)), True, True),
+        ("1/√t", LambdaLR(optimizer, PowerLaw(0.5)), True, False),
+        ("0.1/(1 + 0.01 t)", lambda k: 0.1 / (1 + 0.01 * k), True, True),
+        ("1/(t log² t)", lambda k: 1 / ((k + 2) * math.log(k + 2) ** 2), False, True),
+    ]
+    rows, wrong = [], 0
+    for name, schedule, diverges, converge in schedulers:
+        found = robbins_monro(schedule)
+        wrong += (found.sum_diverges, found.squares_converge) != (diverges, converge)
+        rows.append(
+            (name, found.exponent.estimate, found.sum_diverges, found.squares_converge, found.exact)
+        )
+    run.claim(
+        "S-22",
+        r"\text{constant fails the second condition, } cq^i \text{ the first, and so on:"
+        r" wrong verdicts on torch's schedulers and others}",
+        promised=0,
+        relation="==",
+        measured=wrong,
+    )
+    run.table(
+        "schedules",
+        ["schedule", "p in t⁻ᵖ", "Σ η = ∞", "Σ η² < ∞", "exact"],
+        rows,
+        caption="The conditions of Robbins and Monro",
+    )
+    run.erratum(
+        "robbins-monro-finite-sum",
+        r"\sum_{i=1}^k\eta_i=\infty",
+        promised=math.inf,
+        relation="==",
+        measured=sum(1 / i for i in range(1, 10**5 + 1)),
+        reason="η = 1/i, which satisfies the conditions, and k = 10⁵",
+    )
+
+
+def _partial(exponent: float, power: int) -> float:
+    return sum(math.pow(i, -exponent * power) for i in range(1, 1001))
+
+
+def noisy_quadratic(run: Run, trials: int, horizon: int) -> dict[str, Tensor]:
+    """θ ← θ - η(θ - θ* + ξ): three schedules, the same noise."""
+    goal, start, runs = 2.0, 5.0, 10 * trials
+    xi = run.randn(horizon, runs)
+
+    def direction(theta: Tensor, k: int) -> Tensor:
+        return theta - goal + xi[k][:, None]
+
+    def path(steps: list[float]) -> Tensor:
+        at = torch.full((runs, 1), start, dtype=torch.float64)
+        return trajectory(direction, at, steps)[..., 0]
+
+    times = range(1, horizon + 1)
+    shrinking = path([1 / i for i in times])
+    constant = path([0.2] * horizon)
+    geometric = path([0.5**i for i in times])
+    means = goal - xi.cumsum(0) / torch.arange(1, horizon + 1).double()[:, None]
+    run.claim(
+        "S-22",
+        r"\eta_i=1/i:\ \theta_i=\theta^\star-\tfrac1i\sum_{j\le i}\xi_j:"
+        r" \text{ largest difference}",
+        promised=0,
+        relation="==",
+        measured=(shrinking[1:] - means).abs().max(),
+        tolerance=1e-11,
+        control=Control("constant η = 0.2", (constant[1:] - means).abs().max()),
+    )
+
+    def error(paths: Tensor) -> Interval:
+        return mean_interval((paths[-1] - goal).square(), SURE)
+
+    run.claim(
+        "S-22",
+        r"\eta_i=1/i:\ \mathbb E(\theta_i-\theta^\star)^2=\sigma^2/i",
+        promised=1 / horizon,
+        relation="~",
+        measured=error(shrinking).estimate,
+        interval=error(shrinking),
+        reason=f"i = {horizon}, {runs} runs",
+        control=Control(
+            "constant η = 0.2: Σ η² = ∞", error(constant).estimate, interval=error(constant)
+        ),
+    )
+    run.claim(
+        "S-22",
+        r"\text{constant } \eta:\ \mathbb E(\theta-\theta^\star)^2\to\frac\eta{2-\eta}\sigma^2",
+        promised=accumulated_variance(1.0, 0.2, 1.0),
+        relation="~",
+        measured=error(constant).estimate,
+        interval=error(constant),
+        control=Control("η = 1/i", error(shrinking).estimate, interval=error(shrinking)),
+    )
+    left = math.prod(1 - 0.5**i for i in times) * (start - goal)
+    bias = mean_interval(geometric[-1] - goal, SURE)
+    none = mean_interval(shrinking[-1] - goal, SURE)
+    run.claim(
+        "S-22",
+        r"\eta_i=2^{-i}:\ \mathbb E\theta_\infty-\theta^\star=\prod_i(1-2^{-i})\,"
+        r"(\theta_0-\theta^\star)\ne0",
+        promised=left,
+        relation="~",
+        measured=bias.estimate,
+        interval=bias,
+        reason="Σ η < ∞: the start is never forgotten",
+        control=Control("η = 1/i", none.estimate, interval=none),
+    )
+    return {
+        name: (paths[1:] - goal).square().mean(1)
+        for name, paths in (
+            (r"$\eta=1/i$", shrinking),
+            (r"$\eta=0.2$", constant),
+            (r"$\eta=2^{-i}$", geometric),
+        )
+    }
+
+
+def interpolation(run: Run) -> None:
+    """One parameter fits every example: a constant step converges."""
+    x, goal = run.randn(30, 3), run.randn(3)
+    x = x / x.norm(dim=1, keepdim=True)
+    chosen = draw_batches(30, 1, 800, trials=(20,), generator=run.generator)
+    direction = minibatch_direction(half_square, [x, x @ goal], chosen)
+    start = torch.zeros(20, 3, dtype=torch.float64)
+    end = last_iterate(direction, start, [1.0] * 800)
+    run.erratum(
+        "robbins-monro-necessary",
+        r"\sum\eta_i^2=\infty \implies \text{no convergence: } \|\theta_{800}-\theta^\star\|\ge"
+        r"10^{-6}\|\theta_0-\theta^\star\|",
+        promised=1e-6,
+        relation=">=",
+        measured=((end - goal).norm(dim=1) / goal.norm()).max(),
+        reason="least squares without noise, η = 1, one example a step, the worst of 20 runs",
+    )
+
+
+def plot(ax: Any, spread: dict[str, Tensor]) -> None:
+    for (name, values), colour in zip(spread.items(), COLOURS, strict=False):
+        ax.loglog(range(1, len(values) + 1), values, color=colour, label=name)
+    times = range(1, len(next(iter(spread.values()))) + 1)
+    ax.loglog(times, [1 / i for i in times], "--", color="0.4", label=r"$\sigma^2/i$")
+    level = accumulated_variance(1.0, 0.2, 1.0)
+    ax.axhline(level, linestyle=":", color="0.4", label=r"$\eta\sigma^2/(2-\eta)$ at 0.2")
+    ax.set(xlabel="step i", ylabel=r"mean of $(\theta_i-\theta^\star)^2$", title="noisy quadratic")
+    ax.legend(loc="lower left")
