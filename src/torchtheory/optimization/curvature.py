@@ -41,8 +41,12 @@ def gradient(
     """
     samples, point = _checked(problem, samples, parameters)
     total = torch.zeros_like(flatten(point))
+
+    def loss(named: Parameters, part: Samples) -> Tensor:
+        return problem.loss(_outputs(problem, named, part), part.y).reshape(())
+
     for x, y in samples.chunks(problem.chunk):
-        part = torch.func.grad(problem.objective(Samples(x, y)))(point)
+        part = torch.func.grad(loss)(point, Samples(x, y))
         total += flatten(part) * (len(x) / len(samples))
     return total
 
@@ -64,7 +68,8 @@ def hessian_operator(
     Args:
         problem: model, loss and data.
         samples: the data of the loss; the training data unless given.
-        parameters: the point :math:`\theta`; the model's own unless given.
+        parameters: the point :math:`\theta`; the model's own unless given. Derivatives are taken
+            in the parameters it names; others keep their values.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])
@@ -74,7 +79,8 @@ def hessian_operator(
     """
 
     def record(part: Samples, leaves: Parameters) -> _Product:
-        loss = problem.loss(problem.function(leaves, part.x), part.y).reshape(())
+        outputs = _outputs(problem, leaves, part)
+        loss = problem.loss(outputs, part.y).reshape(())
         slopes = _pulled([loss], leaves.values(), [torch.ones_like(loss)], graph=True)
         return lambda directions: _pulled(slopes, leaves.values(), directions)
 
@@ -101,7 +107,7 @@ def gauss_newton_operator(
     """
 
     def record(part: Samples, leaves: Parameters) -> _Product:
-        outputs = problem.function(leaves, part.x)
+        outputs = _outputs(problem, leaves, part)
         free = outputs.detach().requires_grad_()
         loss = problem.loss(free, part.y).reshape(())
         slope = _pulled([loss], [free], [torch.ones_like(loss)], graph=True)
@@ -145,7 +151,7 @@ def fisher_operator(
         return lambda u: p * (u - (p * u).sum(-1, keepdim=True))
 
     def record(part: Samples, leaves: Parameters) -> _Product:
-        outputs = problem.function(leaves, part.x)
+        outputs = _outputs(problem, leaves, part)
         at = curvature(outputs.detach())
         return _between(outputs, leaves, lambda u: at(u) / len(part))
 
@@ -172,7 +178,7 @@ def empirical_fisher_operator(
     """
 
     def record(part: Samples, leaves: Parameters) -> _Product:
-        outputs = problem.function(leaves, part.x)
+        outputs = _outputs(problem, leaves, part)
         try:
             losses = torch.vmap(_own_loss)(outputs, part.y)
         except RuntimeError:  # the loss looks at numbers, which vmap does not have
@@ -195,21 +201,23 @@ def _checked(
     own = problem.parameters
     if parameters is None:
         return samples, own
-    if set(parameters) != set(own):
-        name = min(set(parameters) ^ set(own))
-        raise InvalidInput(
-            f"the point has {'no ' if name in own else ''}{name!r}, the model "
-            f"{'does' if name in own else 'does not'}; problem.at(...) fills in what is not named"
-        )
-    for name, p in own.items():
-        given = parameters[name]
-        if given.shape != p.shape:
+    for name, given in parameters.items():
+        if name not in own:
+            raise InvalidInput(f"the point has {name!r}, which is no parameter of the model")
+        if given.shape != own[name].shape:
             raise ShapeMismatch(
-                f"{name} is {list(given.shape)} in the point and {list(p.shape)} in the model"
+                f"{name} is {list(given.shape)} in the point and {list(own[name].shape)} in the "
+                "model"
             )
-        if given.dtype != p.dtype:
-            raise InvalidType(f"{name} is {given.dtype} in the point and {p.dtype} in the model")
-    return samples, {name: parameters[name] for name in own}
+        if given.dtype != own[name].dtype:
+            raise InvalidType(
+                f"{name} is {given.dtype} in the point and {own[name].dtype} in the model"
+            )
+    return samples, {name: parameters[name] for name in own if name in parameters}
+
+
+def _outputs(problem: Problem, leaves: Parameters, part: Samples) -> Tensor:
+    return problem.function({**problem.parameters, **leaves}, part.x)
 
 
 def _between(outputs: Tensor, leaves: Parameters, middle: Callable[[Tensor], Tensor]) -> _Product:
