@@ -9,6 +9,8 @@ from torch import Tensor, nn
 import torchtheory as tt
 from torchtheory.core.claim import Verdict
 from torchtheory.core.finding import FindingRecord
+from torchtheory.core.problem import Problem
+from torchtheory.optimization.curvature import hessian_operator
 
 NAMES = ["point-reached", "loss-slice", "gradient-noise", "layer-balance"]
 
@@ -141,3 +143,20 @@ def test_no_convexity_is_promised_for_a_loss_of_the_users_own() -> None:
     assert claim.verdict == Verdict.NOT_APPLICABLE
     (claim,) = _findings(nn.Sequential(_net(nn.ReLU()), nn.Tanh()), (x, y))["loss-slice"].claims
     assert "last layer" in claim.reason
+
+
+def test_a_small_negative_eigenvalue_is_not_overlooked() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    x = torch.randn(80, 6).double()
+    y = (x[:, 1] > 0).long()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    report = tt.audit(net, (x, y), only=["point-reached"])
+    found = next(q for q in report.findings[0].quantities if q.name == "smallest-eigenvalue")
+    dense = torch.linalg.eigvalsh(hessian_operator(Problem(net, (x, y))).to_dense())
+    assert -0.02 < dense[0] / dense[-1] < -1e-3  # the case that is meant
+    assert found.low <= dense[0] <= found.high

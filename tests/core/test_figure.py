@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from torchtheory.core.figure import draw
 
@@ -66,3 +68,14 @@ def test_json() -> None:
         "caption": "c",
         "file": "figures/f.png",
     }
+
+
+def test_a_fixed_aspect_cuts_no_label() -> None:
+    def plot(ax: Any) -> None:
+        shown = ax.imshow([[0.0, 1.0], [2.0, 3.0]])
+        ax.figure.colorbar(shown, ax=ax, label="a quantity")
+        ax.set(xlabel="across", ylabel="a label that is long enough to reach out of the picture")
+
+    picture = imread(io.BytesIO(draw("square", plot, size=(2.6, 2.2)).png))[..., :3]
+    border = [picture[0], picture[-1], picture[:, 0], picture[:, -1]]
+    assert all((edge == 1).all() for edge in border)

@@ -143,5 +143,6 @@ def _plot(ax: Any, found: InitialisationReport) -> None:
         ax.semilogy(where, [r.repaired for r in rows], "^-", color=COLOURS[2], label="advised")
     if all(r.predicted is not None for r in rows):
         ax.semilogy(where, [r.predicted for r in rows], "--", color="0.4", label="predicted")
-    ax.set(xlabel="layer", ylabel="gradient")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set(xlabel="layer", ylabel="length of the gradient")
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))

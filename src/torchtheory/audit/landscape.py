@@ -57,7 +57,7 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
             hessian,
             min(2, hessian.shape[0]),
             which="both",
-            tolerance=1e-3,
+            tolerance=FLAT / 10,  # of the largest: what counts as flat is to be resolved
             max_iterations=products_in(hessian, 0.4),
             generator=record.generator,
         )
@@ -68,10 +68,6 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
         return
     largest, smallest = float(ends.values[0]), float(ends.values[-1])
     error = float(ends.residuals.max())
-    record.quantity(
-        "smallest-eigenvalue", "smallest eigenvalue of the Hessian", smallest,
-        error=error, basis="residual of Lanczos, for these samples",
-    )  # fmt: skip
     slope, risk = float(gradient(problem, samples).norm()), problem.risk(samples)
     scale = max(abs(largest), abs(smallest))
     gain = slope**2 / (2 * scale) if scale > 0 else math.inf
@@ -80,10 +76,22 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
         "what one step of gradient descent can gain, |∇L|² / (2 λ), over the loss",
         gain / risk if risk > 0 else math.nan,
     )
-    _spectrum(record, hessian, scale)
+    below = _spectrum(record, hessian, scale)
+    if below < smallest - error:  # a Ritz value is a mean of eigenvalues: one is as low
+        smallest = below
+        record.quantity(
+            "smallest-eigenvalue", "smallest eigenvalue of the Hessian", smallest,
+            low=-math.inf, high=smallest, basis="it is at most this; no time to find it",
+        )  # fmt: skip
+    else:
+        record.quantity(
+            "smallest-eigenvalue", "smallest eigenvalue of the Hessian", smallest,
+            error=error, basis="residual of Lanczos, for these samples",
+        )  # fmt: skip
     stationary = gain <= FLAT * risk  # also where both are 0: everything is fitted
-    falls = smallest + error < -FLAT * scale
-    _negative_curvature(problem, record, samples, ends, falls=falls)
+    falls = smallest + (0.0 if smallest == below else error) < -FLAT * scale
+    resolved = float(ends.values[-1]) + error < -FLAT * scale
+    _negative_curvature(problem, record, samples, ends, falls=falls, resolved=resolved)
     kind = "a stationary point" if stationary else "no stationary point yet"
     sign = (
         f"the loss falls on both sides in some direction (curvature {smallest:.2g})"
@@ -97,12 +105,16 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
     )
 
 
-def _spectrum(record: FindingRecord, hessian: Any, scale: float) -> None:
-    """The shares of negative, flat and positive directions, by as many products as there are."""
+def _spectrum(record: FindingRecord, hessian: Any, scale: float) -> float:
+    """The shares of negative, flat and positive directions, by as many products as there are.
+
+    Returns:
+        The least value met; infinite if there was no time.
+    """
     probes = min(PROBES, products_in(hessian, 0.6) // STEPS)
     if probes < 1:
         record.note("There was no time for the whole spectrum of the Hessian.")
-        return
+        return math.inf
     found = spectral_density(hessian, probes=probes, steps=STEPS, generator=record.generator)
     flat = FLAT * scale
     rows = []
@@ -134,9 +146,11 @@ def _spectrum(record: FindingRecord, hessian: Any, scale: float) -> None:
     record.figure(
         "spectrum",
         lambda ax: _plot_spectrum(ax, found, flat, hessian.shape[0]),
-        caption="Eigenvalues of the Hessian: how many lie above (right) or below (left) a size.",
+        caption="Eigenvalues of the Hessian: the share of directions whose eigenvalue is at least "
+        "so large, for positive and for negative ones.",
         size=(5.6, 3.0),
     )
+    return float(found.nodes[found.weights > 0].min())
 
 
 def _plot_spectrum(ax: Any, found: SpectralDensity, flat: float, count: int) -> None:
@@ -162,14 +176,23 @@ def _plot_spectrum(ax: Any, found: SpectralDensity, flat: float, count: int) -> 
 
 
 def _negative_curvature(
-    problem: Problem, record: FindingRecord, samples: Samples, ends: EigenResult, *, falls: bool
+    problem: Problem,
+    record: FindingRecord,
+    samples: Samples,
+    ends: EigenResult,
+    *,
+    falls: bool,
+    resolved: bool,
 ) -> None:
     """The loss itself, on both sides along the two extreme eigenvectors."""
-    if not falls:
+    if not (falls and resolved):
         record.not_applicable(
-            "L-118", NEGATIVE, "no eigenvalue is negative beyond rounding and a thousandth of the "
-            "largest"
-        )  # fmt: skip
+            "L-118",
+            NEGATIVE,
+            "an eigenvalue is negative, but there was no time to find its direction"
+            if falls
+            else "no eigenvalue is negative beyond rounding and a thousandth of the largest",
+        )
         return
     risk = problem.risk(samples)
 
@@ -234,7 +257,7 @@ def gradient_noise(problem: Problem, record: FindingRecord) -> None:
     record.quantity(
         "gradient-noise-scale",
         "batch at which the gradient's noise equals the gradient",
-        scale.value if math.isfinite(scale.value) else math.nan,
+        scale.value,
         low=scale.low if scale.low is not None else 0.0,
         high=scale.high,
         basis=f"two standard errors of the jackknife, {len(samples)} samples",

@@ -92,12 +92,23 @@ def draw(
         layout.execute(canvas)
         canvas.set_layout_engine("none")
         png, svg = io.BytesIO(), io.StringIO()
-        canvas.savefig(png, format="png", dpi=160, metadata={"Software": None})
-        canvas.savefig(svg, format="svg", metadata={"Date": None})
+        around: dict[str, Any] = {}
+        if _sticks_out(canvas):
+            around = {"bbox_inches": "tight", "pad_inches": 0.05}
+        canvas.savefig(png, format="png", dpi=160, metadata={"Software": None}, **around)
+        canvas.savefig(svg, format="svg", metadata={"Date": None}, **around)
     text = svg.getvalue()
     return Figure(
         name, caption, _inline(text) if len(text) <= LARGEST_SVG else None, png.getvalue()
     )
+
+
+def _sticks_out(canvas: Any) -> bool:
+    """Whether a label would be cut: matplotlib's layout overlooks what a fixed aspect moves."""
+    if all(ax.get_aspect() == "auto" for ax in canvas.axes):
+        return False
+    drawn, (width, height) = canvas.get_tightbbox(), canvas.get_size_inches()
+    return bool(min(drawn.x0, drawn.y0) < 0 or drawn.x1 > width or drawn.y1 > height)
 
 
 def check_name(name: str, kind: str) -> None:
