@@ -250,3 +250,32 @@ def test_a_loss_that_looks_at_numbers_has_an_empirical_fisher_matrix() -> None:
     looking = problem("regression", loss=loss)
     found = empirical_fisher_operator(looking).to_dense()
     assert torch.allclose(found, empirical_fisher_operator(known).to_dense())
+
+
+class _Rectified(nn.Module):
+    """Every way to say max(x, 0)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 3, 2), nn.Conv2d(3, 2, 2)
+        self.third, self.last = nn.Linear(8, 6), nn.Linear(6, 2)
+        self.act, self.inside = nn.ReLU(), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inside(self.second(self.act(self.first(x)))).flatten(1)
+        h = F.relu(self.third(torch.relu(h)), inplace=True)
+        return self.last(h.relu() + F.relu(h - 1))  # type: ignore[no-any-return]
+
+
+def test_rectifiers_of_every_kind() -> None:
+    torch.manual_seed(0)
+    net = _Rectified().double()
+    x, y = torch.randn(7, 1, 4, 4).double(), torch.arange(7) % 2
+    p = Problem(net, (x, y))
+
+    def loss(theta: Tensor) -> Tensor:
+        named = unflatten(theta, p.parameters)
+        return F.cross_entropy(torch.func.functional_call(net, named, x), y)
+
+    exact = torch.autograd.functional.hessian(loss, flatten(p.parameters))
+    assert torch.allclose(hessian_operator(p).to_dense(), exact, atol=1e-12)

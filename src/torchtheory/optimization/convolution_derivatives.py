@@ -1,4 +1,4 @@
-r"""Convolutions whose derivatives of every order cost what they must.
+r"""Convolutions and rectifiers whose derivatives of every order cost what they must.
 
 A convolution :math:`y=w*x` is bilinear, and its two adjoints, :math:`\bar x=w^\star\bar y` and
 :math:`\bar w=x^\star\bar y`, are bilinear as well. Differentiating any of the three gives the other
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 #: Stride, padding and dilation, one number a spatial dimension, and groups.
 _Setting = tuple[list[int], list[int], list[int], int]
+_RELUS = {torch.relu, torch.Tensor.relu, torch.nn.functional.relu}
 _SPATIAL = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
@@ -124,8 +125,38 @@ class _ToWeight(torch.autograd.Function):
         )
 
 
+class _Relu(torch.autograd.Function):
+    """``max(x, 0)``, whose second derivative torch fills with zeros and adds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.aten.relu(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> Any:
+        (y,) = ctx.saved_tensors
+        return _Gate.apply(outer, y.detach())  # type: ignore[no-untyped-call]
+
+
+class _Gate(torch.autograd.Function):
+    """What of an outer derivative passes where ``y > 0``: linear in it, constant in ``y``."""
+
+    @staticmethod
+    def forward(ctx: Any, outer: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(y)
+        passed: Tensor = torch.ops.aten.threshold_backward(outer, y, 0)
+        return passed
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> Any:
+        (y,) = ctx.saved_tensors
+        return _Gate.apply(outer, y), None  # type: ignore[no-untyped-call]
+
+
 class LeanConvolutions(TorchFunctionMode):
-    """Inside this block convolutions are differentiated as above; values are torch's own.
+    """Inside this block convolutions and ReLUs are differentiated as above; values are torch's own.
 
     >>> x, w = torch.randn(1, 1, 4, 4), torch.randn(2, 1, 3, 3, requires_grad=True)
     >>> with LeanConvolutions():
@@ -138,6 +169,8 @@ class LeanConvolutions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         named = kwargs or {}
+        if func in _RELUS and len(args) == 1 and not named.get("inplace") and args[0].requires_grad:
+            return _Relu.apply(args[0])  # type: ignore[no-untyped-call]
         if func in _SPATIAL:
             made = self._convolved(_SPATIAL[func], *args, **named)
             if made is not None:
