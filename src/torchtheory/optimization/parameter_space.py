@@ -6,6 +6,7 @@ derivatives. The model that a problem was made of is not changed.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal
 
 import torch
@@ -121,15 +122,15 @@ def _block_losses(problem: Problem, block: Tensor, samples: Samples) -> Tensor:
         named = unflatten(theta, problem.parameters)
         return problem.loss(problem.function(named, x), y).reshape(())
 
+    def parts(x: Tensor, y: Tensor) -> Tensor:
+        if len(block) > 1:
+            with suppress(RuntimeError):  # a model that vmap does not understand
+                return torch.func.vmap(part, (0, None, None))(block, x, y)
+        return torch.stack([part(theta, x, y) for theta in block])
+
     total = block.new_zeros(len(block))
     for x, y in samples.chunks(problem.chunk):
-        try:
-            if len(block) == 1:
-                raise NotImplementedError
-            found = torch.func.vmap(part, (0, None, None))(block, x, y)
-        except RuntimeError:  # one point, or a model that vmap does not understand
-            found = torch.stack([part(theta, x, y) for theta in block])
-        total += len(x) / len(samples) * found
+        total += len(x) / len(samples) * parts(x, y)
     return total
 
 
