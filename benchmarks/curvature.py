@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.problem import Problem
 from torchtheory.core.spectral_density import spectral_density
-from torchtheory.data import digits
+from torchtheory.data.real import digits
 from torchtheory.optimization.curvature import hessian_operator
 
 T = TypeVar("T")

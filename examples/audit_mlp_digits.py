@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchtheory as tt
-from torchtheory.data import digits, split
+from torchtheory.data.real import digits, split
 
 
 def main(arguments: list[str] | None = None) -> tt.audit.Audit:

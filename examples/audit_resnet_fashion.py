@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import torchtheory as tt
 from torchtheory.core.errors import FileProblem
-from torchtheory.data import digits, split
 from torchtheory.data.image_sets import load_image_set
+from torchtheory.data.real import digits, split
 
 Pair = tuple[Tensor, Tensor]
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchtheory as tt
-from torchtheory.data import digits, split
+from torchtheory.data.real import digits, split
 
 #: The findings that can say that something is wrong, and those that can where more is known.
 FINDINGS = ["linearity", "units", "gradients-by-depth", "risk"]

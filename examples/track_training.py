@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.audit import track
-from torchtheory.data import digits, split
+from torchtheory.audit.tracking.tracker import track
+from torchtheory.data.real import digits, split
 
 
 def squared(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -184,7 +184,7 @@ def audit(
     if as_json:
         _print_json(result.to_json())
     else:
-        from torchtheory.report import print_audit
+        from torchtheory.report.terminal import print_audit
 
         print_audit(result, _console())
         _console().print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
@@ -350,7 +350,7 @@ def lab_run(
     from torchtheory.core.lab import find_lab, labs
     from torchtheory.core.many import Failure, run_many
     from torchtheory.core.run import Run, RunStore
-    from torchtheory.report import print_run, print_runs
+    from torchtheory.report.terminal import print_run, print_runs
 
     if bool(names) == every:
         raise InvalidInput("name the labs to run, or say --all (torchtheory lab list shows them)")
@@ -410,7 +410,7 @@ def index(
       torchtheory index --source notes --missing
     """
     from torchtheory.core.coverage import coverage
-    from torchtheory.report import print_coverage
+    from torchtheory.report.lists import print_coverage
 
     if room is not None:
         _check_room(room)
@@ -442,7 +442,7 @@ def errata(
     """
     from torchtheory.core.coverage import find_errata
     from torchtheory.core.run import RunStore
-    from torchtheory.report import print_errata
+    from torchtheory.report.lists import print_errata
 
     found = find_errata(query, RunStore(out))
     if as_json:

@@ -12,7 +12,8 @@ from sklearn.tree import DecisionTreeRegressor
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.generalization import best_steps, decompose_error, greedy_steps
+from torchtheory.generalization.error_decomposition import decompose_error
+from torchtheory.generalization.step_functions import best_steps, greedy_steps
 
 SEEDS = st.integers(0, 2**32 - 1)
 

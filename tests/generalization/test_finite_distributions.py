@@ -21,15 +21,14 @@ from torchtheory.core.errors import (
     NonFinite,
     ShapeMismatch,
 )
-from torchtheory.generalization import (
-    FiniteDistribution,
-    all_labellings,
+from torchtheory.generalization.bayes import (
     bayes_classifier,
     bayes_regression,
     classification_excess,
-    multisets,
     regression_excess,
 )
+from torchtheory.generalization.finite_distributions import FiniteDistribution, multisets
+from torchtheory.generalization.hypothesis_sets import all_labellings
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
 
 SEEDS = st.integers(0, 2**32 - 1)

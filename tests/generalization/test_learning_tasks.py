@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.generalization import (
+from torchtheory.generalization.bayes import bayes_regression
+from torchtheory.generalization.learning_tasks import (
     LearningTask,
-    bayes_regression,
     induced_distribution,
     loss_interval,
     prediction_task,

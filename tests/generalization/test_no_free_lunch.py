@@ -13,20 +13,24 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
-from torchtheory.generalization import (
+from torchtheory.generalization.hypothesis_sets import (
     all_labellings,
     labellings_with_changes,
+    threshold_network_labellings,
+)
+from torchtheory.generalization.learners import (
     majority,
     memorize,
     minimize_errors,
-    missed_mass,
     nearest_neighbour,
-    no_free_lunch_bound,
     outside_hypothesis_set,
+    train_network,
+)
+from torchtheory.generalization.no_free_lunch import (
+    missed_mass,
+    no_free_lunch_bound,
     slow_distribution,
     target_census,
-    threshold_network_labellings,
-    train_network,
 )
 
 

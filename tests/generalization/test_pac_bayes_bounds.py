@@ -11,26 +11,30 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.generalization.pac_bayes import (
+from torchtheory.generalization.pac_bayes.bernoulli_kl import (
+    binary_kl,
+    lower_kl_inverse,
+    upper_kl_inverse,
+    upper_kl_slopes,
+)
+from torchtheory.generalization.pac_bayes.bounds import (
     KL,
     SQUARE,
     TWICE_SQUARE,
     Deviation,
-    binary_kl,
     catoni_bound,
     deviation_bound,
+    log_moment,
+    maurer_bound,
+    mcallester_bound,
+    seeger_bound,
+)
+from torchtheory.generalization.pac_bayes.divergences import (
     discrete_kl,
     dominates,
     donsker_varadhan,
     gaussian_kl,
-    log_moment,
-    lower_kl_inverse,
-    maurer_bound,
-    mcallester_bound,
-    seeger_bound,
     tilted,
-    upper_kl_inverse,
-    upper_kl_slopes,
 )
 
 probability = st.floats(0.0, 1.0)

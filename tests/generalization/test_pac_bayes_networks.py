@@ -24,24 +24,23 @@ from torchtheory.core.errors import (
 from torchtheory.core.problem import Problem
 from torchtheory.core.samples import Samples
 from torchtheory.data.real import digits, split
-from torchtheory.generalization.pac_bayes import (
+from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse, upper_kl_slopes
+from torchtheory.generalization.pac_bayes.bound_training import (
     BoundEpoch,
-    GaussianPrior,
-    ScaleGrid,
-    StochasticNetwork,
     bound_step,
-    certify,
     differentiable_risk,
-    flatness,
-    fresh_initialization,
-    gibbs_risk,
     minimize_bound,
-    mistakes,
-    spread_like,
-    upper_kl_inverse,
-    upper_kl_slopes,
 )
+from torchtheory.generalization.pac_bayes.certification import certify
+from torchtheory.generalization.pac_bayes.flat_minima import flatness
 from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer
+from torchtheory.generalization.pac_bayes.gaussian_prior import GaussianPrior, ScaleGrid
+from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk, mistakes
+from torchtheory.generalization.pac_bayes.stochastic_network import (
+    StochasticNetwork,
+    fresh_initialization,
+    spread_like,
+)
 from torchtheory.training.trainer import fit
 
 

@@ -14,32 +14,37 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnknownName,
 )
-from torchtheory.primer import (
+from torchtheory.primer.differences import (
     chain_rule,
-    derivative,
     derivative_by_limit,
     directional_difference,
-    factorisation_gradients,
-    factorise,
     gradient_check,
     hessian_at,
     hessian_vector_product,
-    lipschitz_from_below,
-    mean_value_points,
-    nonlinear_least_squares,
-    nonlinear_least_squares_gradient,
-    nonlinear_least_squares_hessian,
     numerical_jacobian,
-    parabola_bounds,
+)
+from torchtheory.primer.mean_value import (
+    mean_value_points,
     second_order_remainder,
     segment_gradients,
     segment_hessians,
-    smoothness_from_below,
+)
+from torchtheory.primer.objectives import (
+    factorisation_gradients,
+    factorise,
+    nonlinear_least_squares,
+    nonlinear_least_squares_gradient,
+    nonlinear_least_squares_hessian,
     squared_norm_gradient,
     squared_residual,
     squared_residual_gradient,
-    taylor_polynomial,
 )
+from torchtheory.primer.smoothness import (
+    lipschitz_from_below,
+    parabola_bounds,
+    smoothness_from_below,
+)
+from torchtheory.primer.taylor import derivative, taylor_polynomial
 
 seeds = st.integers(0, 2**31)
 

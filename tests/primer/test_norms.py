@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.primer import cauchy_schwarz, check_norm, induced_norm, rational_between, span
+from torchtheory.primer.norms import cauchy_schwarz, check_norm, induced_norm
+from torchtheory.primer.rationals import rational_between
+from torchtheory.primer.spans import span
 
 seeds = st.integers(0, 2**31)
 

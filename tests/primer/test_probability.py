@@ -10,21 +10,22 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
-from torchtheory.primer import (
-    Gaussian,
+from torchtheory.primer.finite_probability import (
     SigmaAlgebra,
     expectation,
-    fourier_transform,
     image_measure,
-    lebesgue_norm,
     measure_failures,
-    moments_by_quadrature,
     sigma_algebra_failures,
-    slobodeckij_seminorm,
-    sobolev_norm,
     tail_expectation,
     unmeasurable_event,
 )
+from torchtheory.primer.function_spaces import (
+    fourier_transform,
+    lebesgue_norm,
+    slobodeckij_seminorm,
+    sobolev_norm,
+)
+from torchtheory.primer.gaussians import Gaussian, moments_by_quadrature
 
 DICE = list(itertools.product(range(1, 7), repeat=2))
 families = st.lists(st.sets(st.integers(0, 4)), max_size=3)

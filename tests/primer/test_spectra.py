@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.primer import (
+from torchtheory.primer.spectra import (
     characteristic_polynomial,
     definiteness,
     eigenvalues,

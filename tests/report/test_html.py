@@ -12,13 +12,7 @@ from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.run import Run
-from torchtheory.report import (
-    audit_fragment,
-    audit_page,
-    index_page,
-    run_fragment,
-    run_page,
-)
+from torchtheory.report.html import audit_fragment, audit_page, index_page, run_fragment, run_page
 
 from .examples import (
     ERRATUM,

@@ -13,7 +13,7 @@ from rich.console import Console
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.intervals import Interval
-from torchtheory.report import print_audit, print_run, print_runs
+from torchtheory.report.terminal import print_audit, print_run, print_runs
 
 from .examples import ERRATUM, HOSTILE, audit, empty_run, failing_run, full_run, hostile_run
 

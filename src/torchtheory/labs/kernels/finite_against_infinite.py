@@ -14,7 +14,7 @@ from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
 from torchtheory.core.run import Run
-from torchtheory.data import digits
+from torchtheory.data.real import digits
 from torchtheory.kernels.infinite_convolution import convolutional_kernels
 from torchtheory.kernels.infinite_width import LimitKernels, limit_kernels
 from torchtheory.kernels.parametrization import ntk_convolutional, ntk_mlp

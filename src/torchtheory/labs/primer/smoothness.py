@@ -22,7 +22,7 @@ from torchtheory.primer.smoothness import (
     parabola_bounds,
     smoothness_from_below,
 )
-from torchtheory.robustness import layer_norms
+from torchtheory.robustness.lipschitz import layer_norms
 
 Scalar = Callable[[Tensor], Tensor]
 #: Figure 1.2 of the source: how regular each function is at 0, as exponents of the largest slope
