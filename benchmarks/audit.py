@@ -53,7 +53,7 @@ def resnet18(classes: int = 10) -> nn.Sequential:
 
 
 def audit_resnet(budget: str) -> None:
-    from torchtheory.core.audit import audit
+    from torchtheory.audit.engine.audit import audit
 
     torch.manual_seed(0)
     model = resnet18()
@@ -79,8 +79,8 @@ def audit_resnet(budget: str) -> None:
 
 
 def audit_example() -> None:
+    from torchtheory.audit.engine.audit import audit
     from torchtheory.audit.example import digits_example
-    from torchtheory.core.audit import audit
 
     model, train, test, initial = digits_example()
     start = time.perf_counter()

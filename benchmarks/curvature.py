@@ -36,10 +36,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.eigenvalues import top_eigenpairs
-from torchtheory.core.problem import Problem
-from torchtheory.core.spectral_density import spectral_density
 from torchtheory.data.real import digits
+from torchtheory.linalg.density import spectral_density
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import hessian_operator
 
 T = TypeVar("T")

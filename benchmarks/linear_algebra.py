@@ -20,13 +20,13 @@ import scipy.sparse.linalg as sparse
 import torch
 from torch import Tensor
 
-from torchtheory.core.conjugate_gradients import conjugate_gradients
-from torchtheory.core.eigenvalues import top_eigenpairs
-from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.core.random import as_generator, gaussian
-from torchtheory.core.singular_values import operator_norm, singular_values
-from torchtheory.core.spectral_density import spectral_density
-from torchtheory.core.trace import trace
+from torchtheory.linalg.conjugate_gradients import conjugate_gradients
+from torchtheory.linalg.density import spectral_density
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.linalg.singular_values import operator_norm, singular_values
+from torchtheory.linalg.trace import trace
 
 
 class Counted:

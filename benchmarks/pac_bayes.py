@@ -25,10 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.model import global_randomness_kept
 from torchtheory.generalization.pac_bayes.bound_training import bound_step
 from torchtheory.generalization.pac_bayes.gaussian_prior import GaussianPrior
 from torchtheory.generalization.pac_bayes.stochastic_network import Noise, StochasticNetwork
+from torchtheory.models.model import global_randomness_kept
 
 Step = Callable[[], object]
 

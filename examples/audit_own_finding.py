@@ -12,7 +12,7 @@ import argparse
 
 import torchtheory as tt
 from torchtheory.audit.example import digits_example
-from torchtheory.audit.hypotheses import classification, deterministic
+from torchtheory.audit.findings.hypotheses import classification, deterministic
 
 
 @tt.finding(

@@ -20,10 +20,10 @@ from torch import nn
 
 from torchtheory import __version__, cli
 from torchtheory.core import catalogue
-from torchtheory.core import lab as labs_module
-from torchtheory.core.lab import lab, labs
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine import registry as labs_module
+from torchtheory.labs.engine.registry import lab, labs
+from torchtheory.labs.engine.run import Run
 
 SMALL = ["perceptron-novikoff", "--set", "samples=40", "--set", "trials=2"]
 CLAIM = {
@@ -218,7 +218,7 @@ def test_an_interrupt_is_one_line_and_keeps_what_is_finished(
     assert not list(Path("o").glob(".partial*"))
     assert not Path("o/zz-interrupted").exists()
     monkeypatch.setattr("torchtheory.audit.example.digits_example", lambda seed: interrupted)
-    monkeypatch.setattr("torchtheory.core.audit.audit", lambda *a, **k: interrupted(None))  # type: ignore[arg-type]
+    monkeypatch.setattr("torchtheory.audit.engine.audit.audit", lambda *a, **k: interrupted(None))  # type: ignore[arg-type]
     monkeypatch.setattr(
         "torchtheory.audit.example.digits_example", lambda seed: (nn.ReLU(), None, None, None)
     )

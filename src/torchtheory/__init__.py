@@ -24,6 +24,9 @@ _ROOMS = (
     "expressivity",
     "generalization",
     "kernels",
+    "labs",
+    "linalg",
+    "models",
     "nets",
     "optimization",
     "primer",
@@ -33,12 +36,12 @@ _ROOMS = (
 )
 _NAMES = {
     "Claim": "core.claim",
-    "Problem": "core.problem",
+    "Problem": "models.problem",
     "Verdict": "core.claim",
-    "find_lab": "core.lab",
-    "finding": "core.finding",
-    "lab": "core.lab",
-    "run_lab": "core.run",
+    "find_lab": "labs.engine.registry",
+    "finding": "audit.engine.finding",
+    "lab": "labs.engine.registry",
+    "run_lab": "labs.engine.run",
 }
 
 __all__ = [*sorted(_NAMES), *_ROOMS]
@@ -57,13 +60,13 @@ if TYPE_CHECKING:
     from torchtheory import report as report
     from torchtheory import robustness as robustness
     from torchtheory import training as training
+    from torchtheory.audit.engine.finding import finding as finding
     from torchtheory.core.claim import Claim as Claim
     from torchtheory.core.claim import Verdict as Verdict
-    from torchtheory.core.finding import finding as finding
-    from torchtheory.core.lab import find_lab as find_lab
-    from torchtheory.core.lab import lab as lab
-    from torchtheory.core.problem import Problem as Problem
-    from torchtheory.core.run import run_lab as run_lab
+    from torchtheory.labs.engine.registry import find_lab as find_lab
+    from torchtheory.labs.engine.registry import lab as lab
+    from torchtheory.labs.engine.run import run_lab as run_lab
+    from torchtheory.models.problem import Problem as Problem
 
 
 def __getattr__(name: str) -> Any:

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchtheory as tt
-from torchtheory.core import finding as findings_module
+from torchtheory.audit.engine import finding as findings_module
+from torchtheory.audit.engine.finding import FindingRecord, all_findings
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
-from torchtheory.core.finding import FindingRecord, findings
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings_module, "_FINDINGS", dict(findings()))
+    monkeypatch.setattr(findings_module, "_FINDINGS", dict(all_findings()))
 
 
 class Residual(nn.Module):
@@ -172,7 +172,7 @@ def test_any_model(name: str) -> None:
     assert torch.equal(train[0], inputs)
     assert torch.equal(generators[0], torch.get_rng_state())
     assert generators[1] == random.getstate()
-    assert [f.name for f in found.findings] == list(findings())
+    assert [f.name for f in found.findings] == list(all_findings())
     assert found.violated == []
     for f in found.findings:
         assert f.claims or f.tables or f.quantities
@@ -314,7 +314,7 @@ def test_a_wrong_lipschitz_constant_is_caught(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_broken_permutation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchtheory.audit import nets
+    from torchtheory.audit.findings import nets
 
     def half(parameters: Any, layer: Any, order: Tensor) -> Any:
         name = f"{layer.incoming}.weight"
@@ -401,7 +401,7 @@ def test_the_module_is_callable_and_has_its_names() -> None:
     net, train, _ = case("mlp")
     found = tt.audit(net, train, only=["layers"])
     assert isinstance(found, tt.audit.Audit)
-    assert list(tt.audit.findings()) == list(findings())
+    assert list(tt.audit.all_findings()) == list(all_findings())
     assert tt.audit.audit(net, train, only=["layers"]).claims == found.claims
     assert found.title == "Sequential"
     assert "report" not in found._repr_html_()[:0]
@@ -424,7 +424,7 @@ def test_a_finding_of_ones_own() -> None:
     violated = "Units that never fire: what theory promises is not what was measured."
     assert found.summary == [violated, "1 outputs never fire."]
     assert len(found.violated) == 1
-    assert "zz-dead-units" in findings()
+    assert "zz-dead-units" in all_findings()
 
 
 def test_whatever_a_finding_raises_becomes_a_reason() -> None:

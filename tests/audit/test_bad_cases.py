@@ -18,19 +18,19 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import torchtheory as tt
 from torchtheory import cli
-from torchtheory.core import finding as registry
+from torchtheory.audit.engine import finding as registry
+from torchtheory.audit.engine.finding import FindingRecord, all_findings
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, NonFinite, ShapeMismatch
-from torchtheory.core.finding import FindingRecord, findings
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Record
+from torchtheory.models.problem import Problem
 
 
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of the time, and is tested elsewhere."""
     monkeypatch.setattr(Record, "figure", lambda *_, **__: None)
-    monkeypatch.setattr(registry, "_FINDINGS", dict(findings()))
+    monkeypatch.setattr(registry, "_FINDINGS", dict(all_findings()))
 
 
 def plain(value: Any) -> Any:
@@ -274,7 +274,7 @@ def reasons(report: tt.audit.Audit) -> dict[str, str]:
 def audited(name: str) -> tt.audit.Audit:
     """All findings but those that train, which have tests of their own."""
     net, train, known = case(name)
-    cheap = [k for k, f in findings().items() if f.cost != "training"]
+    cheap = [k for k, f in all_findings().items() if f.cost != "training"]
     before = everything(net)
     report = tt.audit(net, train, only=cheap, budget=None, **known)
     assert everything(net) == before

@@ -11,16 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchtheory.audit import bound_evaluation as evaluation
-from torchtheory.audit.bound_evaluation import MARGINS, Setting
-from torchtheory.audit.bounds import METHODS
+from torchtheory.audit.engine.audit import Audit, audit
+from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine
 from torchtheory.audit.example import digits_example
-from torchtheory.audit.network_growth import NetworkSize, loss_dimension, measure_size
-from torchtheory.core.audit import Audit, audit
+from torchtheory.audit.findings import bound_evaluation as evaluation
+from torchtheory.audit.findings.bound_evaluation import MARGINS, Setting
+from torchtheory.audit.findings.bounds import METHODS
+from torchtheory.audit.findings.network_growth import NetworkSize, loss_dimension, measure_size
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.finding import FindingRecord, examine, findings
-from torchtheory.core.problem import Problem
 from torchtheory.generalization.margin_bounds import margin_bound
 from torchtheory.generalization.network_vc import log2_network_growth_bound, network_vc_bound
 from torchtheory.generalization.norm_bounds import frobenius_bound, frobenius_norms
@@ -29,6 +28,7 @@ from torchtheory.generalization.rademacher import estimate_rademacher, linear_bo
 from torchtheory.generalization.validation_bound import validation_bounds
 from torchtheory.generalization.vc_bounds import vc_radius
 from torchtheory.kernels.path_kernel import path_norms
+from torchtheory.models.problem import Problem
 
 DELTA = 0.01
 
@@ -162,7 +162,7 @@ def test_a_regression_has_a_bound_on_large_residuals() -> None:
 def test_little_time_is_enough_or_said(seconds: float) -> None:
     data = halfplane(100)
     problem = Problem(net(2, 4, 1), data, data, task="binary")
-    found = findings()["generalization-bounds"]
+    found = all_findings()["generalization-bounds"]
     record = examine(found, problem, confidence=0.95, seed=0, seconds=seconds)
     assert record.claims
     assert record.complete or "larger budget" in record.claims[-1].reason

@@ -11,7 +11,9 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from torchtheory.audit.certificates import (
+from torchtheory.audit.engine.audit import Audit, audit
+from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine
+from torchtheory.audit.findings.certificates import (
     BOUND_EPOCHS,
     PRIOR_EPOCHS,
     compare_losses,
@@ -19,12 +21,10 @@ from torchtheory.audit.certificates import (
     plan,
     stochastic_test_error,
 )
-from torchtheory.core.audit import Audit, audit
 from torchtheory.core.claim import Verdict
-from torchtheory.core.finding import FindingRecord, examine, findings
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.problem import Problem
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
+from torchtheory.models.problem import Problem
 from torchtheory.training.trainer import fit
 
 
@@ -202,7 +202,7 @@ def test_a_vacuous_certificate_says_why() -> None:
 @pytest.mark.parametrize("seconds", [1e-9, 1e-3])
 def test_too_little_time_is_said(seconds: float) -> None:
     problem = Problem(net(10, 8, 2), noisy(2000, 0))
-    record = examine(findings()["pac-bayes"], problem, confidence=0.95, seed=0, seconds=seconds)
+    record = examine(all_findings()["pac-bayes"], problem, confidence=0.95, seed=0, seconds=seconds)
     (claim,) = record.claims
     assert claim.verdict is Verdict.NOT_APPLICABLE
     assert "larger budget" in claim.reason

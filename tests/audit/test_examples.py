@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from torchtheory.audit import example
-from torchtheory.core import finding as registry
-from torchtheory.core.finding import findings
+from torchtheory.audit.engine import finding as registry
+from torchtheory.audit.engine.finding import all_findings
 
 PLACE = Path(__file__).parents[2] / "examples"
 
@@ -25,7 +25,7 @@ OTHERS = {"track_training"}
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Findings registered by an example and the seeds it sets do not reach other tests."""
-    monkeypatch.setattr(registry, "_FINDINGS", dict(findings()))
+    monkeypatch.setattr(registry, "_FINDINGS", dict(all_findings()))
     monkeypatch.chdir(tmp_path)  # no data set is found there
     with torch.random.fork_rng():
         yield

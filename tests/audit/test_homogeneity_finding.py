@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import torchtheory as tt
+from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.claim import Verdict
-from torchtheory.core.finding import FindingRecord
 from torchtheory.optimization.network_certificates import grow_network
 from torchtheory.optimization.parallel_networks import HalfSquares, relu_unit
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import torchtheory as tt
+from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.claim import Verdict
-from torchtheory.core.finding import FindingRecord
 
 
 def _found(model: nn.Module, width: int = 32) -> FindingRecord:

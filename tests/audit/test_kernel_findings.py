@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import torchtheory as tt
-from torchtheory.audit.kernels import ROWS
-from torchtheory.core.audit import Audit
+from torchtheory.audit.engine.audit import Audit
+from torchtheory.audit.findings.kernels import ROWS
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import InvalidInput
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import torchtheory as tt
+from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.claim import Verdict
-from torchtheory.core.finding import FindingRecord
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import hessian_operator
 
 NAMES = ["point-reached", "loss-slice", "gradient-noise", "layer-balance"]

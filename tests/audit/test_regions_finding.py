@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import torchtheory as tt
-from torchtheory.audit.regions import NEAR, _covered, piecewise_linear
+from torchtheory.audit.engine.finding import FindingRecord
+from torchtheory.audit.findings.regions import NEAR, _covered, piecewise_linear
 from torchtheory.core.claim import Verdict
-from torchtheory.core.finding import FindingRecord
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 
 NAMES = ["activation-patterns", "affine-pieces", "plane-slice"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from torchtheory.core.audit import audit
+from torchtheory.audit.engine.audit import audit
+from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.claim import Verdict
-from torchtheory.core.finding import FindingRecord
 
 
 def _found(activation: nn.Module) -> FindingRecord:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import torchtheory as tt
-from torchtheory.audit.sizes import relu_widths
+from torchtheory.audit.engine.finding import FindingRecord
+from torchtheory.audit.findings.sizes import relu_widths
 from torchtheory.core.claim import Verdict
-from torchtheory.core.finding import FindingRecord
 
 
 def _findings(model: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, FindingRecord]:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from torchtheory.core import finding as registry
-from torchtheory.core.audit import audit
+from torchtheory.audit.engine import finding as registry
+from torchtheory.audit.engine.audit import audit
+from torchtheory.audit.engine.finding import FindingRecord, all_findings, examine, finding
 from torchtheory.core.budget import check_time, seconds_of, time_left, within
 from torchtheory.core.errors import InvalidInput, OutOfTime
-from torchtheory.core.finding import FindingRecord, examine, finding, findings
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 
 
 @pytest.mark.parametrize("bad", ["", "soon", "-3s", 0, True, "5 days", float("nan")])
@@ -37,7 +37,7 @@ def test_blocks_nest_and_the_earliest_end_counts() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_FINDINGS", dict(findings()))
+    monkeypatch.setattr(registry, "_FINDINGS", dict(all_findings()))
 
 
 class Slow(nn.Linear):
@@ -58,7 +58,7 @@ def test_what_was_recorded_before_the_end_of_the_time_is_kept() -> None:
             problem.outputs(problem.train.first(5))
 
     problem = Problem(Slow(3, 2), _data())
-    made = examine(findings()["endless"], problem, confidence=0.95, seed=0, seconds=0.2)
+    made = examine(all_findings()["endless"], problem, confidence=0.95, seed=0, seconds=0.2)
     assert not made.complete
     assert made.headlines == [("It began.", 1)]
     assert "for want of time" in made.claims[0].reason

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
-from torchtheory.core.samples import Samples, collect
 from torchtheory.data.files import load_npz
 from torchtheory.data.image_sets import FILES
 from torchtheory.data.sources import call_loader, load_data, load_idx_folder
+from torchtheory.models.samples import Samples, collect
 
 
 def test_archives_and_folders_of_arrays(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
-from torchtheory.core.samples import collect
 from torchtheory.data.tables import load_table
+from torchtheory.models.samples import collect
 
 FLOWERS = "length,colour,kind\n1.5,red,setosa\n2.5,blue,virginica\n3,red,setosa\n-4e1,green,iris\n"
 

@@ -217,7 +217,7 @@ def test_pooling_windows_are_those_of_torch() -> None:
         def choice(self, values: Tensor) -> None:
             self.top = values.amax(2)
 
-    from torchtheory.core.model import PureFunction
+    from torchtheory.models.model import PureFunction
 
     x = torch.randn(2, 3, 9, 7, dtype=torch.float64)
     for pool in (

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.problem import Problem
 from torchtheory.generalization.algorithmic_robustness import (
     Grid,
     best_grid,
@@ -20,6 +19,7 @@ from torchtheory.generalization.algorithmic_robustness import (
     robustness_bound,
     samples_for_robustness,
 )
+from torchtheory.models.problem import Problem
 
 
 def test_bound_by_hand_and_inverted() -> None:

@@ -19,8 +19,6 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.core.model import flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.generalization.flatness import (
     ball_sharpness,
     hessian_sharpness,
@@ -37,6 +35,8 @@ from torchtheory.generalization.rescaling import (
     rescaled,
     sharpening_factor,
 )
+from torchtheory.models.model import flatten, unflatten
+from torchtheory.models.problem import Problem
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

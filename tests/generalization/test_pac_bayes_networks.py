@@ -21,8 +21,6 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse, upper_kl_slopes
 from torchtheory.generalization.pac_bayes.bound_training import (
@@ -41,6 +39,8 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
     fresh_initialization,
     spread_like,
 )
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.training.trainer import fit
 
 

@@ -8,7 +8,6 @@ from scipy import stats
 from sklearn.gaussian_process import kernels as reference
 from sklearn.metrics import pairwise
 
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.kernels import functions
 from torchtheory.kernels.functions import (
@@ -25,6 +24,7 @@ from torchtheory.kernels.functions import (
     quadratic_features,
     squared_distances,
 )
+from torchtheory.linalg.eigenvalues import top_eigenpairs
 
 NAMED = {
     "linear": linear(),

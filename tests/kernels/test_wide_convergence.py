@@ -17,7 +17,6 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.core.model import PureFunction, flatten, unflatten
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.wide_convergence import (
     gradient_domination,
@@ -36,6 +35,7 @@ from torchtheory.kernels.wide_layer import (
     last_layer_path,
     layer_ranks,
 )
+from torchtheory.models.model import PureFunction, flatten, unflatten
 
 seeds = st.integers(0, 10_000)
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.nets.watching import (
     FLAT,
     LARGEST_SLOPE,

@@ -18,7 +18,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnknownName,
 )
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.certificates import certify
 from torchtheory.optimization.convergence import accelerated_bound, geometric_bound
 from torchtheory.optimization.descent import gradient_descent

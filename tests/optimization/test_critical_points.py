@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.core.eigenvalues import extremal_eigenvalues
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.core.model import unflatten
-from torchtheory.core.problem import Problem
+from torchtheory.linalg.eigenvalues import extremal_eigenvalues
+from torchtheory.models.model import unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.critical_points import (
     classify,
     critical_point,

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.model import flatten, unflatten
-from torchtheory.core.problem import Problem
+from torchtheory.models.model import flatten, unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import (
     empirical_fisher_operator,
     fisher_operator,

@@ -7,9 +7,9 @@ import torch
 from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 
-from torchtheory.core.eigenvalues import top_eigenpairs
-from torchtheory.core.problem import Problem
-from torchtheory.core.trace import trace
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.linalg.trace import trace
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import (
     empirical_fisher_operator,
     fisher_operator,

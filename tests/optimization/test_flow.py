@@ -11,8 +11,8 @@ from scipy.linalg import expm
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.core.model import flatten
-from torchtheory.core.problem import Problem
+from torchtheory.models.model import flatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import gradient, hessian_operator
 from torchtheory.optimization.descent import gradient_descent
 from torchtheory.optimization.flow import function_flow, gradient_flow

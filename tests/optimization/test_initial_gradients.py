@@ -20,7 +20,7 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.watching import watch_signals
 from torchtheory.optimization.initial_gradients import (

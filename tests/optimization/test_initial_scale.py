@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.watching import watch_signals
 from torchtheory.optimization.initial_scale import fresh_growths, initialisation_report

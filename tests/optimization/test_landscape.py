@@ -19,8 +19,8 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnknownName,
 )
-from torchtheory.core.model import flatten
-from torchtheory.core.problem import Problem
+from torchtheory.models.model import flatten
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.curvature import hessian_operator
 from torchtheory.optimization.landscape import (

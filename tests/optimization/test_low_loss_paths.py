@@ -12,9 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnsupportedModel
-from torchtheory.core.model import flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.kernels.wide_layer import fit_last_layer, last_hidden_features
+from torchtheory.models.model import flatten, unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.low_loss_paths import (
     LEGS,

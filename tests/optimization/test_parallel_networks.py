@@ -21,7 +21,7 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.core.model import PureFunction
+from torchtheory.models.model import PureFunction
 from torchtheory.optimization.activation_cells import activation_patterns
 from torchtheory.optimization.induced_regulariser import induced_penalty
 from torchtheory.optimization.network_certificates import (

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy import optimize
 from torch import nn
 
-from torchtheory.core.conjugate_gradients import NotPositiveDefinite
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.linear_operators import LinearOperator
-from torchtheory.core.problem import Problem
+from torchtheory.linalg.conjugate_gradients import NotPositiveDefinite
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.convexity import probe_convex_set, probe_convexity, tangent_excess
 from torchtheory.optimization.curvature import hessian_operator
 from torchtheory.optimization.descent import gradient_descent, last_iterate

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.certificates import certify
 from torchtheory.optimization.descent import gradient_descent
 from torchtheory.optimization.descent_assumptions import Assumptions

@@ -19,7 +19,7 @@ from torchtheory.core.errors import (
     NonFinite,
     ShapeMismatch,
 )
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 from torchtheory.optimization import stochastic_rates
 from torchtheory.optimization.curvature import gradient
 from torchtheory.optimization.descent import trajectory

@@ -12,10 +12,10 @@ from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.figure import Figure
 from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.core.lab import Lab
 from torchtheory.core.quantity import Quantity
 from torchtheory.core.record import Control, CounterExample, Record, Table
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import Lab
+from torchtheory.labs.engine.run import Run
 
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 230.4">'

@@ -11,7 +11,7 @@ import pytest
 from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.run import Run
 from torchtheory.report.html import audit_fragment, audit_page, index_page, run_fragment, run_page
 
 from .examples import (

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import nn
 
-from torchtheory.core.audit import audit as run_audit
+from torchtheory.audit.engine.audit import audit as run_audit
 from torchtheory.report.markdown import audit_markdown
 
 from . import examples

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import Rearrangement
 from torchtheory.robustness import lipschitz as module
 from torchtheory.robustness.lipschitz import LayerNorm, jacobian_norms, layer_norms

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
 from torchtheory.robustness.lipschitz import layer_norms
 from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii

@@ -34,7 +34,7 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.core.problem import Problem
+from torchtheory.models.problem import Problem
 from torchtheory.training.augmentation import OneOf, augmented, invariance_gap, shifts
 from torchtheory.training.early_stopping import EarlyStopping
 from torchtheory.training.history import Epoch, History

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch, UnsupportedModel
-from torchtheory.core.model import global_randomness_kept
 from torchtheory.kernels.parameter_uses import unfold
+from torchtheory.models.model import global_randomness_kept
 from torchtheory.nets.feedforward import layer_outputs
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d

@@ -1,20 +1,21 @@
-"""The audit room: what theory says about a user's own network.
+"""What theory says about a user's own network.
 
-The module itself can be called: ``tt.audit(model, train, test)``. ``tt.audit.track`` follows
-quantities while a network is trained, and ``tt.audit.compare`` says what changed between two
+The module itself can be called: `tt.audit(model, train, test)`. `tt.audit.track` follows
+quantities while a network is trained, and `tt.audit.compare` says what changed between two
 audits.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from typing import Any
 
+from torchtheory.audit.comparison.compare import Comparison, compare
+from torchtheory.audit.engine.audit import Audit, audit
+from torchtheory.audit.engine.finding import FindingRecord, all_findings, finding
 from torchtheory.audit.tracking import Tracker, Tracking, track, tracked
-from torchtheory.core.audit import Audit, audit
-from torchtheory.core.comparison import Comparison, compare
-from torchtheory.core.finding import FindingRecord, finding, findings
 
 __all__ = [
     "Audit",
@@ -22,19 +23,24 @@ __all__ = [
     "FindingRecord",
     "Tracker",
     "Tracking",
+    "all_findings",
     "audit",
     "compare",
     "finding",
-    "findings",
     "track",
     "tracked",
 ]
 
 
 class _CallableModule(types.ModuleType):
+    """A module that is called like the function of its name, and shown as it in `help`."""
+
+    __signature__ = inspect.signature(audit)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Audit:
         return audit(*args, **kwargs)
 
 
 _CallableModule.__call__.__doc__ = audit.__doc__
+__doc__ = f"audit{inspect.signature(audit)}\n\n{inspect.getdoc(audit)}\n\n{__doc__}"
 sys.modules[__name__].__class__ = _CallableModule

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from torchtheory.core import progress
-from torchtheory.core.model import Parameters, global_randomness_kept
 from torchtheory.core.random import as_generator
-from torchtheory.core.samples import Samples
 from torchtheory.data.real import digits, split
+from torchtheory.models.model import Parameters, global_randomness_kept
+from torchtheory.models.samples import Samples
 
 EPOCHS = 30
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchtheory.core.errors import InvalidInput
+from torchtheory.core.naming import check_name
 
 # An SVG with many thousand marks is slower to open than a picture of it.
 LARGEST_SVG = 150_000
@@ -109,12 +108,6 @@ def _sticks_out(canvas: Any) -> bool:
         return False
     drawn, (width, height) = canvas.get_tightbbox(), canvas.get_size_inches()
     return bool(min(drawn.x0, drawn.y0) < 0 or drawn.x1 > width or drawn.y1 > height)
-
-
-def check_name(name: str, kind: str) -> None:
-    """Names become file names: refuse anything else."""
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise InvalidInput(f"a {kind} is named by lower-case words and hyphens, not {name!r}")
 
 
 def _inline(svg: str) -> str:

@@ -20,8 +20,9 @@ from torchtheory.core.claim import (
     with_control,
 )
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
-from torchtheory.core.figure import Figure, check_name, draw
+from torchtheory.core.figure import Figure, draw
 from torchtheory.core.intervals import Interval
+from torchtheory.core.naming import check_name
 
 Cell = str | float | int | bool | None
 
@@ -95,7 +96,7 @@ class CounterExample:
 
 @dataclass(slots=True)
 class Record:
-    """Collects results; :class:`~torchtheory.core.run.Run` and audit findings both are one."""
+    """Collects results; the run of a lab and a finding of the audit both are one."""
 
     claims: list[Claim] = field(default_factory=list)
     errata: list[CounterExample] = field(default_factory=list)

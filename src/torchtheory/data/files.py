@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import FileProblem
-from torchtheory.core.loading import existing_file
-from torchtheory.core.samples import from_numpy
+from torchtheory.models.loading import existing_file
+from torchtheory.models.samples import from_numpy
 
 #: One tensor, or several by name for a model that takes a dictionary.
 Inputs = Tensor | dict[str, Tensor]

@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
-from torchtheory.core.loading import call_without_arguments, is_named, named_object
-from torchtheory.core.samples import Data, Samples
 from torchtheory.data.files import (
     existing_folder,
     holds_arrays,
@@ -19,6 +17,8 @@ from torchtheory.data.files import (
     read_idx,
 )
 from torchtheory.data.tables import is_table, load_table
+from torchtheory.models.loading import call_without_arguments, is_named, named_object
+from torchtheory.models.samples import Data, Samples
 
 
 def load_data(
@@ -46,7 +46,7 @@ def load_data(
         target, test, split, test_fraction, seed: of a table.
         channel: of a directory of IDX files.
 
-    Each part is as :func:`torchtheory.core.samples.collect` accepts it; how it was read, where that
+    Each part is as `torchtheory.models.samples.collect` accepts it; how it was read, where that
     was a choice, is in the ``note`` of its ``Samples``.
     """
     path = Path(place)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
-from torchtheory.core.loading import existing_file
 from torchtheory.core.random import as_generator
-from torchtheory.core.samples import Samples
+from torchtheory.models.loading import existing_file
+from torchtheory.models.samples import Samples
 
 #: Endings of files that are read as tables.
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")

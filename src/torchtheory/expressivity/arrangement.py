@@ -22,7 +22,6 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.core.model import PureFunction
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
 from torchtheory.expressivity.cells import (
@@ -33,6 +32,7 @@ from torchtheory.expressivity.cells import (
     pattern_hashes,
 )
 from torchtheory.expressivity.polygons import Complex, join_polygons, split_by_lines, widths
+from torchtheory.models.model import PureFunction
 
 
 @dataclass(frozen=True)

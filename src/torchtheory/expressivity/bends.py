@@ -30,7 +30,7 @@ from torchtheory.core.errors import (
     TorchTheoryError,
     UnsupportedModel,
 )
-from torchtheory.core.model import PureFunction, global_randomness_kept, tensors_in
+from torchtheory.models.model import PureFunction, global_randomness_kept, tensors_in
 
 _LIVE = "_depends_on_the_input"
 

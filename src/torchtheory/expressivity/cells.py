@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import NonFinite
-from torchtheory.core.model import PureFunction
 from torchtheory.expressivity.bends import watch_bends
+from torchtheory.models.model import PureFunction
 
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 #: Numbers in the largest tensor of a batch of cells.

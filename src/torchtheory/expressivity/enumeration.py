@@ -19,9 +19,9 @@ from torch import Tensor
 
 from torchtheory.core.budget import check_time
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
-from torchtheory.core.model import PureFunction
 from torchtheory.expressivity.bends import Network, exact_function, watch_bends
 from torchtheory.expressivity.cells import Batches, pattern_hashes
+from torchtheory.models.model import PureFunction
 
 _Array = np.ndarray[Any, Any]
 #: A ball smaller than this (in a box of size 1) is no interior: what the solver can tell from 0.

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.model import PureFunction
 from torchtheory.expressivity.bends import Network, exact_function, sample_shape, watch_bends
 from torchtheory.expressivity.cells import (
     ROUNDING,
@@ -27,6 +26,7 @@ from torchtheory.expressivity.cells import (
     CrossingPoints,
     pattern_hashes,
 )
+from torchtheory.models.model import PureFunction
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from scipy import ndimage
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.core.model import evaluation_mode
+from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.labelled import at_least
 
 Sides = tuple[tuple[float, float], ...]

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Data, Samples, collect
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.training.risks import sample_losses
 
 Cells = Callable[[Tensor, Tensor], Tensor]

@@ -30,9 +30,9 @@ from torchtheory.core.errors import (
     NonFinite,
     ShapeMismatch,
 )
-from torchtheory.core.model import evaluation_mode, global_randomness_kept
-from torchtheory.core.problem import Loss
 from torchtheory.core.random import RandomSource, as_generator, rademacher
+from torchtheory.models.model import evaluation_mode, global_randomness_kept
+from torchtheory.models.problem import Loss
 
 #: The source's λ: λ/m̄ = 0.001 with mini-batches of m̄ = 64.
 STRENGTH = 0.064

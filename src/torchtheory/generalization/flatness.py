@@ -31,16 +31,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.eigenvalues import EigenResult, top_eigenpairs
 from torchtheory.core.errors import InvalidInput, NonFinite, UnsupportedModel
 from torchtheory.core.estimate import Estimate
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.linear_operators import LinearOperator, check_count
-from torchtheory.core.model import Parameters, flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.core.samples import Samples
-from torchtheory.core.trace import trace
+from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
+from torchtheory.linalg.operators import LinearOperator, check_count
+from torchtheory.linalg.trace import trace
+from torchtheory.models.model import Parameters, flatten, unflatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature import gradient, hessian_operator
 
 _Rise = Callable[[Tensor], float]

@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.model import evaluation_mode
 from torchtheory.kernels.path_kernel import (
     checked_inputs,
     deep_path_kernel,
     number_of_paths,
     path_norms,
 )
+from torchtheory.models.model import evaluation_mode
 
 Pair = tuple[Tensor, Tensor]
 

@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, UnsupportedModel
-from torchtheory.core.model import evaluation_mode
 from torchtheory.kernels.path_kernel import (
     CONVOLUTIONS,
     MAX_POOLS,
@@ -36,6 +35,7 @@ from torchtheory.kernels.path_kernel import (
     checked_inputs,
     path_links,
 )
+from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.chain import Link, as_chain
 from torchtheory.nets.graph import GraphNetwork
 

@@ -25,8 +25,8 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.core.model import Parameters, PureFunction, flatten, unflatten
 from torchtheory.core.random import as_generator, gaussian
+from torchtheory.models.model import Parameters, PureFunction, flatten, unflatten
 
 #: :math:`\theta\mapsto` the margins, ``[p]`` to ``[n]`` or ``[n, k]``.
 Margins = Callable[[Tensor], Tensor]

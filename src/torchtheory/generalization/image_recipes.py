@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import MultiStepLR
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
-from torchtheory.core.model import global_randomness_kept
-from torchtheory.core.samples import Data
 from torchtheory.generalization.darc import WithDARC1
 from torchtheory.generalization.image_networks import lenet, preactivation_resnet18, resnext29
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.samples import Data
 from torchtheory.training.history import History
 from torchtheory.training.loop import Augment
 from torchtheory.training.trainer import fit

@@ -28,16 +28,16 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.core.model import global_randomness_kept
-from torchtheory.core.problem import Loss, Problem
 from torchtheory.core.progress import display, track
-from torchtheory.core.samples import Data, Samples, collect
 from torchtheory.generalization.label_corruption import (
     IMAGE_CORRUPTIONS,
     corrupted_images,
     corrupted_labels,
 )
 from torchtheory.kernels.path_kernel import path_norms
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.problem import Loss, Problem
+from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.training.many_networks import Each, fit_many
 from torchtheory.training.seeds import derived_generator
 from torchtheory.training.stacked import layout
@@ -58,7 +58,7 @@ class FittedNetworks:
         train_error, test_error: ``[K]``, of the networks at the end; the test error is NaN
             without test data.
         margins: ``[K, n]``, on the training data with the labels trained on; see
-            :meth:`Problem.margins <torchtheory.core.problem.Problem.margins>`.
+            :meth:`Problem.margins <torchtheory.models.problem.Problem.margins>`.
     """
 
     networks: tuple[nn.Module, ...]

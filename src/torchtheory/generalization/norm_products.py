@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from torchtheory.core.model import PureFunction, evaluation_mode
 from torchtheory.kernels.path_kernel import has_bias, path_links, path_norms
+from torchtheory.models.model import PureFunction, evaluation_mode
 from torchtheory.robustness.lipschitz import layer_norms
 
 

@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.model import evaluation_mode
 from torchtheory.kernels.path_kernel import (
     CONVOLUTIONS,
     MAX_POOLS,
@@ -33,6 +32,7 @@ from torchtheory.kernels.path_kernel import (
     slopes,
     window_sums,
 )
+from torchtheory.models.model import evaluation_mode
 
 
 @dataclass(frozen=True, slots=True)

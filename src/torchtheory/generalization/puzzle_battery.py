@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, UnknownName
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Data
 from torchtheory.generalization.memorisation import FittedNetworks, fit_and_test, seeded_network
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Data
 from torchtheory.training.many_networks import noisy_labels
 
 MakeWidth = Callable[[int], nn.Module]

@@ -28,12 +28,12 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName, UnsupportedModel
 from torchtheory.core.estimate import Estimate
-from torchtheory.core.linear_operators import LinearOperator
-from torchtheory.core.model import Parameters, flatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.random import RandomSource
-from torchtheory.core.samples import Samples
-from torchtheory.core.trace import trace
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.linalg.trace import trace
+from torchtheory.models.model import Parameters, flatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
 from torchtheory.nets.symmetries import with_parameters

@@ -35,8 +35,6 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.core.model import evaluation_mode
-from torchtheory.core.samples import Data, Samples, collect
 from torchtheory.kernels.path_kernel import (
     MAX_POOLS,
     NORMALISATIONS,
@@ -45,6 +43,8 @@ from torchtheory.kernels.path_kernel import (
     selected_places,
     slopes,
 )
+from torchtheory.models.model import evaluation_mode
+from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.nets.chain import Link
 from torchtheory.training.history import History
 from torchtheory.training.trainer import fit

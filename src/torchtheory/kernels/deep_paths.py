@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, UnsupportedModel
-from torchtheory.core.model import evaluation_mode
 from torchtheory.kernels.path_kernel import (
     ADAPTIVE_POOLS,
     AVERAGE_POOLS,
@@ -29,6 +28,7 @@ from torchtheory.kernels.path_kernel import (
     selected_places,
     slopes,
 )
+from torchtheory.models.model import evaluation_mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.core.linear_operators import LinearOperator, check_count, column_blocks
+from torchtheory.linalg.operators import LinearOperator, check_count, column_blocks
 
 Features = Callable[[Tensor], Tensor]
 

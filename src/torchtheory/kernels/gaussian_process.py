@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.linear_operators import check_count, column_blocks
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.functions import Kernel, kernel_operator
 from torchtheory.kernels.regression import checked_targets, regularised_cholesky
+from torchtheory.linalg.operators import check_count, column_blocks
 from torchtheory.primer.gaussians import Gaussian
 
 MeanFunction = Callable[[Tensor], Tensor]

@@ -17,7 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.model import (
+from torchtheory.core.random import as_generator
+from torchtheory.kernels.linearization import outputs_on_tangent
+from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.models.model import (
     Initial,
     Parameters,
     PureFunction,
@@ -25,9 +28,6 @@ from torchtheory.core.model import (
     flatten,
     parameters_from,
 )
-from torchtheory.core.random import as_generator
-from torchtheory.kernels.linearization import outputs_on_tangent
-from torchtheory.kernels.tangent import empirical_ntk
 
 # Rows of the kernel over inputs and outputs up to which it is compared in full.
 LARGEST_KERNEL = 640

@@ -27,8 +27,8 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.core.model import Initial, Parameters, PureFunction, parameters_from
 from torchtheory.kernels.tangent_derivatives import refuse_unusable_mode
+from torchtheory.models.model import Initial, Parameters, PureFunction, parameters_from
 from torchtheory.nets.activations import Pointwise
 from torchtheory.nets.chain import as_chain
 

@@ -40,7 +40,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.core.model import PureFunction, evaluation_mode
+from torchtheory.models.model import PureFunction, evaluation_mode
 from torchtheory.nets.chain import Link, Rearrangement, as_chain, has_own_forward
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.functions import Kernel, from_features
+from torchtheory.linalg.operators import check_count
 from torchtheory.nets.activations import Activation, as_layer
 
 

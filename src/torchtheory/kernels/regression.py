@@ -16,7 +16,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchtheory.core.conjugate_gradients import NotPositiveDefinite, conjugate_gradients
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -24,8 +23,9 @@ from torchtheory.core.errors import (
     NotConverged,
     ShapeMismatch,
 )
-from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.kernels.functions import Kernel, kernel_operator
+from torchtheory.linalg.conjugate_gradients import NotPositiveDefinite, conjugate_gradients
+from torchtheory.linalg.operators import LinearOperator
 
 Solver = Literal["cholesky", "cg", "pseudo-inverse"]
 SOLVERS: tuple[Solver, ...] = ("cholesky", "cg", "pseudo-inverse")

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torchtheory.core import progress
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.memory import bytes_of
-from torchtheory.core.model import Parameters
 from torchtheory.kernels.tangent_derivatives import Derivatives, Functional, PathsDiffer
 from torchtheory.kernels.tangent_features import Features, Outputs, factors_are_cheaper
 from torchtheory.kernels.tiles import TiledFile, blocks, fingerprint, pairs
+from torchtheory.models.model import Parameters
 
 #: rows of a block whose features are computed at once, and of a tile of the kernel
 BLOCK, TILE = 1024, 256

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.cost import saved_sizes
 from torchtheory.core.errors import (
     InvalidInput,
     InvalidType,
@@ -19,7 +18,6 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.core.model import Parameters, PureFunction, global_randomness_kept
 from torchtheory.core.random import as_generator
 from torchtheory.kernels.parameter_uses import ParameterUses, Use
 from torchtheory.kernels.tangent_features import (
@@ -32,6 +30,8 @@ from torchtheory.kernels.tangent_features import (
     jacobian_of,
     measure,
 )
+from torchtheory.models.cost import saved_sizes
+from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
 
 #: (parameters, batch of inputs) -> batch of outputs
 Functional = Callable[[Parameters, Tensor], Tensor]

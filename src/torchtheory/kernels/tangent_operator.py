@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.core.linear_operators import Action, LinearOperator
 from torchtheory.core.memory import bytes_of
-from torchtheory.core.model import Parameters, flatten
 from torchtheory.kernels.parameter_uses import ParameterUses
 from torchtheory.kernels.tangent_derivatives import Differentiable, Functional
 from torchtheory.kernels.tiles import blocks
+from torchtheory.linalg.operators import Action, LinearOperator
+from torchtheory.models.model import Parameters, flatten
 
 
 def jacobian_operator(

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, UnsupportedModel
-from torchtheory.core.model import PureFunction, flatten, unflatten
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.wide_layer import last_hidden_features, last_layer
+from torchtheory.models.model import PureFunction, flatten, unflatten
 from torchtheory.nets.activations import as_layer, nth_derivative
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, UnsupportedModel
-from torchtheory.core.model import evaluation_mode
+from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.chain import Link, as_chain, has_own_forward
 from torchtheory.nets.labelled import homogeneous, targets
 

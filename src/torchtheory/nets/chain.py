@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.model import evaluation_mode
+from torchtheory.models.model import evaluation_mode
 
 
 @dataclass(frozen=True, slots=True)

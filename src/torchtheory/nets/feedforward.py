@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.core.model import evaluation_mode
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.activations import Activation, activation, as_layer
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.labelled import at_least

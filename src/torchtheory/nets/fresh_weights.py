@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from torchtheory.core.errors import InvalidType, UnsupportedModel
-from torchtheory.core.model import global_randomness_kept
+from torchtheory.models.model import global_randomness_kept
 
 
 def drawn_anew(model: nn.Module, seed: int) -> nn.Module:

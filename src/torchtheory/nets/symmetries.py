@@ -22,7 +22,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.core.model import Parameters
+from torchtheory.models.model import Parameters
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.activations import Pointwise
 from torchtheory.nets.chain import as_chain, has_own_forward

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.model import Parameters, as_leaves, global_randomness_kept, tensors_in
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.model import Parameters, as_leaves, global_randomness_kept, tensors_in
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 
 #: Pointwise activations by the name torch calls them, and their largest slope.
 LARGEST_SLOPE = {

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from torchtheory.core.model import global_randomness_kept
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 
 
 def batch_normalisations(model: nn.Module) -> list[str]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.primer.arrays import matrix
 from torchtheory.primer.differences import Function, hessian_at
 

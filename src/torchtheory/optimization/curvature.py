@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.linear_operators import LinearOperator
-from torchtheory.core.model import Parameters, flatten, global_randomness_kept, unflatten
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.models.model import Parameters, flatten, global_randomness_kept, unflatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.convolution_derivatives import LeanConvolutions, channels_last
 
 #: From directions, one a parameter, to their images.

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from torchdiffeq import odeint
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NotConverged, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
-from torchtheory.core.problem import Problem
 from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.linalg.operators import check_count
+from torchtheory.models.problem import Problem
 from torchtheory.primer.arrays import matrix, vector
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.linear_operators import effective_tolerance
 from torchtheory.core.random import RandomSource
+from torchtheory.linalg.operators import effective_tolerance
 from torchtheory.optimization.critical_points import Label, landscape_probe
 from torchtheory.optimization.deep_factorisation import product_of
 from torchtheory.optimization.deep_linear import (

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.core.random import RandomSource
-from torchtheory.core.singular_values import operator_norm
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.linalg.singular_values import operator_norm
 from torchtheory.optimization.nuclear_norm import check_strength
 from torchtheory.primer.arrays import matrix
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from torchdiffeq import odeint
 
 from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
-from torchtheory.core.model import Parameters, flatten, global_randomness_kept, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.progress import track
-from torchtheory.core.samples import Samples
+from torchtheory.models.model import Parameters, flatten, global_randomness_kept, unflatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature import gradient
 from torchtheory.optimization.descent import Function, check_start, value_and_gradient
 

@@ -16,9 +16,9 @@ from scipy.optimize import brentq
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, TorchTheoryError, UnsupportedModel
-from torchtheory.core.model import Parameters, parameters_from
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.model import Parameters, parameters_from
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.watching import LayerSignal, watch_signals
 from torchtheory.optimization.batch_statistics import batches_normalised

@@ -19,14 +19,14 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor
 
-from torchtheory.core.eigenvalues import Which, top_eigenpairs
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnknownName
-from torchtheory.core.linear_operators import check_count
-from torchtheory.core.model import flatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.progress import hidden, track
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.core.samples import Samples
+from torchtheory.linalg.eigenvalues import Which, top_eigenpairs
+from torchtheory.linalg.operators import check_count
+from torchtheory.models.model import flatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature import hessian_operator
 from torchtheory.optimization.parameter_space import (
     Point,

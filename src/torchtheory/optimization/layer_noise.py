@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from torchtheory.core.errors import EmptyData
-from torchtheory.core.model import as_leaves, global_randomness_kept
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.model import as_leaves, global_randomness_kept
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 
 
 @dataclass(frozen=True, slots=True)

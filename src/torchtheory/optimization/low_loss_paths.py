@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NotConverged, UnsupportedModel
-from torchtheory.core.linear_operators import check_count
-from torchtheory.core.model import Parameters, flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.progress import track
-from torchtheory.core.samples import Samples
 from torchtheory.kernels.wide_layer import last_hidden_features, last_layer
+from torchtheory.linalg.operators import check_count
+from torchtheory.models.model import Parameters, flatten, unflatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.symmetries import HiddenLayer, hidden_layers
 from torchtheory.optimization.parameter_space import (

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.estimate import Estimate
-from torchtheory.core.linear_operators import LinearOperator
-from torchtheory.core.problem import Problem
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.core.samples import Samples
-from torchtheory.core.spectral_density import spectral_density
+from torchtheory.linalg.density import spectral_density
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.critical_points import Kind, classify
 from torchtheory.optimization.curvature import gradient, hessian_operator
 

@@ -17,12 +17,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchtheory.core.conjugate_gradients import conjugate_gradients
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
-from torchtheory.core.linear_operators import LinearOperator, apply, check_square
-from torchtheory.core.model import Parameters, flatten
-from torchtheory.core.problem import Problem
+from torchtheory.linalg.conjugate_gradients import conjugate_gradients
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.linalg.operators import LinearOperator, apply, check_square
+from torchtheory.models.model import Parameters, flatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import gradient, hessian_operator
 from torchtheory.optimization.descent import Direction
 from torchtheory.primer.arrays import vector
@@ -54,7 +54,7 @@ class QuadraticModel:
         r""":math:`-(B+\delta I)^{-1}g`, ``[p]``, by conjugate gradients.
 
         Only a positive definite :math:`B+\delta I` has one; otherwise the model has no minimum,
-        and :class:`~torchtheory.core.conjugate_gradients.NotPositiveDefinite` carries a direction
+        and :class:`~torchtheory.linalg.conjugate_gradients.NotPositiveDefinite` carries a direction
         in which it falls without end (directions that the slope does not reach stay unseen).
 
         >>> B = LinearOperator.from_matrix(torch.eye(2) * 2)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature import gradient
 from torchtheory.primer.arrays import square
 

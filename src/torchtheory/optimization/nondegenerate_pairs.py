@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, UnknownName, UnsupportedModel
-from torchtheory.core.model import PureFunction
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.generalization.homogeneous_networks import (
     Homogeneity,
     check_inputs,
     measure_homogeneity,
 )
+from torchtheory.models.model import PureFunction
 from torchtheory.nets.chain import as_chain
 from torchtheory.optimization.parallel_networks import Subnetwork
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.core.model import flatten, unflatten
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.model import flatten, unflatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.descent import Function
 
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
-from torchtheory.core.linear_operators import check_count
-from torchtheory.core.model import (
+from torchtheory.core.progress import track
+from torchtheory.linalg.operators import check_count
+from torchtheory.models.model import (
     Initial,
     flatten,
     global_randomness_kept,
     parameters_from,
     unflatten,
 )
-from torchtheory.core.problem import Problem
-from torchtheory.core.progress import track
-from torchtheory.core.samples import Samples
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.batch_statistics import (
     batch_normalisations,
     with_renewed_statistics,

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.core.eigenvalues import extremal_eigenvalues
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.linear_operators import LinearOperator
+from torchtheory.linalg.eigenvalues import extremal_eigenvalues
+from torchtheory.linalg.operators import LinearOperator
 from torchtheory.primer.arrays import symmetric, vector
 
 

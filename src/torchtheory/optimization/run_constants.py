@@ -13,10 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from torchtheory.core.eigenvalues import extremal_eigenvalues
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.model import Parameters
-from torchtheory.core.problem import Problem
+from torchtheory.linalg.eigenvalues import extremal_eigenvalues
+from torchtheory.models.model import Parameters
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.convergence import polyak_lojasiewicz_constant
 from torchtheory.optimization.curvature import hessian_operator
 from torchtheory.optimization.recorded_runs import RecordedRun

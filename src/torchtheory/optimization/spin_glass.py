@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.core.linear_operators import check_count, effective_tolerance
 from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.linalg.operators import check_count, effective_tolerance
 from torchtheory.optimization.descent import Function, check_start
 
 #: Couplings that are drawn at most: 8 gigabytes of them.

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NonFinite
-from torchtheory.core.linear_operators import check_count
-from torchtheory.core.model import global_randomness_kept, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.progress import track
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.linalg.operators import check_count
+from torchtheory.models.model import global_randomness_kept, unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.batch_statistics import batches_normalised
 from torchtheory.optimization.parameter_space import Point, point_vector
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.linear_operators import effective_tolerance
+from torchtheory.linalg.operators import effective_tolerance
 from torchtheory.nets.labelled import at_least
 from torchtheory.optimization.second_moments import (
     Covariances,

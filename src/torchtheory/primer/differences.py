@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch, UnknownName
-from torchtheory.core.linear_operators import LinearOperator
+from torchtheory.linalg.operators import LinearOperator
 
 Function = Callable[[Tensor], Tensor]
 Scheme = Literal["forward", "central"]

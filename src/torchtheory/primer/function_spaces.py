@@ -15,7 +15,7 @@ from scipy.special import roots_jacobi
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
+from torchtheory.linalg.operators import check_count
 from torchtheory.primer.taylor import derivative
 
 

@@ -13,8 +13,8 @@ from scipy import stats
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
 from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.linalg.operators import check_count
 from torchtheory.primer.arrays import matrix, symmetric, vector
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
+from torchtheory.linalg.operators import check_count
 from torchtheory.primer.arrays import vector
 from torchtheory.primer.differences import Function
 from torchtheory.primer.taylor import Scalar, derivative

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
 from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.linalg.operators import check_count
 from torchtheory.primer.arrays import matrix, vector
 
 Axiom = Literal["non-negativity", "definiteness", "homogeneity", "triangle inequality"]
@@ -197,7 +197,7 @@ def induced_norm(
     and :math:`1/p+1/q=1`, which never decreases the ratio and finds the norm of a matrix with
     positive entries; and ``upper`` is the bound by Riesz and Thorin from the two exact norms
     next to :math:`p`. For a map that is known only by its action see
-    :func:`torchtheory.core.singular_values.operator_norm`.
+    :func:`torchtheory.linalg.singular_values.operator_norm`.
 
     Args:
         A: ``[m, n]``.

@@ -25,30 +25,29 @@ from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
 from torchtheory.core.figure import Figure
 from torchtheory.core.record import Cell
-from torchtheory.core.run import Run
 from torchtheory.report import wording
-from torchtheory.report.findings import AuditResult, by_section, quantity_table
 from torchtheory.report.mathml import formula, paragraphs, prose
 from torchtheory.report.numbers import duration, number_html
 from torchtheory.report.plain_math import plain_prose
+from torchtheory.report.results import AuditResult, LabRun, by_section, quantity_table
 
 # What a page shows of a long table; the whole of it is in claims.json.
 _ROWS_OF_A_PAGE = 200
 _ROWS_OF_A_CELL = 40
 
 
-def run_page(run: Run) -> str:
+def run_page(run: LabRun) -> str:
     """A complete page on one lab run."""
-    return _page("run.html", run.lab.title, run=run, rows=_ROWS_OF_A_PAGE)
+    return page("run.html", run.lab.title, run=run, rows=_ROWS_OF_A_PAGE)
 
 
-def run_fragment(run: Run) -> str:
+def run_fragment(run: LabRun) -> str:
     """The same as a piece of HTML for a notebook, with styles that touch nothing else."""
-    return _fragment("run.html", run=run)
+    return fragment("run.html", run=run)
 
 
 def index_page(
-    runs: Sequence[Run],
+    runs: Sequence[LabRun],
     *,
     links: Sequence[str] | None = None,
     title: str = "The executable book",
@@ -76,7 +75,7 @@ def index_page(
     for row in sorted(rows, key=lambda r: (wording.room_order(r.run.lab.room), r.run.lab.name)):
         rooms.setdefault(row.run.lab.room, []).append(row)
     claims = [c for run in runs for c in run.claims]
-    return _page(
+    return page(
         "index.html",
         title,
         title=title,
@@ -93,19 +92,19 @@ def index_page(
 
 def audit_page(audit: AuditResult) -> str:
     """A complete page on an audit."""
-    return _page("audit.html", audit.title, **_audit(audit), rows=_ROWS_OF_A_PAGE)
+    return page("audit.html", audit.title, **_audit(audit), rows=_ROWS_OF_A_PAGE)
 
 
 def audit_fragment(audit: AuditResult) -> str:
     """The same as a piece of HTML for a notebook."""
-    return _fragment("audit.html", **_audit(audit))
+    return fragment("audit.html", **_audit(audit))
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A run on the index page."""
 
-    run: Run
+    run: LabRun
     link: str
     thumbnail: str | None
     passed: bool
@@ -113,7 +112,7 @@ class _Row:
     controls: int
 
     @classmethod
-    def of(cls, run: Run, link: str, thumbnails: bool) -> _Row:
+    def of(cls, run: LabRun, link: str, thumbnails: bool) -> _Row:
         thumbnail = None
         if thumbnails and run.figures:
             directory = link.rpartition("/")[0]
@@ -134,7 +133,8 @@ def _audit(audit: AuditResult) -> dict[str, Any]:
     return {"audit": audit, "sections": sections, "counts": counts, "claims": claims}
 
 
-def _page(template: str, name: str, **context: Any) -> str:
+def page(template: str, name: str, **context: Any) -> str:
+    """A complete page from a template, with `name` in the browser's title."""
     return (
         _environment()
         .get_template("page.html")
@@ -144,7 +144,8 @@ def _page(template: str, name: str, **context: Any) -> str:
     )
 
 
-def _fragment(template: str, **context: Any) -> str:
+def fragment(template: str, **context: Any) -> str:
+    """A template's content for a notebook cell."""
     body = _render(template, level=3, rows=_ROWS_OF_A_CELL, **context)
     return _environment().get_template("fragment.html").render(body=body)
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 from torchtheory.core.claim import Claim
 from torchtheory.core.record import Cell, Table
 from torchtheory.report import wording
-from torchtheory.report.findings import AuditFinding, AuditResult, by_section, quantity_table
 from torchtheory.report.numbers import duration, number_text
+from torchtheory.report.results import AuditFinding, AuditResult, by_section, quantity_table
 
 _ROWS = 40
 
@@ -25,36 +25,40 @@ def audit_markdown(audit: AuditResult) -> str:
     Figures are linked as ``figures/FINDING-FIGURE.png``, where :meth:`Audit.save` puts them.
     """
     claims = [c for f in audit.findings for c in f.claims]
-    blocks = [f"# {_text(audit.title)}"]
+    blocks = [f"# {inline_text(audit.title)}"]
     if audit.summary:
         blocks.append("\n".join(f"- {_bold(s, s in audit.warnings)}" for s in audit.summary))
     if audit.facts:
-        blocks.append(" · ".join(f"{_text(k)}: {_text(v)}" for k, v in audit.facts.items()))
+        blocks.append(
+            " · ".join(f"{inline_text(k)}: {inline_text(v)}" for k, v in audit.facts.items())
+        )
     blocks.append(f"{wording.counted(len(claims), 'claim')}: {wording.tally(claims) or 'none'}")
     for heading, found in by_section(audit.findings).items():
-        blocks.append(f"## {_text(heading)}")
+        blocks.append(f"## {inline_text(heading)}")
         for finding in found:
             blocks += _finding(finding)
     return "\n\n".join(blocks) + "\n"
 
 
 def _finding(finding: AuditFinding) -> list[str]:
-    blocks = [f"### {_text(finding.title)}"]
-    said = [f"- **{_text(s)}**" for s in finding.warnings]
-    said += [f"- → {_text(s)}" for s in finding.advice]
+    blocks = [f"### {inline_text(finding.title)}"]
+    said = [f"- **{inline_text(s)}**" for s in finding.warnings]
+    said += [f"- → {inline_text(s)}" for s in finding.advice]
     if said:
         blocks.append("\n".join(said))
     if finding.quantities:
-        blocks.append(_table(quantity_table(finding.quantities)))
+        blocks.append(table_text(quantity_table(finding.quantities)))
     if finding.claims:
         blocks.append(_claims(finding.claims))
     for figure in finding.figures:
         place = quote(f"figures/{finding.name}-{figure.name}.png")
-        blocks.append(f"![{_text(figure.caption or figure.name)}]({place})")
-    blocks += [_table(table) for table in finding.tables]
+        blocks.append(f"![{inline_text(figure.caption or figure.name)}]({place})")
+    blocks += [table_text(table) for table in finding.tables]
     if finding.notes:
-        blocks.append("\n".join(f"- {_text(note)}" for note in finding.notes))
-    blocks.append(f"*{_text(f'{finding.name}, {finding.cost}')}, {duration(finding.seconds)}*")
+        blocks.append("\n".join(f"- {inline_text(note)}" for note in finding.notes))
+    blocks.append(
+        f"*{inline_text(f'{finding.name}, {finding.cost}')}, {duration(finding.seconds)}*"
+    )
     return blocks
 
 
@@ -63,9 +67,9 @@ def _claims(claims: Sequence[Claim]) -> str:
     for claim in claims:
         statement = f"${_formula(claim.statement)}$"
         if claim.reason:
-            statement += f" {_text(claim.reason)}"
+            statement += f" {inline_text(claim.reason)}"
         if claim.ids:
-            statement += f" ({_text(', '.join(claim.ids))})"
+            statement += f" ({inline_text(', '.join(claim.ids))})"
         how = wording.compare(claim)
         numbers = ("–", "", "–")
         if how is not None:
@@ -79,14 +83,14 @@ def _claims(claims: Sequence[Claim]) -> str:
     return "\n".join(lines)
 
 
-def _table(table: Table) -> str:
+def table_text(table: Table) -> str:
     numeric = wording.numeric_columns(table)
     lines = [
-        "| " + " | ".join(_text(c) for c in table.columns) + " |",
+        "| " + " | ".join(inline_text(c) for c in table.columns) + " |",
         "|" + "|".join("---:" if n else "---" for n in numeric) + "|",
     ]
     lines += ["| " + " | ".join(_cell(c) for c in row) + " |" for row in table.rows[:_ROWS]]
-    caption = _text(table.caption)
+    caption = inline_text(table.caption)
     if len(table.rows) > _ROWS:
         caption = f"{caption} The first {_ROWS} of {len(table.rows)} rows.".strip()
     return "\n".join(lines) + (f"\n\n{caption}" if caption else "")
@@ -95,10 +99,10 @@ def _table(table: Table) -> str:
 def _cell(value: Cell) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _text(value) if isinstance(value, str) else number_text(value)
+    return inline_text(value) if isinstance(value, str) else number_text(value)
 
 
-def _text(words: str) -> str:
+def inline_text(words: str) -> str:
     """Words that mean themselves: nothing in them is taken for markup, formulas kept apart."""
     pieces = re.split(r"(\$[^$]+\$)", " ".join(str(words).split()))
     return "".join(
@@ -114,4 +118,4 @@ def _formula(latex: str) -> str:
 
 
 def _bold(sentence: str, bold: bool) -> str:
-    return f"**{_text(sentence)}**" if bold else _text(sentence)
+    return f"**{inline_text(sentence)}**" if bold else inline_text(sentence)

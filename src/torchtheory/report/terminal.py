@@ -14,11 +14,10 @@ from rich.text import Text
 
 from torchtheory.core.claim import Claim, Verdict
 from torchtheory.core.record import Cell, CounterExample, Table
-from torchtheory.core.run import Run
 from torchtheory.report import wording
-from torchtheory.report.findings import AuditResult, Content, by_section, quantity_table
 from torchtheory.report.numbers import duration, number_text
 from torchtheory.report.plain_math import plain, plain_prose
+from torchtheory.report.results import AuditResult, Content, LabRun, by_section, quantity_table
 
 _STYLES = {
     Verdict.HOLDS: "green",
@@ -27,11 +26,11 @@ _STYLES = {
     Verdict.NOT_APPLICABLE: "dim",
 }
 # From this width on, words need not be broken.
-_WIDE = 110
+WIDE = 110
 _ROWS = 20
 
 
-def print_run(run: Run, console: Console, verbose: bool = False) -> None:
+def print_run(run: LabRun, console: Console, verbose: bool = False) -> None:
     """Print one lab run.
 
     Args:
@@ -52,12 +51,12 @@ def print_run(run: Run, console: Console, verbose: bool = False) -> None:
     console.print()
     _print_content(run, console, verbose, tables=verbose or not run.claims)
     for problem in run.problems:
-        console.print(_marked("✗", plain_prose(problem), "bold red"))
+        console.print(marked("✗", plain_prose(problem), "bold red"))
     word, style = ("passes", "bold green") if run.passed else ("fails", "bold red")
     console.print(Text.assemble((word, style), f": {wording.summary(run)}"))
 
 
-def print_runs(runs: Sequence[Run], console: Console) -> None:
+def print_runs(runs: Sequence[LabRun], console: Console) -> None:
     """Print a table of many runs, the reasons of those that fail, and the counts."""
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("verdict", no_wrap=True)
@@ -90,7 +89,7 @@ def print_runs(runs: Sequence[Run], console: Console) -> None:
     for run in failing:
         console.print(Text.assemble((run.lab.name, "bold"), f" ({run.preset}, seed {run.seed})"))
         for problem in run.problems:
-            console.print(_marked("✗", plain_prose(problem), "red"))
+            console.print(marked("✗", plain_prose(problem), "red"))
     claims = [c for run in runs for c in run.claims]
     parts = [
         f"{wording.counted(len(runs), 'lab')}, {len(failing) or 'none'} failing"
@@ -119,7 +118,7 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
     for sentence in audit.summary:
         wrong = sentence in audit.warnings
         mark, style = ("!", "bold red") if wrong else ("•", "")
-        console.print(_marked(mark, plain_prose(sentence), style))
+        console.print(marked(mark, plain_prose(sentence), style))
     for section, found in by_section(audit.findings).items():
         console.print()
         console.rule(Text(section, style="bold"), align="left", characters="─")
@@ -131,9 +130,9 @@ def print_audit(audit: AuditResult, console: Console, verbose: bool = False) -> 
                 )
             )
             for sentence in finding.warnings:
-                console.print(_marked("!", plain_prose(sentence), "bold red"))
+                console.print(marked("!", plain_prose(sentence), "bold red"))
             for sentence in finding.advice:
-                console.print(_marked("→", plain_prose(sentence), "bold"))
+                console.print(marked("→", plain_prose(sentence), "bold"))
             if finding.quantities:
                 console.print(_data(quantity_table(finding.quantities)))
                 console.print()
@@ -155,13 +154,13 @@ def _print_content(content: Content, console: Console, verbose: bool, *, tables:
             console.print()
     if verbose:
         for figure in content.figures:
-            console.print(_marked("▪", f"{figure.name}: {plain_prose(figure.caption)}", "dim"))
+            console.print(marked("▪", f"{figure.name}: {plain_prose(figure.caption)}", "dim"))
     for note in content.notes:
-        console.print(_marked("•", plain_prose(note), ""))
+        console.print(marked("•", plain_prose(note), ""))
 
 
 def _claims(claims: Sequence[Claim], width: int, verbose: bool) -> Grid:
-    wide = width >= _WIDE
+    wide = width >= WIDE
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), expand=True)
     grid.add_column("verdict", width=16 if wide else 10)
     grid.add_column("statement", ratio=5, min_width=20, overflow="fold")
@@ -293,7 +292,7 @@ def _word(word: str, mark: str, style: str) -> Text:
     return Text(f"{mark} {word}", style=style)
 
 
-def _marked(mark: str, sentence: str, style: str) -> RenderableType:
+def marked(mark: str, sentence: str, style: str) -> RenderableType:
     grid = Grid.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")

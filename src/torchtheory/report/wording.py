@@ -12,8 +12,8 @@ from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim, Relation, Verdict
 from torchtheory.core.errors import UnknownName
 from torchtheory.core.record import Table
-from torchtheory.core.run import Run
 from torchtheory.report.numbers import enough_digits, number_text, percent
+from torchtheory.report.results import LabRun
 
 #: A sign beside each word, so that colour is never alone.
 MARKS = {
@@ -185,7 +185,7 @@ def tally(claims: Sequence[Claim]) -> str:
     return ", ".join(f"{counts[v]:,} {words[v]}" for v in Verdict if counts[v])
 
 
-def summary(run: Run) -> str:
+def summary(run: LabRun) -> str:
     """One line on a run's claims, controls and errata."""
     parts = [counted(len(run.claims), "claim")]
     if run.claims:

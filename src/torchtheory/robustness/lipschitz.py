@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.linear_operators import LinearOperator
-from torchtheory.core.model import PureFunction, evaluation_mode
-from torchtheory.core.problem import Problem
-from torchtheory.core.singular_values import operator_norm_upper_bound
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.linalg.singular_values import operator_norm_upper_bound
+from torchtheory.models.model import PureFunction, evaluation_mode
+from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

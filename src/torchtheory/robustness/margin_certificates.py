@@ -19,9 +19,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.model import evaluation_mode
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.models.model import evaluation_mode
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.nets.chain import Rearrangement, as_chain
 from torchtheory.robustness.lipschitz import layer_norms
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
-from torchtheory.core.model import evaluation_mode, global_randomness_kept
-from torchtheory.core.samples import Data, Samples, collect
+from torchtheory.models.model import evaluation_mode, global_randomness_kept
+from torchtheory.models.samples import Data, Samples, collect
 
 Transform = Callable[[Tensor], Tensor]
 """A map of a batch ``[n, ...]`` to a batch of the same shape."""

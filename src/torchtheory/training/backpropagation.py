@@ -26,8 +26,8 @@ from torch.nn import grad as adjoints
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchtheory.core.errors import InvalidType, NonFinite, ShapeMismatch, UnsupportedModel
-from torchtheory.core.model import evaluation_mode
-from torchtheory.core.problem import Loss
+from torchtheory.models.model import evaluation_mode
+from torchtheory.models.problem import Loss
 from torchtheory.nets.activations import Pointwise
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
 from torchtheory.training.losses import ClassificationLoss

@@ -23,9 +23,9 @@ from torch.utils.data import (
 )
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType
-from torchtheory.core.model import global_randomness_kept
-from torchtheory.core.problem import Loss, Problem, Task
-from torchtheory.core.samples import Data, Samples, collect
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.problem import Loss, Problem, Task
+from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.training.risks import hold_out, split_indices
 from torchtheory.training.seeds import (
     RandomState,

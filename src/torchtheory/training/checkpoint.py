@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import FileProblem, InvalidType
-from torchtheory.core.samples import Samples
+from torchtheory.models.samples import Samples
 
 FORMAT = 1
 _PLAIN = (str, int, float, bool, bytes, Tensor, type(None))

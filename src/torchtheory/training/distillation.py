@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.model import evaluation_mode, global_randomness_kept
+from torchtheory.models.model import evaluation_mode, global_randomness_kept
 
 if TYPE_CHECKING:
     from torchtheory.training.history import History

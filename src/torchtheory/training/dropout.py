@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
-from torchtheory.core.model import evaluation_mode
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.chain import as_chain
 
 #: The most units whose masks are enumerated: a million masks.

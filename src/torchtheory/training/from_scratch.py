@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
 from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.linalg.operators import check_count
 from torchtheory.nets.feedforward import dense
 from torchtheory.training.two_clouds import legacy_stream, two_gaussian_clouds
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.model import evaluation_mode
-from torchtheory.core.problem import Loss
+from torchtheory.models.model import evaluation_mode
+from torchtheory.models.problem import Loss
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.graph import GraphNetwork
 from torchtheory.training.backpropagation import (

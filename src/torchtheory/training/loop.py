@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from torchtheory.core.errors import InvalidInput, NotConverged
-from torchtheory.core.model import evaluation_mode
 from torchtheory.core.progress import track
+from torchtheory.models.model import evaluation_mode
 from torchtheory.training.batches import InMemory, OpenData, Source
 from torchtheory.training.checkpoint import (
     callable_name,

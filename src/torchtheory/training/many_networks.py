@@ -26,10 +26,10 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnknownName,
 )
-from torchtheory.core.model import global_randomness_kept
-from torchtheory.core.problem import Loss, Problem, Task
 from torchtheory.core.progress import display, track
-from torchtheory.core.samples import Data, Samples
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.problem import Loss, Problem, Task
+from torchtheory.models.samples import Data, Samples
 from torchtheory.training.batches import EVALUATION_CHUNK, InMemory, OpenData, Source
 from torchtheory.training.history import Epoch, History
 from torchtheory.training.named_optimizers import OPTIMIZERS

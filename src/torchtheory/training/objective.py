@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.problem import Loss, Problem, Task
+from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.training.distillation import Distillation
 from torchtheory.training.label_smoothing import check_confusion, uniform_confusion
 

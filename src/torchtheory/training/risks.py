@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput
 from torchtheory.core.estimate import Estimate
-from torchtheory.core.model import global_randomness_kept
-from torchtheory.core.problem import Loss, Problem, Task
-from torchtheory.core.samples import Data, Samples, collect
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.problem import Loss, Problem, Task
+from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.training.seeds import derived_generator
 
 Sampler = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
@@ -68,7 +68,7 @@ def empirical_risk(
         model: any module; run in evaluation mode and left as it was.
         data: ``(x, y)``, a ``Dataset`` or a ``DataLoader``; all of it is used.
         loss: mean over a batch of ``loss(outputs, targets)``; the task's usual one unless given.
-        task: inferred unless given, as for :class:`~torchtheory.core.problem.Problem`.
+        task: inferred unless given, as for :class:`~torchtheory.models.problem.Problem`.
 
     The standard error is that of an estimate of the risk only if the model was chosen without
     these samples.

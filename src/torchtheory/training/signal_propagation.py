@@ -25,8 +25,8 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.core.model import evaluation_mode
 from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.models.model import evaluation_mode
 from torchtheory.nets.chain import as_chain
 from torchtheory.training.backpropagation import is_pointwise
 from torchtheory.training.gaussian_moments import Function, second_moment, squared_slope

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.model import Parameters
+from torchtheory.models.model import Parameters
 from torchtheory.nets.chain import as_chain
 
 #: Activations that act on every entry alone and have nothing to learn.

@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from torchtheory.core.errors import InvalidInput, InvalidType
-from torchtheory.core.model import global_randomness_kept
-from torchtheory.core.problem import Loss, Task
-from torchtheory.core.samples import Data
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.problem import Loss, Task
+from torchtheory.models.samples import Data
 from torchtheory.training.batches import OpenData, Source
 from torchtheory.training.checkpoint import callable_name
 from torchtheory.training.distillation import Distillation

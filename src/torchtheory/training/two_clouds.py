@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidType, ShapeMismatch
-from torchtheory.core.linear_operators import check_count
 from torchtheory.data.synthetic import Sample
+from torchtheory.linalg.operators import check_count
 
 MEANS = ((2.0, 2.0), (-1.0, -1.0))
 COVARIANCES = (((2.0, 1.0), (1.0, 2.0)), ((2.0, -1.0), (-1.0, 2.0)))

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from torchtheory.audit.tracking.quantities import Reading, Snapshot, find_quantities
 from torchtheory.audit.tracking.tracker import track
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import (
     InvalidInput,
     UnsupportedModel,
 )
-from torchtheory.core.linear_operators import LinearOperator
-from torchtheory.core.problem import Problem
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.edge_of_stability import stability_limit
 from torchtheory.optimization.noise_scale import gradient_noise_scale
 

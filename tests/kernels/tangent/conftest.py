@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.model import PureFunction
+from torchtheory.models.model import PureFunction
 
 
 def written_out(model: nn.Module, x: Tensor, names: list[str] | None = None) -> Tensor:

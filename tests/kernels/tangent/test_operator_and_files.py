@@ -17,16 +17,16 @@ import pytest
 import torch
 from torch import nn
 
-from torchtheory.core.conjugate_gradients import conjugate_gradients
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import (
     FileProblem,
     InvalidType,
 )
-from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.kernels import tangent
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.tangent_operator import jacobian_operator, ntk_operator
+from torchtheory.linalg.conjugate_gradients import conjugate_gradients
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.linalg.operators import LinearOperator
 
 
 @pytest.mark.parametrize("name", ["mlp", "convolutions", "lstm", "language model", "weight norm"])

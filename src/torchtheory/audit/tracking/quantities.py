@@ -23,15 +23,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchtheory.audit.engine.finding import Hypothesis
 from torchtheory.core.errors import InvalidInput, UnknownName, UnsupportedModel
-from torchtheory.core.figure import check_name
-from torchtheory.core.finding import Hypothesis
 from torchtheory.core.intervals import Interval
-from torchtheory.core.lab import same_function
-from torchtheory.core.model import Parameters
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
+from torchtheory.core.naming import check_name, same_function
 from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.models.model import Parameters
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature import gradient
 
 Scale = Literal["linear", "log", "auto"]

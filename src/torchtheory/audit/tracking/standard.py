@@ -10,16 +10,16 @@ import math
 
 import torch
 
-from torchtheory.audit.hypotheses import classification, deterministic, has_parameters
+from torchtheory.audit.findings.hypotheses import classification, deterministic, has_parameters
 from torchtheory.audit.tracking.quantities import Reading, Readings, Snapshot, tracked
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import InvalidInput, NonFinite, TorchTheoryError, UnsupportedModel
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
-from torchtheory.core.model import flatten
-from torchtheory.core.problem import Problem
-from torchtheory.core.samples import Samples
 from torchtheory.generalization.norm_bounds import homogeneous_layers
 from torchtheory.kernels.laziness import kernel_drift, kernel_target_alignment
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.models.model import flatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.nets.watching import watch_units
 from torchtheory.optimization.curvature import gradient, hessian_operator
 from torchtheory.optimization.edge_of_stability import stability_limit

@@ -29,10 +29,10 @@ from torchtheory.audit.tracking.quantities import (
 from torchtheory.audit.tracking.result import Tracking
 from torchtheory.core import progress
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, TorchTheoryError
-from torchtheory.core.model import PureFunction, evaluation_mode, global_randomness_kept
-from torchtheory.core.problem import Loss, Problem, Task
 from torchtheory.core.random import as_generator
-from torchtheory.core.samples import Data, Samples
+from torchtheory.models.model import PureFunction, evaluation_mode, global_randomness_kept
+from torchtheory.models.problem import Loss, Problem, Task
+from torchtheory.models.samples import Data, Samples
 
 #: A quantity that fails so many times in a row is not tried again.
 _FAILURES = 3

@@ -18,9 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NonFinite
-from torchtheory.core.model import global_randomness_kept
 from torchtheory.core.progress import track
-from torchtheory.core.samples import Samples
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse, upper_kl_slopes
 from torchtheory.generalization.pac_bayes.gaussian_prior import GaussianPrior
 from torchtheory.generalization.pac_bayes.stochastic_network import (
@@ -28,6 +26,8 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
     Noise,
     StochasticNetwork,
 )
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.models.samples import Samples
 from torchtheory.training.seeds import epoch_order
 
 LEAST_PROBABILITY = 1e-4
@@ -66,7 +66,7 @@ def differentiable_risk(
 
     Args:
         network: the stochastic network.
-        x, y: a batch, targets as :class:`~torchtheory.core.problem.Problem` prepares them.
+        x, y: a batch, targets as :class:`~torchtheory.models.problem.Problem` prepares them.
         noise: see :meth:`StochasticNetwork.forward`.
     """
     outputs = network(x, noise)

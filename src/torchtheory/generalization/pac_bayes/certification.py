@@ -24,9 +24,6 @@ from scipy import stats
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.core.model import Parameters, PureFunction
-from torchtheory.core.problem import Problem, Task
-from torchtheory.core.samples import Data, Samples
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse
 from torchtheory.generalization.pac_bayes.bound_training import BoundEpoch, minimize_bound
 from torchtheory.generalization.pac_bayes.bounds import KL, log_moment
@@ -39,6 +36,9 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
     fresh_initialization,
     spread_like,
 )
+from torchtheory.models.model import Parameters, PureFunction
+from torchtheory.models.problem import Problem, Task
+from torchtheory.models.samples import Data, Samples
 from torchtheory.training.seeds import derived_generator, derived_seed
 from torchtheory.training.trainer import fit
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.model import Parameters
-from torchtheory.core.samples import Samples
 from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk, mistakes
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork, spread_like
+from torchtheory.models.model import Parameters
+from torchtheory.models.samples import Samples
 
 FRACTIONS = tuple(2.0 ** (k / 2) for k in range(-16, 5))
 
@@ -59,13 +59,13 @@ def flatness(
 
     Args:
         model: any network; not changed.
-        samples: as :class:`~torchtheory.core.problem.Problem` prepares them.
+        samples: as :class:`~torchtheory.models.problem.Problem` prepares them.
         tolerance: how much the mean error may exceed that without noise.
         fractions: the :math:`\tau` to try, increasing.
         passes: evaluations of the samples at each.
         seed: of the noise, the same for all :math:`\tau`.
 
-    >>> from torchtheory.core.problem import Problem
+    >>> from torchtheory.models.problem import Problem
     >>> x = torch.tensor([[1.0], [-1.0]]).repeat(200, 1)
     >>> net = nn.Linear(1, 1, bias=False)
     >>> with torch.no_grad(): _ = net.weight.fill_(1.0)

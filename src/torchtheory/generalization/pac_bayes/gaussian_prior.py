@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.model import Parameters
 from torchtheory.generalization.pac_bayes.divergences import gaussian_kl
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
+from torchtheory.models.model import Parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.samples import Samples
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
+from torchtheory.models.samples import Samples
 
 CHUNK = 2048
 BLOCK = 32
@@ -61,7 +61,7 @@ def gibbs_risk(
 
     Args:
         network: its means and variances are final.
-        samples: inputs and targets as :class:`~torchtheory.core.problem.Problem` prepares them.
+        samples: inputs and targets as :class:`~torchtheory.models.problem.Problem` prepares them.
         delta: failure probability of the upper bound.
         passes: how often to go through the samples.
         block: samples that share a draw; 1 where the network allows a draw for each row at the

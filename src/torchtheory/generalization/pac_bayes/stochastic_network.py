@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, UnsupportedModel
-from torchtheory.core.model import Parameters, PureFunction, global_randomness_kept
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer, has_local_form
+from torchtheory.models.model import Parameters, PureFunction, global_randomness_kept
 from torchtheory.nets.fresh_weights import drawn_anew
 
 Noise = Literal["local", "mixed", "weights", "none"]

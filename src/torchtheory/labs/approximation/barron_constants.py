@@ -20,9 +20,9 @@ from torchtheory.approximation.barron_constants import (
 from torchtheory.approximation.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
 from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 

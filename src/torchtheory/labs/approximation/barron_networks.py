@@ -21,11 +21,11 @@ from torchtheory.approximation.sampled_networks import (
 from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, Spectrum
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.bias_variance import decompose_predictions
 from torchtheory.generalization.width_choice import approximation_bound
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.labelled import at_least
 

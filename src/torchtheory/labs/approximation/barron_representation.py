@@ -12,9 +12,9 @@ from torchtheory.approximation.infinite_width import cosine_integral, step_integ
 from torchtheory.approximation.sampled_networks import ball_points, draw_steps, total_variation
 from torchtheory.approximation.spectra import GaussianBump, PlaneWaves
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 WIDTH, CENTRE = 0.6, 0.4

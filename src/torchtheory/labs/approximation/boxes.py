@@ -29,9 +29,9 @@ from torchtheory.approximation.certificates import (
 from torchtheory.approximation.network_calculus import affine_layers, chain
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import activation
 from torchtheory.nets.labelled import at_least
 from torchtheory.primer.function_spaces import lebesgue_norm

@@ -13,9 +13,9 @@ from torchtheory.approximation.maurey import maurey_average, maurey_error
 from torchtheory.approximation.network_calculus import affine_layers, chain
 from torchtheory.approximation.sampled_networks import ball_points
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 TERMS = (1, 2, 5, 10, 20, 50, 100)

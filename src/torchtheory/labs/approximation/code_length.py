@@ -23,10 +23,10 @@ from torchtheory.approximation.label_coding import label_function, read_labels
 from torchtheory.approximation.network_calculus import affine_layers, chain
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

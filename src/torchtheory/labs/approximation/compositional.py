@@ -23,10 +23,10 @@ from torchtheory.approximation.relu_polynomials import Polynomial, polynomial_va
 from torchtheory.approximation.squaring import square_network
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.bounds import curvature_floor, least_units
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 SINE = SmoothFunction(torch.sin, lambda k: 1.0)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torchtheory.approximation.shift_structure import convolution_matrix, equivariance_gaps
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.training.augmentation import Shift, invariance_gap
 

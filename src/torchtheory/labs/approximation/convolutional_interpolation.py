@@ -11,11 +11,11 @@ from torchtheory.approximation.convolutional_interpolation import (
     pooled_network,
 )
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits
 from torchtheory.kernels.wide_layer import layer_ranks
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 ACTIVATIONS = ("tanh", "logistic", "softplus")

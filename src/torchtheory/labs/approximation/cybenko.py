@@ -26,10 +26,10 @@ from torchtheory.approximation.discriminatory import (
 from torchtheory.approximation.uniform_fit import best_uniform_fit, span_error
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.labs.approximation.interpolants import Judged, kept_promises
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import FOURTEEN
 from torchtheory.nets.labelled import at_least
 

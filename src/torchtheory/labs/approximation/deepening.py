@@ -19,9 +19,9 @@ from torchtheory.approximation.cybenko import sigmoid_staircase
 from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.network_calculus import deepen
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

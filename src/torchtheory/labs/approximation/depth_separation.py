@@ -14,9 +14,9 @@ from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.depth_comparison import compare_depth
 from torchtheory.approximation.radial_networks import RadialShells
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 DIMENSIONS = (10, 20, 50, 100, 200, 500, 1000)

@@ -12,9 +12,9 @@ from torch import Tensor
 from torchtheory.approximation.certificates import Function, measured_error, sup_distance
 from torchtheory.approximation.divided_differences import monomial_network
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.primer.function_spaces import lebesgue_norm
 

@@ -27,9 +27,9 @@ from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.network_calculus import affine_layers
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 EXPONENTS = (0.5, 1.0, 2.0, 4.0)

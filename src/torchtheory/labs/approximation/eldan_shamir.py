@@ -23,9 +23,9 @@ from torchtheory.approximation.band_limited import (
 )
 from torchtheory.approximation.sampled_networks import ball_points
 from torchtheory.core.intervals import clopper_pearson, fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 

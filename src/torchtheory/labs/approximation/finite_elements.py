@@ -24,9 +24,9 @@ from torchtheory.approximation.finite_elements import (
 from torchtheory.approximation.splines import spline_network
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 BOTH = ["A-102", "X-39"]

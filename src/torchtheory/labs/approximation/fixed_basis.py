@@ -18,9 +18,9 @@ from torchtheory.approximation.sampled_networks import barron_network
 from torchtheory.approximation.spectra import PlaneWaves
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 CONSTANT = 2 * math.pi

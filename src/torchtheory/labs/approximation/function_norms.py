@@ -19,9 +19,9 @@ from torchtheory.approximation.function_norms import (
 )
 from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.primer.function_spaces import sobolev_norm
 

@@ -20,10 +20,10 @@ from torchtheory.approximation.certificates import (
 from torchtheory.approximation.interpolants import relu_interpolant, threshold_interpolant
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 Judged = tuple[Approximant, float]

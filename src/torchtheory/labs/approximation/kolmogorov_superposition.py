@@ -19,9 +19,9 @@ from torchtheory.approximation.superpositions import (
     two_scale_superposition,
 )
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 #: name, function on the square, Lipschitz constant, largest absolute value

@@ -28,12 +28,12 @@ from torchtheory.approximation.rate_theorems import Setting
 from torchtheory.approximation.rates import THEOREMS
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.growth import halfspaces, intervals, rectangles, shatters
 from torchtheory.generalization.hypothesis_sets import all_labellings
 from torchtheory.generalization.shattering import radon_partition, relu_shattering
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import parameter_count
 from torchtheory.nets.labelled import at_least
 

@@ -19,10 +19,10 @@ from torchtheory.approximation.landau_polynomials import (
     landau_constant,
 )
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.labs.approximation.polynomials import TARGETS, arch
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

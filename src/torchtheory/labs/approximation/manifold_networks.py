@@ -35,9 +35,9 @@ from torchtheory.approximation.network_calculus import affine_layers, chain, com
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 AMBIENT = (3, 30, 300)

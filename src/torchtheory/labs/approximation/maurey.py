@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torchtheory.approximation.maurey import compress_network, maurey_average, maurey_error
 from torchtheory.approximation.sampled_networks import inverse_sine_integral
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least
 

@@ -16,9 +16,9 @@ from torchtheory.approximation.boolean_networks import (
 )
 from torchtheory.approximation.certificates import network_size
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.threshold_neuron import boolean_inputs, neuron_functions
 

@@ -21,11 +21,11 @@ from torchtheory.approximation.narrow_networks import (
     tangent_network,
 )
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.expressivity.folding import zigzag_network
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least
 

@@ -24,9 +24,9 @@ from torchtheory.approximation.network_calculus import (
     deepen,
     stack,
 )
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activation_properties import MOST_DERIVATIVES, inspect_activation
 from torchtheory.nets.activations import Activation, activation, nth_derivative
 from torchtheory.nets.feedforward import mlp

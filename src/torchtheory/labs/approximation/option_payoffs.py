@@ -11,9 +11,9 @@ from torch import Tensor
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.payoffs import Payoff, payoff_network
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 KINDS: tuple[Payoff, ...] = get_args(Payoff)

@@ -21,9 +21,9 @@ from torchtheory.approximation.polynomial_fits import (
     weierstrass_degree,
 )
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.regression import least_squares
 

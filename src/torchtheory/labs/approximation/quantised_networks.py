@@ -23,9 +23,9 @@ from torchtheory.approximation.uniform_fit import best_uniform_fit
 from torchtheory.approximation.yarotsky import smooth_network
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

@@ -21,9 +21,9 @@ from torchtheory.approximation.radial_networks import (
 )
 from torchtheory.approximation.sampled_networks import ball_points
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 SIZES = ((2, 4), (4, 16), (8, 64), (16, 256))

@@ -21,9 +21,9 @@ from torchtheory.approximation.random_steps import (
 from torchtheory.approximation.sampled_networks import ball_points
 from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, Spectrum
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 COUNTS = (16, 64, 256, 1024)

@@ -17,9 +17,9 @@ from torchtheory.approximation.reciprocals import (
 )
 from torchtheory.approximation.relu_polynomials import Polynomial, polynomial_values
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 #: name, numerator, denominator, low, high, largest numerator on [-1, 1]^d

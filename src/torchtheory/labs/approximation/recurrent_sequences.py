@@ -30,9 +30,9 @@ from torchtheory.approximation.sequence_approximation import (
 from torchtheory.approximation.system_simulation import simulate_system
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least
 

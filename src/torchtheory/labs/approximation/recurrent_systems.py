@@ -14,9 +14,9 @@ from torchtheory.approximation.recurrent_systems import (
     shallow_rnn,
 )
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")

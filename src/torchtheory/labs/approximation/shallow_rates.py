@@ -19,9 +19,9 @@ from torchtheory.approximation.shallow_polynomials import (
 )
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 BOTH = ["A-31", "X-18"]

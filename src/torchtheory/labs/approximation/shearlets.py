@@ -19,9 +19,9 @@ from torchtheory.approximation.shearlets import (
     shearlet_frame,
 )
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 ELEMENTS = ((0, 0), (1, 1), (2, -1), (2, 2), (3, 1), (4, -3))

@@ -21,9 +21,9 @@ from torchtheory.approximation.divided_differences import (
 from torchtheory.approximation.uniform_fit import best_uniform_fit, random_units, span_error
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import nth_derivative
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.regression import least_squares

@@ -26,9 +26,9 @@ from torchtheory.approximation.smooth_gates import (
 from torchtheory.approximation.squaring import square_network, squaring_levels
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 ACTIVATIONS = ("tanh", "logistic", "softplus", "exp", "sin")

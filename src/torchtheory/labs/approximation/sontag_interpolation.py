@@ -12,9 +12,9 @@ from torchtheory.approximation.memorisers import shallow_memoriser
 from torchtheory.approximation.network_calculus import affine_layers, chain
 from torchtheory.approximation.sontag import SontagInterpolant, sontag_interpolant
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

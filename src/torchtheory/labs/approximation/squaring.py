@@ -12,12 +12,12 @@ from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.network_calculus import affine_layers, chain
 from torchtheory.approximation.squaring import recurrent_square, square_network, squaring_levels
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.bounds import curvature_floor, most_pieces
 from torchtheory.expressivity.folding import sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

@@ -12,9 +12,9 @@ from torchtheory.approximation.sampled_networks import ball_points
 from torchtheory.approximation.stratified_steps import steps_in_strata
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 #: cells a side, by dimension; cells must be small beside the ball for the rate to show

@@ -10,9 +10,9 @@ import torch
 from torchtheory.approximation.relu_polynomials import polynomial_values
 from torchtheory.approximation.sum_product import ShallowSumProduct, SumProductTree, expand_tree
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

@@ -28,9 +28,9 @@ from torchtheory.approximation.relu_wavelets import (
     wavelet_grid,
 )
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 KINDS = ((0, 0), (0, 1), (1, 0), (1, 1))

@@ -9,9 +9,7 @@ from scipy import ndimage
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.hyperplanes import zaslavsky_bound
 from torchtheory.expressivity.pieces import affine_pieces
@@ -22,6 +20,8 @@ from torchtheory.expressivity.topology import (
     most_intervals,
     region_betti_numbers,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.labelled import at_least
 from torchtheory.training.many_networks import fit_many

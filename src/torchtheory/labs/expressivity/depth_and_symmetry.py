@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.regression import least_squares

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import decision_boundary
 from torchtheory.expressivity.bounds import montufar_bound, most_regions, region_bounds
 from torchtheory.expressivity.folding import folding_network, montufar_network, zigzag_network
 from torchtheory.expressivity.pieces import affine_pieces
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
 
 CUBE = PlaneSlice.of_the_plane((0.0, 0.0), (1.0, 1.0))

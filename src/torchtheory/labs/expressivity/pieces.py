@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.bounds import (
     curvature_floor,
     doubling_bound,
@@ -20,6 +18,8 @@ from torchtheory.expressivity.bounds import (
 )
 from torchtheory.expressivity.folding import sawtooth_network, zigzag_network
 from torchtheory.expressivity.pieces import Pieces, affine_pieces
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
 
 

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.bounds import most_regions
 from torchtheory.expressivity.folding import montufar_network, zigzag_network
 from torchtheory.expressivity.pieces import affine_pieces, pieces_along
 from torchtheory.expressivity.trajectory import circle, gaussian_network, image_length
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.expressivity.montufar import draw_cells
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labelled import at_least

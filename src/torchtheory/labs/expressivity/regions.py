@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import Boundary, class_cells, decision_boundary
 from torchtheory.expressivity.bounds import most_regions
@@ -23,6 +21,8 @@ from torchtheory.expressivity.hyperplanes import hyperplane_regions, zaslavsky_b
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.expressivity.polygons import areas
 from torchtheory.expressivity.regions import activation_pattern
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.dichotomies import cover_count
 from torchtheory.nets.feedforward import dense, mlp
 

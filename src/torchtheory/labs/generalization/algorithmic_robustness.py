@@ -12,10 +12,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.algorithmic_robustness import (
     Grid,
     best_grid,
@@ -24,6 +21,9 @@ from torchtheory.generalization.algorithmic_robustness import (
     robustness_bound,
     samples_for_robustness,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.problem import Problem
 
 PIECES = 10
 

@@ -10,9 +10,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.bayes import (
     bayes_classifier,
     bayes_regression,
@@ -32,6 +30,8 @@ from torchtheory.generalization.learners import (
     outside_hypothesis_set,
 )
 from torchtheory.generalization.learning_tasks import prediction_task
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
 
 SIGNS = torch.tensor([-1.0, 1.0], dtype=torch.float64)

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.bias_variance import (
     decompose_estimates,
     decompose_predictions,
@@ -22,6 +20,8 @@ from torchtheory.generalization.bias_variance import (
     gaussian_variance_factor,
 )
 from torchtheory.generalization.minimum_norm import design_bias_variance, minimum_norm_weights
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.regression import least_squares
 from torchtheory.optimization.descent import gradient_descent
 from torchtheory.training.shrinkage import early_stopping_factors

@@ -11,9 +11,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.concentration import (
     bernstein_radius,
     matrix_bernstein_radius,
@@ -22,6 +20,8 @@ from torchtheory.generalization.concentration import (
     mcdiarmid_tail,
     observed_differences,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 
 @lab(

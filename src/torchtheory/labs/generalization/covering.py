@@ -10,9 +10,7 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.covering import (
     covering_bounds,
     covering_dimension,
@@ -31,6 +29,8 @@ from torchtheory.generalization.rademacher import (
     finite_class,
     linear_class,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.dichotomies import realisable_dichotomies
 from torchtheory.nets.labelled import at_least
 

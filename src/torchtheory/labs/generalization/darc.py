@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.darc import (
     STRENGTH,
     darc1,
@@ -23,6 +21,8 @@ from torchtheory.generalization.darc import (
 )
 from torchtheory.generalization.hypothesis_sets import all_labellings
 from torchtheory.generalization.rademacher import exact_rademacher, finite_class
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 
 

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.cifar10 import load_cifar10
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits
@@ -27,6 +25,8 @@ from torchtheory.generalization.darc import (
 )
 from torchtheory.generalization.image_networks import lenet, preactivation_resnet18, resnext29
 from torchtheory.generalization.image_recipes import recipe
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.training.augmentation import augmented, shifts
 from torchtheory.training.many_networks import fit_many, mlp_family
 

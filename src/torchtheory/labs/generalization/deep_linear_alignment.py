@@ -11,10 +11,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.model import Parameters, flatten, unflatten
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.hard_margin import hard_margin_svm
 from torchtheory.generalization.layer_balance import (
@@ -29,6 +26,9 @@ from torchtheory.generalization.smoothed_margin import (
     growing_margin,
     smoothed_minimum,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.nets.labelled import at_least, positive
 from torchtheory.training.backpropagation import backpropagate
 

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.graph_paths import every_path
 from torchtheory.kernels.deep_paths import path_features
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.graph import GraphNetwork
 from torchtheory.training.trainer import fit

@@ -11,9 +11,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits
 from torchtheory.generalization.double_descent import (
     RiskCurve,
@@ -21,6 +19,8 @@ from torchtheory.generalization.double_descent import (
     feature_curve,
     width_curve,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 
 @lab(

@@ -13,9 +13,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.bayes import (
     bayes_classifier,
     bayes_regression,
@@ -26,6 +24,8 @@ from torchtheory.generalization.error_decomposition import ErrorTerms, decompose
 from torchtheory.generalization.finite_distributions import FiniteDistribution
 from torchtheory.generalization.hypothesis_sets import labellings_with_changes
 from torchtheory.generalization.step_functions import best_steps, greedy_steps
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
 
 

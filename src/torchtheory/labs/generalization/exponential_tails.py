@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.hard_margin import hard_margin_svm, kkt_residuals
 from torchtheory.generalization.separable_flow import (
@@ -21,6 +19,8 @@ from torchtheory.generalization.separable_flow import (
     check_loss,
     exponential_tail,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.separability import NotSeparable, separate
 from torchtheory.training.surrogates import logistic_surrogate

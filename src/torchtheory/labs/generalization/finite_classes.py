@@ -11,9 +11,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, clopper_pearson, hoeffding_radius
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.concentration import (
     finite_class_radius,
     mcdiarmid_radius,
@@ -21,6 +19,8 @@ from torchtheory.generalization.concentration import (
 )
 from torchtheory.generalization.finite_distributions import FiniteDistribution
 from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import zero_one_loss
 
 DELTA = 0.05

@@ -9,14 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.model import flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.flatness import (
     HessianSharpness,
     ball_sharpness,
@@ -35,6 +30,11 @@ from torchtheory.generalization.rescaling import (
     sharpening_factor,
 )
 from torchtheory.kernels.path_kernel import path_norms
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.models.model import flatten, unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.nets.regression import least_squares
 from torchtheory.nets.symmetries import with_parameters
 from torchtheory.training.trainer import fit

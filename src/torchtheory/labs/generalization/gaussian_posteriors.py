@@ -12,11 +12,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
-from torchtheory.core.samples import Samples
 from torchtheory.data.real import digits
 from torchtheory.generalization.pac_bayes.bounds import KL, deviation_bound
 from torchtheory.generalization.pac_bayes.divergences import gaussian_kl
@@ -28,6 +24,10 @@ from torchtheory.generalization.pac_bayes.stochastic_network import (
     fresh_initialization,
     spread_like,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.trainer import fit
 

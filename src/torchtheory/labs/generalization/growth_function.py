@@ -10,9 +10,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.growth import (
     Restriction,
     different_labellings,
@@ -31,6 +29,8 @@ from torchtheory.generalization.growth import (
     thresholds,
     vc_dimension_on,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.dichotomies import count_dichotomies_by_programs
 
 

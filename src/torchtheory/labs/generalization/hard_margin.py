@@ -10,9 +10,7 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.hard_margin import hard_margin_svm
 from torchtheory.generalization.separable_flow import (
@@ -23,6 +21,8 @@ from torchtheory.generalization.separable_flow import (
     residual_certificate,
     separable_flow,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.optimization.descent import gradient_descent
 from torchtheory.training.surrogates import logistic_surrogate

@@ -11,9 +11,7 @@ from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import separable_gaussians, xor
 from torchtheory.generalization.hard_margin import hard_margin_svm
 from torchtheory.generalization.homogeneous_networks import (
@@ -34,6 +32,8 @@ from torchtheory.generalization.smoothed_margin import (
     growing_margin,
     smoothed_minimum,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import homogeneous, positive
 
 Activation = Callable[[Tensor], Tensor]

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.least_norm import (
     closest_interpolant,
     effective_degrees,
@@ -19,6 +17,8 @@ from torchtheory.generalization.least_norm import (
     ridge_predictions,
     solution_set,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.optimization.descent import gradient_descent
 from torchtheory.training.shrinkage import (

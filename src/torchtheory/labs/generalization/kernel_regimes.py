@@ -12,9 +12,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.interpolators import (
     noise_amplification,
     piecewise_linear_weights,
@@ -24,6 +22,8 @@ from torchtheory.generalization.interpolators import (
 from torchtheory.generalization.minimum_norm import minimum_norm_weights
 from torchtheory.kernels.functions import gaussian, laplace, polynomial, quadratic_features
 from torchtheory.kernels.regression import kernel_least_squares
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 
 @lab(

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.linear_memorisation import far_interpolant, memorise_targets
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.regression import least_squares
 
 

@@ -12,9 +12,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.bias_variance import excess_risk, gaussian_variance_factor
 from torchtheory.generalization.minimum_norm import (
     copied_signs_moment,
@@ -29,6 +27,8 @@ from torchtheory.generalization.spectral_asymptotics import (
     marchenko_pastur_density,
     marchenko_pastur_support,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 COPIES = (*range(10, 21), *range(30, 51))
 

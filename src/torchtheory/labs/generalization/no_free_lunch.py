@@ -10,9 +10,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.hypothesis_sets import (
     all_labellings,
     labellings_with_changes,
@@ -33,6 +31,8 @@ from torchtheory.generalization.no_free_lunch import (
     slow_distribution,
     target_census,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 
 @lab(

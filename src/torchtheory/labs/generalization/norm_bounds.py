@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.hypothesis_sets import all_labellings
 from torchtheory.generalization.margin_bounds import (
     best_margin_bound,
@@ -36,6 +34,8 @@ from torchtheory.generalization.rademacher import (
     linear_bounds,
     linear_class,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.gap_decomposition import GapDecomposition, decompose_gap
 from torchtheory.generalization.norm_bounds import frobenius_norms
 from torchtheory.generalization.order_preservation import (
@@ -22,6 +20,8 @@ from torchtheory.generalization.order_preservation import (
     order_table,
     precedes,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.trainer import fit
 

@@ -12,9 +12,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.pac_bayes.bernoulli_kl import (
     binary_kl,
     lower_kl_inverse,
@@ -37,6 +35,8 @@ from torchtheory.generalization.pac_bayes.divergences import (
     donsker_varadhan,
     tilted,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 
 @lab(

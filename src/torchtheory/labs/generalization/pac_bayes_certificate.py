@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.progress import hidden
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.pac_bayes.bounds import mcallester_bound, seeger_bound
 from torchtheory.generalization.pac_bayes.certification import RiskCertificate, certify
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.generalization.pac_bayes_columns import (
     COLUMNS,
     DELTA,

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import FileProblem
-from torchtheory.core.samples import Samples
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.generalization import pac_bayes
 from torchtheory.generalization.pac_bayes.certification import certify
+from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.history import History
 from torchtheory.training.trainer import fit

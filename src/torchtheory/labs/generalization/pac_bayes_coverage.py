@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.progress import hidden
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse
 from torchtheory.generalization.pac_bayes.bounds import KL, log_moment
 from torchtheory.generalization.pac_bayes.certification import certify
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 POINTS, DIMENSION = 400, 10
 

@@ -11,9 +11,7 @@ import torch
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.hypothesis_sets import all_labellings
 from torchtheory.generalization.parameter_counting import (
     count_parameters_bounds,
@@ -21,6 +19,8 @@ from torchtheory.generalization.parameter_counting import (
     log10_parameters_needed,
 )
 from torchtheory.generalization.shattering import relu_shattering
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 
 @lab(

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.graph_paths import every_path, graph_path_norms
 from torchtheory.generalization.norm_products import compare_norms
 from torchtheory.generalization.path_angles import PathAngles, path_cosines
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.kernels.path_kernel import deep_path_kernel, number_of_paths, path_norms
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.generalization.deep_paths import chains, filled, skipping
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.symmetries import rescalable_layers, rescale_units, with_parameters

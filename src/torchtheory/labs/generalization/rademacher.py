@@ -12,9 +12,7 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.finite_distributions import FiniteDistribution
 from torchtheory.generalization.hypothesis_sets import all_labellings, labellings_with_changes
 from torchtheory.generalization.rademacher import (
@@ -26,6 +24,8 @@ from torchtheory.generalization.rademacher import (
     massart_bound,
 )
 from torchtheory.generalization.symmetrisation import expected_rademacher
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

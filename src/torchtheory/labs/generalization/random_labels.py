@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.random import rademacher
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits
 from torchtheory.generalization.fitting_capacity import (
@@ -37,6 +35,8 @@ from torchtheory.generalization.network_vc import log2_network_growth_bound
 from torchtheory.generalization.norm_bounds import frobenius_bound, frobenius_norms
 from torchtheory.generalization.rademacher import empirical_uniform_deviation, linear_bounds
 from torchtheory.generalization.vc_bounds import growth_radius
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.separability import separate
 from torchtheory.training.many_networks import fit_many
 from torchtheory.training.seeds import derived_generator

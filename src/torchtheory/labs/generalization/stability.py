@@ -11,15 +11,15 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.stability import (
     leave_one_out,
     ridge_stability,
     textbook_ridge_stability,
     uniform_stability_bound,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.stability import Trained, Training
 
 #: Size of the sample that is made to move ridge regression.

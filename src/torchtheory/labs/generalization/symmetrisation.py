@@ -10,9 +10,7 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.finite_distributions import FiniteDistribution
 from torchtheory.generalization.hypothesis_sets import all_labellings
 from torchtheory.generalization.rademacher import (
@@ -28,6 +26,8 @@ from torchtheory.generalization.symmetrisation import (
     expected_worst_gap,
     symmetrisation_chain,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

@@ -11,9 +11,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import hoeffding_radius, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits
 from torchtheory.generalization.bayes import bayes_regression, regression_excess
 from torchtheory.generalization.finite_distributions import FiniteDistribution
@@ -22,6 +20,8 @@ from torchtheory.generalization.learning_tasks import (
     self_supervised_task,
     split_fibres,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.training.density_losses import l2_density_loss, surprisal
 from torchtheory.training.surrogates import quadratic_loss
 

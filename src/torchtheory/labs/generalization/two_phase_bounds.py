@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.two_phase_bounds import (
     FeatureLaw,
     measure_feature_law,
@@ -23,6 +21,8 @@ from torchtheory.generalization.two_phase_bounds import (
 )
 from torchtheory.generalization.two_phase_training import FrozenGates
 from torchtheory.kernels.deep_paths import path_features
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.trainer import fit
 

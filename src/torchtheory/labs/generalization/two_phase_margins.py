@@ -9,9 +9,7 @@ from torch import nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.two_phase_margins import (
     ball_complexity,
     best_two_phase_margin_bound,
@@ -23,6 +21,8 @@ from torchtheory.generalization.two_phase_margins import (
 from torchtheory.generalization.two_phase_training import gated_outputs
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.kernels.path_kernel import deep_path_kernel, path_norms
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
 
 

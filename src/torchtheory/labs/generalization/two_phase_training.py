@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.two_phase_training import (
@@ -26,6 +24,8 @@ from torchtheory.generalization.two_phase_training import (
     matching_epochs,
 )
 from torchtheory.kernels.deep_paths import path_features
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.backpropagation import count_flops
 from torchtheory.training.trainer import fit

@@ -9,13 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.algorithmic_robustness import (
     Grid,
     cell_oscillation,
@@ -30,6 +26,10 @@ from torchtheory.generalization.stability import (
     leave_one_out,
     uniform_stability_bound,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.linalg.eigenvalues import top_eigenpairs
+from torchtheory.models.problem import Problem
 from torchtheory.nets.symmetries import hidden_layers, permute_units, with_parameters
 from torchtheory.optimization.curvature import hessian_operator
 from torchtheory.optimization.stability import Trained, Training

@@ -10,9 +10,7 @@ import torch
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.concentration import finite_class_radius
 from torchtheory.generalization.validation_bound import (
     log_models_allowed,
@@ -20,6 +18,8 @@ from torchtheory.generalization.validation_bound import (
     validation_sample_size,
     validation_slack,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 
 @lab(

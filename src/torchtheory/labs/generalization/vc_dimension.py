@@ -10,9 +10,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.growth import (
     Restriction,
     halfspaces,
@@ -37,6 +35,8 @@ from torchtheory.generalization.shattering import (
     relu_shattering,
 )
 from torchtheory.generalization.vc_bounds import vc_sample_size
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import parameter_count
 from torchtheory.nets.separability import separate
 

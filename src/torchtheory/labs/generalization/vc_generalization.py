@@ -11,9 +11,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.growth import (
     growth_halfspaces,
     growth_signed_thresholds,
@@ -25,6 +23,8 @@ from torchtheory.generalization.vc_bounds import (
     vc_rate,
     vc_sample_size,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 DELTA = 0.05
 NOISE = 0.1

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.width_choice import (
     approximation_bound,
     choose_width,
     estimation_order,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 

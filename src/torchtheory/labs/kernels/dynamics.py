@@ -11,10 +11,10 @@ from torch import Tensor
 from torchdiffeq import odeint
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.dynamics import DescentRule, HeavyBallRule, KernelTraining
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.descent import gradient_descent
 from torchtheory.training.momentum import HeavyBall
 

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.functions import (
     Kernel,
     from_features,
@@ -20,6 +18,8 @@ from torchtheory.kernels.functions import (
     polynomial,
     quadratic_features,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.separability import MaxMargin, max_margin, minimum_norm_point, separate
 

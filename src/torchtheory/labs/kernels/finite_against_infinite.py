@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits
 from torchtheory.kernels.infinite_convolution import convolutional_kernels
 from torchtheory.kernels.infinite_width import LimitKernels, limit_kernels
 from torchtheory.kernels.parametrization import ntk_convolutional, ntk_mlp
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 CLASSES = 10

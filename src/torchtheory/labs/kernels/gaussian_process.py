@@ -11,12 +11,12 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.functions import Kernel, gaussian, laplace, matern, squared_distances
 from torchtheory.kernels.gaussian_process import posterior, sample_paths
 from torchtheory.kernels.regression import kernel_least_squares
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 

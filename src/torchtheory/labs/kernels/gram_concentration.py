@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from torchtheory.core.intervals import clopper_pearson, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.gram_concentration import (
     compare_gram,
     gram_radius,
@@ -29,6 +27,8 @@ from torchtheory.kernels.two_layer import (
     relu_gram_limit,
     sampled_gram,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import activation
 from torchtheory.nets.labelled import at_least
 

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.model import PureFunction
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.dual_activations import activation_layer, dual_activation, dual_moments
 from torchtheory.kernels.gaussian_pairs import gaussian_pair_mean
 from torchtheory.kernels.infinite_width import limit_kernels, nngp
 from torchtheory.kernels.parametrization import ScaledLinear, ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.two_layer import slope_of
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import PureFunction
 from torchtheory.nets.labelled import at_least
 
 NAMES = ("relu", "leaky relu", "abs", "erf", "gelu", "sin", "tanh", "softplus")

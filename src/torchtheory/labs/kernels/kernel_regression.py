@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.functions import (
     Features,
     Kernel,
@@ -27,6 +25,8 @@ from torchtheory.kernels.functions import (
     squared_distances,
 )
 from torchtheory.kernels.regression import SOLVERS, KernelFit, kernel_least_squares
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 
 KERNELS = (

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.dynamics import KernelTraining
 from torchtheory.kernels.infinite_width import limit_kernels
 from torchtheory.kernels.laws import law_of_training
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.primer.gaussians import Gaussian
 from torchtheory.training.many_networks import fit_many
 

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope
-from torchtheory.core.lab import lab
-from torchtheory.core.model import PureFunction, flatten
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.dynamics import DescentRule, KernelTraining
 from torchtheory.kernels.infinite_width import ntk
 from torchtheory.kernels.laziness import Laziness, measure_laziness
 from torchtheory.kernels.linearization import linearize
 from torchtheory.kernels.parametrization import ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import PureFunction, flatten
 from torchtheory.nets.labelled import at_least
 from torchtheory.training.many_networks import fit_many
 from torchtheory.training.trainer import fit

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.linearization import (
     activation_smoothness,
     linearization_gap,
@@ -20,6 +18,8 @@ from torchtheory.kernels.linearization import (
     two_layer_gap_bound,
 )
 from torchtheory.kernels.two_layer import TwoLayerNetwork, slope_of
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import as_layer, nth_derivative
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least, positive

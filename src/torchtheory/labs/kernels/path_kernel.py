@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits
 from torchtheory.kernels.deep_paths import PathFeatures, path_features
 from torchtheory.kernels.path_kernel import deep_path_kernel, number_of_paths, path_norms
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.training.trainer import fit
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.model import PureFunction
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.functions import Kernel, arc_cosine, gaussian
 from torchtheory.kernels.random_features import RandomFeatures
 from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import PureFunction
 from torchtheory.nets.labelled import at_least
 
 CONFIDENCE = 0.999

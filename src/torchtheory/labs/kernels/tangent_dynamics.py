@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.model import Parameters, flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.dynamics import KernelTraining
 from torchtheory.kernels.laws import law_of_training
 from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.kernels.laws import CONFIDENCE, WideNetwork, lifted, wide_kernels
+from torchtheory.models.model import Parameters, flatten, unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import gradient
 from torchtheory.optimization.descent import Direction, trajectory
 from torchtheory.optimization.flow import ParameterPath, gradient_flow

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
-from torchtheory.core.model import Parameters
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.laziness import kernel_drift
 from torchtheory.kernels.linearization import linearize
 from torchtheory.kernels.parametrization import ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import Parameters
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least
 from torchtheory.training.many_networks import fit_many

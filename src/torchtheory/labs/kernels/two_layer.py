@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits
 from torchtheory.kernels.complexity import (
     label_complexity,
@@ -28,6 +26,8 @@ from torchtheory.kernels.two_layer import (
     relu_gram_series,
     sampled_gram,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.optimization.descent import gradient_of
 from torchtheory.primer.spectra import loewner_order

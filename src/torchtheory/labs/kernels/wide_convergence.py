@@ -10,10 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope
-from torchtheory.core.lab import lab
-from torchtheory.core.model import PureFunction, flatten, unflatten
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.gaussian_pairs import gaussian_pair_mean
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.wide_convergence import (
@@ -28,6 +25,9 @@ from torchtheory.kernels.wide_convergence import (
     wide_network,
 )
 from torchtheory.kernels.wide_layer import last_hidden_features
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import PureFunction, flatten, unflatten
 from torchtheory.nets.labelled import at_least, homogeneous
 
 STEEPEST_BEND = 4 / (3 * math.sqrt(3))

@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.lab import lab
-from torchtheory.core.model import PureFunction, flatten
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits
 from torchtheory.kernels.wide_convergence import squared_risk
 from torchtheory.kernels.wide_layer import (
@@ -19,6 +16,9 @@ from torchtheory.kernels.wide_layer import (
     last_layer_path,
     layer_ranks,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import PureFunction, flatten
 from torchtheory.nets.activations import Pointwise
 from torchtheory.nets.labelled import at_least
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.dynamics import DescentRule, KernelTraining
 from torchtheory.kernels.infinite_width import limit_kernels
 from torchtheory.kernels.parametrization import ScaledLinear, Scaling, ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least
 from torchtheory.training.initialization import initialize

@@ -9,10 +9,10 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.autoencoder import LinearAutoencoder, least_loss, low_rank
 

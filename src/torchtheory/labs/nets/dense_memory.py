@@ -11,9 +11,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.dense_memory import (
     DenseMemory,
     Exponential,

@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 
 from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import xor
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.dichotomies import (
     capacity_curve,
     count_dichotomies,

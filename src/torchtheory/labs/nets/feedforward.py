@@ -10,11 +10,11 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.comparing import gap, linear_layer
+from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.activations import ACTIVATIONS, activation
 from torchtheory.nets.biases import absorb_biases, augment
 from torchtheory.nets.feedforward import (

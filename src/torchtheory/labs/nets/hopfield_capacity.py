@@ -10,9 +10,9 @@ from scipy import integrate
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.hopfield_capacity import (
     capacity_sweep,
     critical_load,

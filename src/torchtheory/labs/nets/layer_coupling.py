@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits, split
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, linear
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.normalization import chain_step_coefficients, standardize

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.comparing import linear_layer
 from torchtheory.nets.feedforward import dense, linear
 from torchtheory.nets.labelled import at_least

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import PlantedSample, separable_gaussians, unit_vectors
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least, homogeneous, positive
 from torchtheory.nets.perceptron import (
     Perceptron,

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import linear_sample, logistic_sample, separable_gaussians
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.regression import (
     NoMinimiser,

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import xor
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.feedforward import layer_outputs, mlp
 from torchtheory.nets.labelled import homogeneous

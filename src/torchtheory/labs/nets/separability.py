@@ -10,10 +10,10 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import separable_gaussians, xor
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labelled import at_least, homogeneous
 from torchtheory.nets.perceptron import perceptron_fit
 from torchtheory.nets.separability import (

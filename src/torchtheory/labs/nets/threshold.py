@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.dichotomies import realisable_dichotomies
 from torchtheory.nets.labelled import at_least
 from torchtheory.nets.threshold_neuron import (

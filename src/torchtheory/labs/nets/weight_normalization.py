@@ -12,9 +12,9 @@ from torch.nn.utils.parametrize import remove_parametrizations
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.normalization import central_differences
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.labelled import at_least

@@ -11,9 +11,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import error_bars, half_square, logistic
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.convergence import averaged_descent_bound

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.certificates import ConvergenceCertificate, certify
 from torchtheory.optimization.descent import (
     Direction,

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.lab import lab
-from torchtheory.core.model import unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.certificates import ConvergenceCertificate, certify
 from torchtheory.optimization.convexity import tangent_excess
 from torchtheory.optimization.descent import (

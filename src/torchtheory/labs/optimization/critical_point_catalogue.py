@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.critical_points import Label, landscape_probe
 from torchtheory.optimization.deep_linear import deep_linear_function, flat_layers

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.two_layer_linear import regression, settled, weighted_fit
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.critical_points import (

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.model import flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.layer_balance import balanced_weights, layer_balance_of
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import flatten, unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import gradient
 from torchtheory.optimization.deep_factorisation import (
     FactoredMatrix,

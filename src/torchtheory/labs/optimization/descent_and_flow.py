@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.eigenvalues import extremal_eigenvalues
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.model import unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.linalg.eigenvalues import extremal_eigenvalues
+from torchtheory.models.model import unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.critical_points import classify, critical_point
 from torchtheory.optimization.curvature import hessian_operator
 from torchtheory.optimization.descent import Function, gradient_descent, gradient_of, last_iterate

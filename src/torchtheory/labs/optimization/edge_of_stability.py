@@ -11,9 +11,9 @@ from torch.func import hessian, vmap
 from torch.optim import SGD
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.descent import Function, gradient_descent, gradient_of, trajectory
 from torchtheory.optimization.edge_of_stability import stability_limit
 

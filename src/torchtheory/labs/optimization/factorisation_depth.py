@@ -10,10 +10,10 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.layer_balance import balanced_weights
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.deep_factorisation import (
     align_factors,
     end_to_end_flow,

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.generalization.homogeneous_networks import measure_homogeneity
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.nondegenerate_pairs import check_pair, degree_of, match_degrees
 from torchtheory.optimization.parallel_networks import (

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.induced_regulariser import InducedPenalty, induced_penalty
 from torchtheory.optimization.parallel_networks import (

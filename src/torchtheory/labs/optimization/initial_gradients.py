@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.initial_gradients import (
     gaussian_gradient_bound,

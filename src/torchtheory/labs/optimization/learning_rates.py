@@ -18,9 +18,9 @@ from torch.optim.lr_scheduler import (
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.descent import last_iterate, trajectory
 from torchtheory.optimization.minibatch import draw_batches, minibatch_direction

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.descent import gradient_descent, trajectory
 from torchtheory.optimization.minibatch import draw_batches, minibatch_direction

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.model import Parameters, flatten, unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import Parameters, flatten, unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.symmetries import hidden_layers, permute_units
 from torchtheory.optimization.landscape import (

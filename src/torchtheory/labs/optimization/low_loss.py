@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.eigenvalues import extremal_eigenvalues
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.model import flatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.kernels.wide_layer import fit_last_layer
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.linalg.eigenvalues import extremal_eigenvalues
+from torchtheory.models.model import flatten
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.curvature import hessian_operator
 from torchtheory.optimization.landscape import probe_segment

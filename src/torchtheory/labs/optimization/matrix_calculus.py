@@ -6,9 +6,9 @@ from functools import partial
 
 from torch import Tensor
 
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.matrix_calculus import (
     Letters,
     MatrixDerivative,

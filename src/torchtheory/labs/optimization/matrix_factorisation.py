@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.autoencoder import LinearAutoencoder, least_loss
 from torchtheory.optimization.second_moments import Covariances
 from torchtheory.optimization.two_layer_critical_points import linear_critical_points

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev, vmap
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.model import unflatten
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import unflatten
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.certificates import ConvergenceCertificate, certify
 from torchtheory.optimization.convergence import geometric_bound, polyak_lojasiewicz_constant
 from torchtheory.optimization.convexity import probe_convexity

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.problem import Problem
 from torchtheory.nets.regression import least_squares
 from torchtheory.optimization.curvature import gauss_newton_operator
 from torchtheory.optimization.descent import Function, gradient_descent

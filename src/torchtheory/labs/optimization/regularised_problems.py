@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.model import PureFunction, flatten, unflatten
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import PureFunction, flatten, unflatten
 from torchtheory.nets.autoencoder import low_rank
 from torchtheory.primer.differences import gradient_check, hessian_vector_product
 from torchtheory.training.shrinkage import shrink

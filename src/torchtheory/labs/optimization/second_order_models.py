@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.conjugate_gradients import NotPositiveDefinite
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.linear_operators import LinearOperator
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.linalg.conjugate_gradients import NotPositiveDefinite
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.models.problem import Problem
 from torchtheory.optimization.curvature import hessian_operator
 from torchtheory.optimization.descent import Function, gradient_of, trajectory
 from torchtheory.optimization.newton import (

@@ -13,9 +13,9 @@ from torch.nn.functional import softplus
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.descent import last_iterate, trajectory
 from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
 from torchtheory.optimization.stability import (

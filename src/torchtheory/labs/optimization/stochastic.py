@@ -13,9 +13,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import half_square
 from torchtheory.optimization.descent import descend, last_iterate, trajectory
 from torchtheory.optimization.minibatch import (

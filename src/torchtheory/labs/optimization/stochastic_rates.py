@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import error_bars, half_square
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.convergence import iterations_to_critical_point
 from torchtheory.optimization.curvature import gradient

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.lab import lab
-from torchtheory.core.problem import Problem
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.two_layer_points import (
     catalogue_of_points,
     certificates,
@@ -19,6 +18,7 @@ from torchtheory.labs.optimization.two_layer_points import (
     plot_ladder,
     searched_points,
 )
+from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense
 from torchtheory.optimization.deep_linear import (
     deep_linear_function,

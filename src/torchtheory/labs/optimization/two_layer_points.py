@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.critical_points import critical_point
 from torchtheory.optimization.deep_linear import (
     deep_linear_function,

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.autoencoder import low_rank
 from torchtheory.optimization.descent import Descent, gradient_descent
 from torchtheory.optimization.factorisation_certificates import (

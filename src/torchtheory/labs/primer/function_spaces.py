@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.primer.function_spaces import (
     fourier_transform,
     lebesgue_norm,

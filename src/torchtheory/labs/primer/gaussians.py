@@ -11,9 +11,9 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.primer.gaussians import Gaussian, moments_by_quadrature
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.primer.spans import span
 
 INDEPENDENT = torch.tensor([[-3.0, 2.0], [2.0, 3.0]], dtype=torch.float64)

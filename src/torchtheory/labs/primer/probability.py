@@ -12,9 +12,9 @@ import torch
 from scipy import integrate, stats
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.primer.differences import derivative_by_limit
 from torchtheory.primer.finite_probability import (
     SigmaAlgebra,

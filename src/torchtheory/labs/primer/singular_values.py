@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.linear_operators import LinearOperator
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
-from torchtheory.core.singular_values import operator_norm, singular_values
+from torchtheory.labs.engine.run import Run
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.linalg.singular_values import operator_norm, singular_values
 from torchtheory.primer.spectra import singular_decomposition
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.eigenvalues import top_eigenpairs
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.nets.regression import logistic_loss, logistic_regression, logistic_smoothness
 from torchtheory.primer.differences import hessian_at
 from torchtheory.primer.smoothness import (

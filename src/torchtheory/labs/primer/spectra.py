@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.primer.singular_values import decomposition, picture, rank_one
 from torchtheory.primer.spectra import (
     characteristic_polynomial,

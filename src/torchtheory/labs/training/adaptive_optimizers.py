@@ -12,7 +12,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.training.optimizer_paths import EXACT, Function, trajectory
 from torchtheory.training.adam import UncorrectedAdam
 from torchtheory.training.decay import weight_decay_groups

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.model import Parameters
+from torchtheory.models.model import Parameters
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
-from torchtheory.core.model import flatten, unflatten
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.training.autograd_reference import Loss, autograd_gradients, half_square
 from torchtheory.labs.training.differentiation_cost import cost, modes, plot_cost
 from torchtheory.labs.training.worked_network import plot_two_two_one, two_two_one
+from torchtheory.models.model import flatten, unflatten
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.graph import GraphNetwork
 from torchtheory.primer.differences import numerical_jacobian

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.model import Parameters, flatten, unflatten
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.training.autograd_reference import autograd_gradients, half_square
+from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.nets.feedforward import mlp
 from torchtheory.primer.differences import numerical_jacobian
 from torchtheory.training.backpropagation import backpropagate, count_flops

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
-from torchtheory.core.lab import lab
-from torchtheory.core.model import global_randomness_kept
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.synthetic import Sample
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.models.model import global_randomness_kept
 from torchtheory.primer.differences import gradient_check, numerical_jacobian
 from torchtheory.training.cross_entropy import (
     binary_cross_entropy,

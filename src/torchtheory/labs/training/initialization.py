@@ -10,9 +10,9 @@ from torch import nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.labelled import at_least
 from torchtheory.training.gaussian_moments import second_moment

@@ -12,8 +12,8 @@ from torch import Tensor
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
 from torchtheory.data.real import digits, split
+from torchtheory.labs.engine.run import Run
 from torchtheory.primer.differences import numerical_jacobian
 from torchtheory.training.cross_entropy import softmax_regression_gradient, softmax_regression_loss
 from torchtheory.training.losses import LOSSES, classification_loss

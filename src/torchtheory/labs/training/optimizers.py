@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.training.adaptive_optimizers import (
     adagrad_forms,
     adam_forms,

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import decide
 from torchtheory.nets.regression import logistic_regression
 from torchtheory.training.density_losses import (

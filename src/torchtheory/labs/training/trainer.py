@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
-from torchtheory.core.lab import lab
 from torchtheory.core.record import Control
-from torchtheory.core.run import Run
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
 from torchtheory.labs.training.empirical_risk import Law, linear
 from torchtheory.training.early_stopping import EarlyStopping
 from torchtheory.training.history import History

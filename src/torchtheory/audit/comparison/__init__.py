@@ -1,0 +1,1 @@
+"""What changed between two audits, beyond their error bars."""

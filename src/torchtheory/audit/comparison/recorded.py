@@ -1,0 +1,226 @@
+"""Reading an audit back: from the audit itself, its plain data, or the files it was saved in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from torchtheory.audit.engine.audit import Audit
+from torchtheory.core.claim import RELATIONS, Claim, Verdict, parse_number
+from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType, TorchTheoryError
+from torchtheory.core.intervals import Interval
+from torchtheory.core.quantity import Quantity
+
+#: Where an audit can be read from.
+Source = Audit | Mapping[str, Any] | str | Path
+
+Made = Literal["made", "made in part", "not made"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Errors counted on a set of samples."""
+
+    errors: int
+    samples: int
+
+    @property
+    def rate(self) -> float:
+        return self.errors / self.samples
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFinding:
+    """One finding of an audit that was read back.
+
+    Attributes:
+        name, title, section: of the finding.
+        made: whether it came to its end, to a part of it, or to nothing.
+        reason: why it is not whole, in a sentence; empty where it is.
+        quantities: its numbers, by name.
+        claims: its claims; verdicts are computed again.
+        warnings: what is wrong with the network, in sentences.
+        tallies: errors counted on sets of samples, by the name of the set.
+    """
+
+    name: str
+    title: str
+    section: str
+    made: Made
+    reason: str
+    quantities: dict[str, Quantity]
+    claims: tuple[Claim, ...]
+    warnings: tuple[str, ...]
+    tallies: dict[str, Tally]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAudit:
+    """An audit that was read back.
+
+    Attributes:
+        title: the model's name.
+        facts: what was audited, in words.
+        findings: by name, in the report's order.
+        file: the file it was read from, or None.
+    """
+
+    title: str
+    facts: dict[str, str]
+    findings: dict[str, RecordedFinding]
+    file: Path | None = None
+
+    def missing(self, name: str) -> str:
+        """Why a finding is not among these, in words."""
+        stopped = self.facts.get("interrupted", "").removeprefix("before ").split(", ")
+        if name in stopped:
+            return "the audit was interrupted before it"
+        return "it was not among the findings of that audit"
+
+
+def read_audit(source: Source) -> RecordedAudit:
+    """Read an audit back.
+
+    Args:
+        source: an :class:`~torchtheory.audit.engine.audit.Audit`, what its ``to_json`` gives, an
+            ``audit.json`` file, or the directory that holds one.
+
+    >>> made = Audit("MLP", {"parameters": "90"}, [], seconds=1.0)
+    >>> read_audit(made).facts
+    {'parameters': '90'}
+    """
+    if isinstance(source, Audit):
+        return _audit(source.to_json(), None)
+    if isinstance(source, Mapping):
+        try:
+            return _audit(source, None)
+        except FileProblem as error:
+            raise InvalidInput(str(error)) from None
+    if isinstance(source, str | Path):
+        file = _file(Path(source))
+        return _audit(_parsed(file), file)
+    raise InvalidType(
+        "an audit is read from an Audit, its to_json(), an audit.json file or the directory that "
+        f"holds one, not from a {type(source).__name__}"
+    )
+
+
+def _file(path: Path) -> Path:
+    try:
+        file = path / "audit.json" if path.is_dir() else path
+        there = file.exists()
+    except (OSError, ValueError):  # a name no file system takes
+        there, file = False, path
+    if there:
+        return file
+    if file is path:
+        raise FileProblem(f"there is no file {str(path)[:200]}")
+    raise FileProblem(f"there is no audit.json in {path}; torchtheory audit writes one")
+
+
+def _parsed(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileProblem(f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise FileProblem(f"{file} is not a text file; give the audit.json of an audit") from None
+    except json.JSONDecodeError as error:
+        raise FileProblem(f"{file} is not JSON: {error.msg} in line {error.lineno}") from None
+    except (ValueError, RecursionError):
+        raise FileProblem(f"{file} is not JSON that can be read") from None
+
+
+def _audit(data: Any, file: Path | None) -> RecordedAudit:
+    name = "this" if file is None else str(file)
+    if not isinstance(data, Mapping) or not isinstance(data.get("findings"), list):
+        raise FileProblem(f"{name} is not the record of an audit{_other_kind(data)}")
+    facts = data.get("facts")
+    facts = {str(k): str(v) for k, v in facts.items()} if isinstance(facts, Mapping) else {}
+    findings = [f for f in data["findings"] if isinstance(f, Mapping)]
+    if any("quantities" not in f for f in findings):
+        version = re.match(r"torchtheory (\S+?),", facts.get("versions", ""))
+        wrote = f" (torchtheory {version[1]})" if version else ""
+        raise FileProblem(
+            f"{name} was written by another version{wrote}, whose findings list no quantities to "
+            "compare; audit the network again"
+        )
+    try:
+        read = [_finding(f) for f in findings]
+        return RecordedAudit(str(data["title"]), facts, {f.name: f for f in read}, file)
+    except (KeyError, TypeError, ValueError, AttributeError, TorchTheoryError):
+        raise FileProblem(
+            f"{name} is an audit with parts this version cannot read, because another version "
+            "wrote it or it was changed; audit the network again"
+        ) from None
+
+
+def _other_kind(data: Any) -> str:
+    if isinstance(data, Mapping):
+        if "lab" in data:
+            return " but that of a lab run"
+        if "steps" in data and "quantities" in data:
+            return " but that of a tracked training"
+    return "; give the audit.json that torchtheory audit writes"
+
+
+def _finding(data: Mapping[str, Any]) -> RecordedFinding:
+    claims = tuple(_claim(c) for c in data["claims"])
+    quantities = {q["name"]: _quantity(q) for q in data["quantities"]}
+    said = [c for c in claims if c.verdict is not Verdict.NOT_APPLICABLE]
+    reasons = [c.reason for c in claims if c.verdict is Verdict.NOT_APPLICABLE]
+    made: Made = "made" if data["complete"] else "made in part"
+    if reasons and not (said or quantities or data["tables"]):
+        made = "not made"
+    return RecordedFinding(
+        name=str(data["name"]),
+        title=str(data["title"]),
+        section=str(data["section"]),
+        made=made,
+        # the engine appends its own reason to what the finding said before
+        reason=reasons[-1] if reasons and made != "made" else "",
+        quantities=quantities,
+        claims=claims,
+        warnings=tuple(str(w) for w in data["warnings"]),
+        tallies=dict(_tallies(data["tables"])),
+    )
+
+
+def _quantity(data: Mapping[str, Any]) -> Quantity:
+    """A number; what a later version may add to it is left out."""
+    return Quantity.from_json({f.name: data[f.name] for f in fields(Quantity)})
+
+
+def _claim(data: Mapping[str, Any]) -> Claim:
+    """A claim whose ids the catalogue of this version need not know."""
+    if data["relation"] is not None and data["relation"] not in RELATIONS:
+        raise InvalidInput(f"no relation is {data['relation']!r}")
+    interval = data["interval"]
+    return Claim(
+        ids=tuple(i for i in str(data["id"]).split(", ") if i),
+        statement=str(data["statement"]),
+        promised=parse_number(data["promised"]),
+        relation=data["relation"],
+        measured=parse_number(data["measured"]),
+        tolerance=float(data["tolerance"]),
+        reason=str(data["reason"]),
+        trivial=parse_number(data["trivial"]),
+        interval=None if interval is None else Interval.from_json(interval),
+        cases=int(data["cases"]),
+    )
+
+
+def _tallies(tables: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, Tally]]:
+    """Rows of tables that have a column of samples and one of errors, by their first cell."""
+    for table in tables:
+        columns = table["columns"]
+        if not {"samples", "errors"} <= set(columns):
+            continue
+        for row in table["rows"]:
+            errors, samples = row[columns.index("errors")], row[columns.index("samples")]
+            if type(errors) is type(samples) is int and 0 <= errors <= samples and samples:
+                yield str(row[0]), Tally(errors, samples)

@@ -1,0 +1,1 @@
+"""Findings are registered, given their share of the time, run, and collected in a report."""

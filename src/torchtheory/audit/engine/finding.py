@@ -1,0 +1,298 @@
+"""Audit findings: what theory says about a problem, registered by name.
+
+A finding is a function of a :class:`~torchtheory.models.problem.Problem` and the
+:class:`FindingRecord` it fills::
+
+    @finding("largest-weight", section="Capacity", title="Largest weight", cost="parameters")
+    def largest_weight(problem: Problem, record: FindingRecord) -> None:
+        largest = max(float(p.abs().max()) for p in problem.parameters.values())
+        record.quantity("largest-weight", "largest weight", largest)
+        if largest > 1e4:
+            record.warning(f"A weight is as large as {largest:.2g}.", advice="Use weight decay.")
+
+Where a hypothesis of ``needs`` fails, the engine records *not applicable* with its reason. Every
+evaluation of the model keeps the time given to the finding; what it recorded before stays.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import pkgutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from torchtheory.core import catalogue
+from torchtheory.core.budget import within
+from torchtheory.core.errors import InvalidInput, OutOfTime, TorchTheoryError
+from torchtheory.core.estimate import Estimate
+from torchtheory.core.intervals import Interval
+from torchtheory.core.naming import check_name, same_function
+from torchtheory.core.quantity import Quantity
+from torchtheory.core.random import as_generator
+from torchtheory.core.record import Record
+from torchtheory.models.model import RAISED_BY_MODEL
+from torchtheory.models.problem import Problem
+
+#: What a finding needs to do, cheapest first; findings run in this order.
+Cost = Literal["parameters", "forward", "gradient", "curvature", "training"]
+COSTS: tuple[Cost, ...] = ("parameters", "forward", "gradient", "curvature", "training")
+
+#: How the time is divided among findings that could use more of it.
+WEIGHTS: dict[Cost, float] = {
+    "parameters": 1.0,
+    "forward": 2.0,
+    "gradient": 4.0,
+    "curvature": 8.0,
+    "training": 16.0,
+}
+
+#: The report's headings, in its order.
+SECTIONS = (
+    "Capacity",
+    "Signal propagation",
+    "Expressivity",
+    "Curvature",
+    "Kernel",
+    "Generalization",
+    "Margins",
+    "Symmetries and invariances",
+)
+
+#: A hypothesis looks at the problem and returns why it fails, or None when it is met.
+Hypothesis = Callable[[Problem], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A registered finding."""
+
+    name: str
+    section: str
+    title: str
+    cost: Cost
+    covers: tuple[str, ...]
+    needs: tuple[Hypothesis, ...]
+    function: Callable[[Problem, FindingRecord], None]
+
+
+@dataclass(slots=True)
+class FindingRecord(Record):
+    """What a finding fills.
+
+    Attributes:
+        name, title, section, cost: of the finding.
+        confidence: of every statistical statement.
+        generator: source of randomness.
+        headlines: sentences for the top of the report, each with its importance.
+        warnings: what is wrong with the network, in sentences; they come first in the report.
+        advice: what to do about it, in sentences.
+        quantities: the numbers it found, with their errors.
+        complete: whether it came to its end.
+        seconds: how long it took.
+    """
+
+    name: str = field(kw_only=True)
+    title: str = field(kw_only=True)
+    section: str = field(kw_only=True)
+    cost: Cost = field(kw_only=True)
+    confidence: float = 0.95
+    generator: torch.Generator = field(default_factory=torch.Generator)
+    headlines: list[tuple[str, int]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+    quantities: list[Quantity] = field(default_factory=list)
+    complete: bool = True
+    seconds: float = 0.0
+
+    def headline(self, sentence: str, importance: int = 1) -> None:
+        """Say something on top of the report, which has room for the most important sentences."""
+        self.headlines.append((sentence, importance))
+
+    def warning(self, sentence: str, *, advice: str = "") -> None:
+        """Say what is wrong with the network, and what theory says to do about it."""
+        self.warnings.append(sentence)
+        if advice:
+            self.advise(advice)
+
+    def advise(self, sentence: str) -> None:
+        """Say what to do, where theory supports a sentence."""
+        self.advice.append(sentence)
+
+    def quantity(
+        self,
+        name: str,
+        label: str,
+        value: float | Interval | Estimate,
+        *,
+        error: float | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        basis: str = "",
+        unit: str = "",
+    ) -> Quantity:
+        """Record a number with its error; two audits are compared by these.
+
+        Args:
+            name: lower-case words and hyphens.
+            label: what it is, for people.
+            value: the number; an interval or an estimate brings its own error.
+            error: half-width of its range.
+            low, high: the range itself; the value where neither is given.
+            basis: what the range rests on, in words; needed with ``error``, ``low`` or ``high``.
+            unit: what it is counted in.
+        """
+        check_name(name, "quantity")
+        if name in [q.name for q in self.quantities]:
+            raise InvalidInput(f"there is already a quantity named {name!r}")
+        if isinstance(value, Interval):
+            number, low, high = value.estimate, value.low, value.high
+            basis = basis or f"{value.confidence:.4g} {value.test}"
+        elif isinstance(value, Estimate):
+            number, error = value.value, 2 * value.standard_error
+            basis = basis or f"two standard errors, {value.samples} samples"
+        else:
+            number = float(value)
+        if error is not None:
+            low, high = number - error, number + error
+        if not basis and (low is not None or high is not None):
+            raise InvalidInput(f"say what the range of {name!r} rests on: basis=")
+        made = Quantity(
+            name,
+            label,
+            number,
+            number if low is None else float(low),
+            number if high is None else float(high),
+            basis or "exact",
+            unit,
+        )
+        self.quantities.append(made)
+        return made
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "section": self.section,
+            "cost": self.cost,
+            "seconds": round(self.seconds, 3),
+            "complete": self.complete,
+            "headlines": [sentence for sentence, _ in self.headlines],
+            "warnings": list(self.warnings),
+            "advice": list(self.advice),
+            "quantities": [q.to_json() for q in self.quantities],
+            **self.content_json(),
+            "figures": [
+                {**f.to_json(), "file": f"figures/{self.name}-{f.name}.png"} for f in self.figures
+            ],
+        }
+
+
+_FINDINGS: dict[str, Finding] = {}
+
+
+def finding(
+    name: str,
+    *,
+    section: str,
+    title: str,
+    cost: Cost,
+    covers: Sequence[str] = (),
+    needs: Sequence[Hypothesis] = (),
+) -> Callable[[Callable[[Problem, FindingRecord], None]], Callable[[Problem, FindingRecord], None]]:
+    """Register a finding.
+
+    Args:
+        name: lower-case words and hyphens.
+        section: heading of the report it stands under; one of :data:`SECTIONS` or a new one.
+        title: one line for people.
+        cost: what it needs to do, one of :data:`COSTS`.
+        covers: catalogue ids it speaks about.
+        needs: hypotheses on the problem.
+    """
+    check_name(name, "finding")
+    if cost not in COSTS:
+        raise InvalidInput(f"cost must be one of {', '.join(COSTS)}, not {cost!r}")
+    ids = tuple(catalogue.entry(i).id for i in covers)
+
+    def register(
+        function: Callable[[Problem, FindingRecord], None],
+    ) -> Callable[[Problem, FindingRecord], None]:
+        if name in _FINDINGS and not same_function(_FINDINGS[name].function, function):
+            raise InvalidInput(f"two findings are named {name!r}")
+        _FINDINGS[name] = Finding(name, section, title, cost, ids, tuple(needs), function)
+        return function
+
+    return register
+
+
+def all_findings() -> Mapping[str, Finding]:
+    """Every finding, those of torchtheory and those registered so far, in the report's order."""
+    package = importlib.import_module("torchtheory.audit.findings")
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+
+    def place(item: tuple[str, Finding]) -> tuple[int, int]:
+        section, cost = item[1].section, item[1].cost
+        return SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), COSTS.index(cost)
+
+    return dict(sorted(_FINDINGS.items(), key=place))
+
+
+def examine(
+    found: Finding,
+    problem: Problem,
+    *,
+    confidence: float,
+    seed: int,
+    seconds: float = math.inf,
+    at_most: float | None = None,
+) -> FindingRecord:
+    """Run one finding; whatever goes wrong inside it becomes a reason, never an exception.
+
+    Args:
+        seconds: time it plans with; one that refines an estimate asks
+            :func:`torchtheory.core.budget.time_left`.
+        at_most: time after which it is stopped; the same unless told.
+    """
+    record = FindingRecord(
+        name=found.name,
+        title=found.title,
+        section=found.section,
+        cost=found.cost,
+        confidence=confidence,
+        generator=as_generator(seed),
+    )
+    start = time.perf_counter()
+    try:
+        with within(seconds, at_most):
+            reason = next((r for need in found.needs if (r := need(problem)) is not None), None)
+            if reason is None:
+                found.function(problem, record)
+    except OutOfTime:
+        record.complete = False
+        reason = (
+            f"stopped after {time.perf_counter() - start:.2g} s for want of time; give a larger "
+            "budget"
+            if seconds > 0
+            else "no time was left for it; give a larger budget"
+        )
+    except TorchTheoryError as error:
+        reason = str(error)
+    except Exception as error:
+        sentence = " ".join(str(error).split())[:300]
+        by_model = RAISED_BY_MODEL in getattr(error, "__notes__", ())
+        blame = "the model raised" if by_model else "could not be computed:"
+        reason = f"{blame} {type(error).__name__}: {sentence}"
+    if reason is not None:
+        record.not_applicable(found.covers, rf"\text{{{_words(found.title)}}}", reason)
+    record.seconds = time.perf_counter() - start
+    return record
+
+
+def _words(title: str) -> str:
+    return title.replace("\\", "").replace("{", "(").replace("}", ")")

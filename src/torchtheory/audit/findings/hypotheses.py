@@ -1,0 +1,77 @@
+"""What findings require of a problem: each returns why it fails, or None."""
+
+from __future__ import annotations
+
+import torch
+
+from torchtheory.core.errors import TorchTheoryError
+from torchtheory.models.model import as_leaves, global_randomness_kept
+from torchtheory.models.problem import Problem
+from torchtheory.nets.chain import as_chain
+
+
+def classification(problem: Problem) -> str | None:
+    return None if problem.is_classification else "the task is a regression, not a classification"
+
+
+def test_data(problem: Problem) -> str | None:
+    return None if problem.test is not None else "no test data was given"
+
+
+def deterministic(problem: Problem) -> str | None:
+    if problem.deterministic:
+        return None
+    return "the model's output is random: the same input gave two different outputs"
+
+
+def has_parameters(problem: Problem) -> str | None:
+    return None if problem.function.count else "the model has no parameters"
+
+
+def differentiable(problem: Problem) -> str | None:
+    """By one forward pass of one sample."""
+    leaves = as_leaves(problem.parameters)
+    try:
+        with torch.enable_grad(), global_randomness_kept():
+            if problem.function(leaves, problem.train.x[:1]).requires_grad:
+                return None
+    except RuntimeError:  # .numpy() of a tensor with a gradient
+        pass
+    return (
+        "the outputs have no derivative in the parameters: something inside the model cuts the "
+        "graph, such as torch.no_grad(), .detach() or a way through numpy"
+    )
+
+
+def initial_weights(problem: Problem) -> str | None:
+    if problem.initial is not None:
+        return None
+    return "the weights training began with were not given (initial=, or --initial-weights)"
+
+
+def one_input(problem: Problem) -> str | None:
+    if not problem.several_inputs:
+        return None
+    return "the model takes several inputs, and this is about models of one tensor"
+
+
+def floating_inputs(problem: Problem) -> str | None:
+    if problem.several_inputs:
+        return "the model takes several inputs, and this is about one tensor of real numbers"
+    if problem.train.x.is_floating_point():
+        return None
+    return f"the inputs are {problem.train.x.dtype}, and a derivative needs real numbers"
+
+
+def learning_rate(problem: Problem) -> str | None:
+    if problem.learning_rate is not None:
+        return None
+    return "the learning rate was not given (learning_rate=, or --learning-rate)"
+
+
+def chain(problem: Problem) -> str | None:
+    try:
+        as_chain(problem.model)
+    except TorchTheoryError as error:
+        return str(error)
+    return None

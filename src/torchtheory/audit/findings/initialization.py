@@ -1,0 +1,148 @@
+"""A finding about fresh weights: do gradients survive the depth, and what would let them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torchtheory.audit.engine.finding import FindingRecord, finding
+from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
+from torchtheory.core.errors import NonFinite, OutOfTime, TorchTheoryError
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import mean_interval
+from torchtheory.core.record import Control
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
+from torchtheory.optimization.initial_scale import (
+    InitialisationReport,
+    fresh_growths,
+    initialisation_report,
+)
+
+#: Samples; draws of fresh weights a factor is found with, and others it is tried on.
+SAMPLES, DRAWS, TRIED = 128, 4, 8
+
+#: Passes for each sample and draw while the factor is sought, and at one that it is tried on.
+SEARCH, PASSES = 45, 3
+
+#: Growth a layer, as a logarithm, that counts as none.
+EVEN = 0.05
+
+#: A gradient that changes more than e to this on its way is lost.
+DEPTH_SCALES = 6.0
+
+KEPT = (
+    r"\bigl|\mathbb E\tfrac1{L-1}"
+    r"\log(\|\partial\ell/\partial z_1\|/\|\partial\ell/\partial z_L\|)\bigr| \le 0.05"
+)
+
+
+@finding(
+    "initialisation",
+    section="Signal propagation",
+    title="Gradients by depth at fresh weights, and the scale that keeps their length",
+    cost="gradient",
+    covers=["L-159"],
+    needs=[has_parameters, deterministic, differentiable],
+)
+def initialisation(problem: Problem, record: FindingRecord) -> None:
+    """The layers drawn anew by their own rules, and with all deviations times a common factor."""
+    count = min(SAMPLES, problem.affordable(SEARCH * DRAWS + PASSES * (DRAWS + 2 * TRIED)))
+    samples = problem.train.some(count, record.generator)
+    try:
+        found = initialisation_report(problem, samples, draws=DRAWS)
+    except (NonFinite, OutOfTime):
+        raise
+    except TorchTheoryError as error:
+        record.not_applicable("L-159", KEPT, str(error))
+        return
+    for note in found.notes:
+        record.note(note)
+    record.table(
+        "scales",
+        ("layer", "fan-in", "deviation", "gradient", "predicted", "now", "advised", "then"),
+        [
+            (r.layer, r.fan_in, r.deviation, r.fresh, r.predicted, r.now, r.advised, r.repaired)
+            for r in found.layers
+        ],
+        caption="Fresh weights: their standard deviation and the length of the gradient in the "
+        "layer's outputs, measured and predicted from the weights alone; the same at the weights "
+        "now; the deviation that would keep the length over depth, and the gradient then.",
+    )
+    record.quantity(
+        "fresh-gradient-factor", "factor of gradients per layer, fresh weights",
+        math.exp(found.growth), unit="per layer",
+    )  # fmt: skip
+    if found.factor is None:
+        record.not_applicable("L-159", KEPT, "no scale of the weights was found that keeps it")
+    else:
+        record.quantity(
+            "advised-scale", "deviation that keeps gradients, over that of the layers", found.factor
+        )
+        _try(problem, record, samples, found.factor)
+    _advise(record, found)
+    record.figure(
+        "scales",
+        lambda ax: _plot(ax, found),
+        caption="Length of the gradient in every layer's outputs, in order of use.",
+        size=(5.2, 3.0),
+    )
+
+
+def _try(problem: Problem, record: FindingRecord, samples: Samples, factor: float) -> None:
+    """The factor at draws it was not found with, and the layers' own deviations at the same."""
+
+    def growths(scale: float, draws: int, seed: int) -> list[float]:
+        return fresh_growths(problem, samples, factor=scale, draws=draws, seed=seed)
+
+    def beyond_chance(scale: float) -> float:
+        new = mean_interval(growths(scale, TRIED, DRAWS), record.confidence)
+        chance = math.hypot(new.high - new.estimate, found.high - found.estimate)
+        return max(0.0, abs(new.estimate) - chance)
+
+    sought = growths(factor, DRAWS, 0)
+    if len(sought) < DRAWS:
+        record.not_applicable(
+            "L-159", KEPT, "the layers cannot be drawn anew, so the advised scale cannot be tried"
+        )
+        return
+    # a factor found with few draws is as uncertain as they differ
+    found = mean_interval(sought, record.confidence)
+    own = beyond_chance(1.0)
+    record.claim(
+        "L-159",
+        KEPT,
+        promised=EVEN,
+        relation="<=",
+        measured=beyond_chance(factor),
+        reason=f"growth of gradients per layer with all weights times the advised factor, at "
+        f"{TRIED} draws it was not found with, beyond what the spread of draws explains",
+        control=Control("the layers' own deviations", own) if own > EVEN else None,
+    )
+
+
+def _advise(record: FindingRecord, found: InitialisationReport) -> None:
+    """Only where gradients are lost on their way."""
+    depth = len(found.layers)
+    if abs(found.growth) * (depth - 1) <= DEPTH_SCALES or found.factor is None:
+        return
+    word = "vanish" if found.growth < 0 else "explode"
+    record.advise(
+        f"At fresh weights gradients {word} over the {depth} layers (factor "
+        f"{math.exp(found.growth):.2g} a layer): multiply the initial weights by "
+        f"{found.factor:.3g}, which keeps them."
+    )
+
+
+def _plot(ax: Any, found: InitialisationReport) -> None:
+    where = range(1, len(found.layers) + 1)
+    rows = found.layers
+    ax.semilogy(where, [r.fresh for r in rows], "o-", color=COLOURS[0], label="fresh weights")
+    ax.semilogy(where, [r.now for r in rows], "s-", color=COLOURS[1], label="now")
+    if all(r.repaired is not None for r in rows):
+        ax.semilogy(where, [r.repaired for r in rows], "^-", color=COLOURS[2], label="advised")
+    if all(r.predicted is not None for r in rows):
+        ax.semilogy(where, [r.predicted for r in rows], "--", color="0.4", label="predicted")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.set(xlabel="layer", ylabel="length of the gradient")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))

@@ -1,0 +1,147 @@
+r"""In how many ways networks of one architecture can be right and wrong on :math:`m` samples.
+
+The counting of :mod:`torchtheory.generalization.network_vc` for the network at hand: convolutions
+share their parameters among many units, and several classes are several comparisons. Layer
+:math:`i` with :math:`k_i` units and :math:`b_i` breakpoints of the activation behind it has
+:math:`M_i=mk_ib_i` polynomials of degree :math:`i` in the :math:`W_i` parameters so far, and the
+error of sample :math:`x,y` is decided by the signs of :math:`f_y-f_j`, :math:`j\ne y`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import nn
+
+from torchtheory.core.errors import UnsupportedModel
+from torchtheory.generalization.growth import log_sauer_polynomial, sauer_bound
+from torchtheory.generalization.vc_bounds import first_whole_number
+from torchtheory.kernels.path_kernel import (
+    ADAPTIVE_POOLS,
+    AVERAGE_POOLS,
+    CONVOLUTIONS,
+    NORMALISATIONS,
+    PASSING,
+    REARRANGING,
+)
+from torchtheory.models.model import evaluation_mode
+from torchtheory.models.problem import Problem
+from torchtheory.nets.chain import as_chain, has_own_forward
+
+#: Breakpoints of piecewise linear activations.
+BREAKPOINTS: dict[type[nn.Module], int] = {
+    nn.ReLU: 1,
+    nn.LeakyReLU: 1,
+    nn.ReLU6: 2,
+    nn.Hardtanh: 2,
+    nn.Hardshrink: 2,
+    nn.Softshrink: 2,
+    nn.Threshold: 1,
+}
+
+
+#: Beyond this dimension the Sauer-Shelah bound is taken in its polynomial form.
+EXACT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSize:
+    r"""An architecture as far as counting needs it.
+
+    Attributes:
+        breaks: :math:`k_ib_i` of every layer but the last, for one sample.
+        parameters: :math:`W_i`, those of the layers up to the :math:`i`-th.
+        comparisons: signs that decide an error, 1 for one logit and classes - 1 otherwise.
+        halfspaces: parameters of a linear classifier with one logit, which are the VC dimension
+            of its losses (an output of 0 is an error for either label); None for another network.
+    """
+
+    breaks: tuple[int, ...]
+    parameters: tuple[int, ...]
+    comparisons: int
+    halfspaces: int | None = None
+
+    def log2_growth(self, samples: int) -> float:
+        """Bound of the logarithm of the number of ways to err on so many samples.
+
+        >>> NetworkSize((2,), (4, 7), 1).log2_growth(3)      # widths 1, 2, 1
+        9.0
+        """
+        if self.halfspaces is not None:
+            if samples <= self.halfspaces:
+                return float(samples)
+            if self.halfspaces > EXACT:
+                return log_sauer_polynomial(samples, self.halfspaces) / math.log(2)
+            return math.log2(sauer_bound(samples, self.halfspaces))
+        total = 0.0
+        counts = (*self.breaks, self.comparisons)
+        for degree, (each, parameters) in enumerate(
+            zip(counts, self.parameters, strict=True), start=1
+        ):
+            polynomials = samples * each
+            bits = float(polynomials)
+            if polynomials >= parameters > 0:
+                ratio = 2 * math.e * polynomials * degree / parameters
+                bits = min(bits, 1 + parameters * math.log2(ratio))
+            total += bits
+        return total
+
+
+def loss_dimension(size: NetworkSize) -> int:
+    """Bound of the VC dimension of the 0-1 losses: no more samples are shattered.
+
+    >>> loss_dimension(NetworkSize((), (3,), 1, 3))           # half-planes
+    3
+    >>> loss_dimension(NetworkSize((), (3,), 1))                      # the same, merely counted
+    15
+    """
+    if size.halfspaces is not None:
+        return size.halfspaces
+    least = max(1, math.ceil(size.parameters[-1] / size.comparisons))
+    return max(1, first_whole_number(lambda m: size.log2_growth(m) < m, least) - 1)
+
+
+def measure_size(problem: Problem) -> NetworkSize:
+    """The architecture of a chain of linear layers and piecewise linear activations.
+
+    Raises:
+        UnsupportedModel: if a layer is of another kind; the message names it.
+    """
+    links = as_chain(problem.model)
+    if problem.several_inputs or not problem.train.x.is_floating_point():
+        raise UnsupportedModel("counting needs one input tensor of real numbers")
+    weighted = (nn.Linear, *CONVOLUTIONS, *NORMALISATIONS)
+    silent = (*PASSING, *REARRANGING, *AVERAGE_POOLS, *ADAPTIVE_POOLS)
+    counts: list[int] = []
+    breaks: list[int] = []
+    value = problem.train.x[:1]
+    with torch.no_grad(), evaluation_mode(problem.model):
+        for link in links:
+            module, name = link.module, link.name or type(link.module).__name__
+            known = isinstance(module, (*weighted, *silent)) or type(module) in BREAKPOINTS
+            if not known or not has_own_forward(module):
+                raise UnsupportedModel(
+                    f"layer {name!r} ({type(module).__name__}) is neither linear nor a piecewise "
+                    "linear function of each unit"
+                )
+            value = module(value)
+            if isinstance(module, weighted):
+                shifts = 2 * module.num_features if isinstance(module, NORMALISATIONS) else 0
+                counts.append(shifts or sum(p.numel() for p in module.parameters()))
+                breaks.append(0)
+            elif type(module) in BREAKPOINTS:
+                if not counts:
+                    continue  # a function of the inputs alone
+                breaks[-1] += value[0].numel() * BREAKPOINTS[type(module)]
+    if not counts or breaks[-1]:
+        raise UnsupportedModel("counting needs a linear last layer without an activation after it")
+    comparisons = 1 if problem.task == "binary" else (problem.classes or 2) - 1
+    halfspaces = None
+    if problem.task == "binary" and len(counts) == 1:
+        (layer,) = (link.module for link in links if isinstance(link.module, weighted))
+        if isinstance(layer, nn.Linear):
+            halfspaces = counts[0]
+    return NetworkSize(tuple(breaks[:-1]), tuple(accumulate(counts)), comparisons, halfspaces)

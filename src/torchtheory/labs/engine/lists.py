@@ -1,0 +1,73 @@
+"""The catalogue and the errata as terminal tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from torchtheory.core import catalogue
+from torchtheory.core.record import CounterExample
+from torchtheory.labs.engine.coverage import STATUSES, Coverage, RefutedStatement
+from torchtheory.report.terminal import erratum_block
+
+_STYLES = {"covered": "green", "background": "dim", "missing": "yellow"}
+
+
+def print_coverage(found: Coverage, console: Console, *, summary_only: bool = False) -> None:
+    """The entries with the labs that exercise them, or only how many there are of each source."""
+    if summary_only:
+        console.print(_by_source(found))
+        console.print(
+            "torchtheory index WORD lists what matches; --missing what no lab covers yet."
+        )
+        return
+    if found.entries:
+        grid = Grid(box=None, header_style="bold", pad_edge=False)
+        grid.add_column("id", no_wrap=True)
+        grid.add_column("status", no_wrap=True)
+        grid.add_column("result", overflow="fold")
+        grid.add_column("source", overflow="fold")
+        grid.add_column("labs", overflow="fold")
+        for e in found.entries:
+            grid.add_row(
+                e.entry.id,
+                Text(e.status, style=_STYLES[e.status]),
+                Text(e.entry.name),
+                Text(e.entry.citation),
+                ", ".join(e.labs),
+            )
+        console.print(grid)
+    counts = ", ".join(f"{found.count(status)} {status}" for status in STATUSES)
+    console.print(f"{len(found.entries)} entries: {counts}")
+
+
+def print_errata(found: Sequence[RefutedStatement], console: Console) -> None:
+    """Each error: what is printed, what is right, the counterexample's numbers."""
+    for error in found:
+        citation = catalogue.entry(error.text.id).citation
+        console.print(Text.assemble((citation, "bold"), (f"  lab {error.lab}", "dim")))
+        for claim in error.claims:
+            console.print(erratum_block(CounterExample(error.text.key, claim)))
+    console.print(f"{len(found)} errata")
+
+
+def _by_source(found: Coverage) -> Grid:
+    grid = Grid(box=None, header_style="bold", pad_edge=False)
+    for column in ("source", "entries", *STATUSES):
+        grid.add_column(column, justify="left" if column == "source" else "right")
+    total: Counter[str] = Counter()
+    for key, source in catalogue.sources().items():
+        counts = Counter[str](e.status for e in found.entries if e.entry.source == key)
+        total += counts
+        grid.add_row(f"{key}: {source.title}", *_numbers(counts))
+    grid.add_row("all", *_numbers(total), style="bold")
+    return grid
+
+
+def _numbers(counts: Counter[str]) -> list[str]:
+    numbers = [counts[s] for s in STATUSES]
+    return [str(sum(numbers)), *map(str, numbers)]

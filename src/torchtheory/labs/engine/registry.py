@@ -1,0 +1,273 @@
+"""Labs: experiments with a verdict, registered by name.
+
+A lab is a function of a :class:`~torchtheory.labs.engine.run.Run` and typed keyword parameters::
+
+    @lab("perceptron-novikoff", room="nets", covers=["N-06", "N-07", "N-08"],
+         title="The perceptron makes at most R²/γ² updates", full={"n": 2000})
+    def perceptron_novikoff(run: Run, n: int = 200, margin: float = 0.1) -> None:
+        '''What is claimed, what is done, what to look at.'''
+
+The defaults of the signature are the ``quick`` preset (a few seconds); ``full`` lists what the
+source's own sizes change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import numbers
+import pkgutil
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from torchtheory.core import catalogue
+from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.naming import check_name, same_function
+
+Preset = Literal["quick", "full"]
+PRESETS: tuple[Preset, ...] = ("quick", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A lab's parameter: its type and its value in either preset."""
+
+    name: str
+    type: Any
+    quick: Any
+    full: Any
+
+    def parse(self, text: str) -> Any:
+        """The value a command line gives as text."""
+        try:
+            return _parse(self.type, text)
+        except ValueError:
+            wanted = type_name(self.type)
+            raise InvalidInput(
+                f"parameter {self.name} must be {wanted}, and {text!r} is not"
+            ) from None
+
+    def check(self, value: Any) -> Any:
+        """A value given in Python, if it is of the parameter's type."""
+        try:
+            return _checked(self.type, value)
+        except ValueError:
+            wanted = type_name(self.type)
+            raise InvalidInput(
+                f"parameter {self.name} must be {wanted}, and {value!r} is not"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A registered experiment."""
+
+    name: str
+    room: str
+    title: str
+    covers: tuple[str, ...]
+    errata: tuple[str, ...]
+    parameters: Mapping[str, Parameter]
+    function: Callable[..., object]
+
+    @property
+    def description(self) -> str:
+        """The lab's docstring."""
+        return inspect.getdoc(self.function) or ""
+
+    def configure(self, preset: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """All parameters: the preset's values, then ``settings`` (text is parsed)."""
+        if preset not in PRESETS:
+            raise InvalidInput(f"preset must be quick or full, not {preset!r}")
+        values = {p.name: getattr(p, preset) for p in self.parameters.values()}
+        for key, value in settings.items():
+            if key not in self.parameters:
+                raise UnknownName(f"parameter of lab {self.name}", key, self.parameters)
+            parameter = self.parameters[key]
+            text = isinstance(value, str)
+            values[key] = parameter.parse(value) if text else parameter.check(value)
+        return values
+
+
+_LABS: dict[str, Lab] = {}
+
+
+def lab(
+    name: str,
+    *,
+    room: str,
+    covers: Sequence[str],
+    title: str,
+    errata: Sequence[str] = (),
+    full: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Register an experiment.
+
+    Args:
+        name: lower-case words and hyphens; what ``torchtheory lab run`` takes.
+        room: the room it belongs to.
+        covers: catalogue ids it exercises. A run fails unless each appears in one of its claims.
+        title: one line for people.
+        errata: keys of the source's errors it refutes. A run fails unless it refutes each.
+        full: parameter values of the ``full`` preset where they differ from the signature's.
+    """
+    check_name(name, "lab")
+    ids = tuple(catalogue.entry(i).id for i in covers)
+
+    def register(function: Callable[..., object]) -> Callable[..., object]:
+        if name in _LABS and not same_function(_LABS[name].function, function):
+            raise InvalidInput(f"two labs are named {name!r}")
+        parameters = _parameters(function, dict(full or {}), name)
+        _LABS[name] = Lab(name, room, title, ids, tuple(errata), parameters, function)
+        return function
+
+    return register
+
+
+def labs() -> Mapping[str, Lab]:
+    """Every lab that ships with torchtheory and every one registered so far, by name."""
+    package = importlib.import_module("torchtheory.labs")
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+    return dict(sorted(_LABS.items(), key=lambda item: (item[1].room, item[0])))
+
+
+def find_lab(name: str) -> Lab:
+    """The lab of that name, or an error that names the closest ones."""
+    known = labs()
+    if name not in known:
+        raise UnknownName("lab", name, known)
+    return known[name]
+
+
+def _parameters(
+    function: Callable[..., object], full: dict[str, Any], name: str
+) -> dict[str, Parameter]:
+    _, *rest = inspect.signature(function).parameters.values()
+    annotated = {p.name: p.annotation for p in rest if p.annotation is not p.empty}
+    hints = typing.get_type_hints(
+        types.SimpleNamespace(__annotations__=annotated), inspect.unwrap(function).__globals__
+    )
+    unknown = set(full) - {p.name for p in rest}
+    if unknown:
+        raise InvalidInput(f"lab {name}: full sets {sorted(unknown)}, which are no parameters")
+    found = {}
+    for p in rest:
+        if p.default is inspect.Parameter.empty or p.name not in hints:
+            raise InvalidInput(f"lab {name}: parameter {p.name} needs a type and a default")
+        if not _can_parse(hints[p.name]):
+            raise InvalidInput(
+                f"lab {name}: parameter {p.name} cannot be of type {hints[p.name]}; use int, "
+                "float, bool, str, Literal, or tuples, lists and unions of them"
+            )
+        found[p.name] = Parameter(p.name, hints[p.name], p.default, full.get(p.name, p.default))
+    return found
+
+
+def _parse(wanted: Any, text: str) -> Any:
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin is Literal:
+        for choice in arguments:
+            if str(choice) == text:
+                return choice
+        raise ValueError(text)
+    if origin in (types.UnionType, typing.Union):
+        if type(None) in arguments and text.lower() in ("none", ""):
+            return None
+        for option in arguments:
+            if option is not type(None):
+                try:
+                    return _parse(option, text)
+                except ValueError:
+                    continue
+        raise ValueError(text)
+    if origin in (tuple, list):
+        parts = [t.strip() for t in text.strip("[]() ").split(",") if t.strip()]
+        types_of = _item_types(wanted, len(parts))
+        items = [_parse(t, part) for t, part in zip(types_of, parts, strict=True)]
+        return tuple(items) if origin is tuple else items
+    if wanted is bool:
+        if text.lower() in ("true", "yes", "1"):
+            return True
+        if text.lower() in ("false", "no", "0"):
+            return False
+        raise ValueError(text)
+    if wanted is int:
+        number = _finite(float(text))
+        if number != int(number):
+            raise ValueError(text)
+        return int(text) if text.lstrip("+-").isdigit() else int(number)
+    return _finite(float(text)) if wanted is float else text
+
+
+def _checked(wanted: Any, value: Any) -> Any:
+    """The value as ``wanted``, or ValueError."""
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin is Literal and value in arguments:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        for option in arguments:
+            try:
+                return _checked(option, value)
+            except ValueError:
+                continue
+    if origin in (tuple, list) and isinstance(value, tuple | list):
+        types_of = _item_types(wanted, len(value))
+        items = [_checked(t, v) for t, v in zip(types_of, value, strict=True)]
+        return tuple(items) if origin is tuple else items
+    if wanted is type(None) and value is None:
+        return None
+    if wanted in (bool, str) and isinstance(value, wanted):
+        return value
+    if isinstance(value, bool):  # Python counts it among the integers
+        raise ValueError(value)
+    if wanted is int and isinstance(value, numbers.Integral):
+        return int(value)
+    if wanted is float and isinstance(value, numbers.Real):
+        return _finite(float(value))
+    raise ValueError(value)
+
+
+def _item_types(wanted: Any, count: int) -> list[Any]:
+    """The types of ``count`` items of ``list[t]``, ``tuple[t, ...]`` or ``tuple[t, u]``."""
+    arguments = get_args(wanted)
+    if get_origin(wanted) is list or arguments[-1] is Ellipsis:
+        return [arguments[0]] * count
+    if len(arguments) != count:
+        raise ValueError(f"{count} items")
+    return list(arguments)
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError(number)
+    return number
+
+
+def _can_parse(wanted: Any) -> bool:
+    if get_origin(wanted) is Literal or wanted in (int, float, bool, str):
+        return True
+    arguments = [a for a in get_args(wanted) if a is not type(None) and a is not Ellipsis]
+    known = (types.UnionType, typing.Union, tuple, list)
+    return get_origin(wanted) in known and all(_can_parse(a) for a in arguments)
+
+
+def type_name(wanted: Any) -> str:
+    """A type as a user would say it."""
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin is Literal:
+        return "one of " + ", ".join(str(a) for a in arguments)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return " and ".join(type_name(a) for a in arguments) + ", separated by a comma"
+    if origin in (tuple, list):
+        one = type_name(arguments[0])
+        plural = f"{one.removeprefix('a ')}s" if one.startswith("a ") else one
+        return f"{plural} separated by commas"
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join("none" if a is type(None) else type_name(a) for a in arguments)
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return names.get(wanted, str(wanted))

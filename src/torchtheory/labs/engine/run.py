@@ -1,0 +1,144 @@
+"""Running a lab: seeded, timed, judged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+from torchtheory.core import progress
+from torchtheory.core.claim import Claim, Verdict
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.record import Record
+from torchtheory.labs.engine.registry import Lab, Preset, find_lab
+from torchtheory.models.model import global_randomness_kept
+from torchtheory.report.html import run_fragment
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Run(Record):
+    """What a lab gets: randomness, progress, the preset, and a place for results.
+
+    Attributes:
+        lab: the lab being run.
+        preset: ``quick`` or ``full``.
+        seed: everything random in the run follows from it.
+        parameters: the values the lab was called with.
+        generator: the run's own source of randomness.
+        seconds: how long it took; set at the end.
+    """
+
+    lab: Lab = field(kw_only=True)
+    preset: Preset = "quick"
+    seed: int = 0
+    parameters: dict[str, Any] = field(default_factory=dict)
+    generator: torch.Generator = field(default_factory=torch.Generator)
+    seconds: float = 0.0
+
+    def randn(self, *shape: int) -> torch.Tensor:
+        """Standard normal numbers in double precision from the run's generator."""
+        return torch.randn(*shape, dtype=torch.float64, generator=self.generator)
+
+    def rand(self, *shape: int) -> torch.Tensor:
+        """Uniform numbers in [0, 1) in double precision from the run's generator."""
+        return torch.rand(*shape, dtype=torch.float64, generator=self.generator)
+
+    def signs(self, *shape: int) -> torch.Tensor:
+        """Fair ±1 in double precision from the run's generator."""
+        return torch.randint(0, 2, shape, generator=self.generator).double() * 2 - 1
+
+    def track(self, items: Iterable[T], description: str = "") -> Iterator[T]:
+        """Iterate with a progress bar."""
+        return progress.track(items, description or self.lab.name)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the run fails, one sentence each; empty when it passes."""
+        found = [f"{c.id}: ${c.statement}$ is violated" for c in self.claims if _violated(c)]
+        controls = [c.control for c in self.claims if c.control is not None]
+        found += [
+            f"the control of {c.id} did not fail ({c.reason})" for c in controls if not _violated(c)
+        ]
+        if not controls:
+            found.append("no claim has a control")
+        found += [f"erratum {e.key} is not refuted" for e in self.errata if not _violated(e.claim)]
+        judged = [c for c in self.claims if c.verdict is not Verdict.NOT_APPLICABLE]
+        met = {i for c in [*judged, *(e.claim for e in self.errata)] for i in c.ids}
+        found += [f"covers {i}, but no claim is about it" for i in self.lab.covers if i not in met]
+        refuted = {e.key for e in self.errata}
+        found += [
+            f"declares erratum {k}, but met none" for k in self.lab.errata if k not in refuted
+        ]
+        undeclared = sorted(refuted - set(self.lab.errata))
+        found += [f"met erratum {k} without declaring it" for k in undeclared]
+        return found
+
+    @property
+    def passed(self) -> bool:
+        """Every claim holds, every control fails, everything declared was done."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "lab": self.lab.name,
+            "room": self.lab.room,
+            "title": self.lab.title,
+            "preset": self.preset,
+            "seed": self.seed,
+            "parameters": plain_parameters(self.parameters),
+            "seconds": round(self.seconds, 3),
+            "passed": self.passed,
+            "problems": self.problems,
+            **self.content_json(),
+        }
+
+    def _repr_html_(self) -> str:
+        return run_fragment(self)
+
+
+def run_lab(
+    lab: Lab | str,
+    *,
+    preset: Preset = "quick",
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Run one lab and return its claims, tables and figures.
+
+    >>> run_lab("perceptron-novikoff", settings={"samples": 40}).passed
+    True
+    """
+    found = find_lab(lab) if isinstance(lab, str) else lab
+    if not 0 <= seed < 2**63:
+        raise InvalidInput(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
+    parameters = found.configure(preset, settings or {})
+    run = Run(
+        lab=found,
+        preset=preset,
+        seed=seed,
+        parameters=parameters,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    start = time.perf_counter()
+    # a lab draws from run.generator; what does not (a layer's own initialisation) follows the seed
+    with global_randomness_kept():
+        torch.manual_seed(seed)
+        found.function(run, **parameters)
+    run.seconds = time.perf_counter() - start
+    return run
+
+
+def plain_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as they come back from JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(parameters, default=str), parse_constant=str)
+    return plain
+
+
+def _violated(c: Claim) -> bool:
+    return c.verdict is Verdict.VIOLATED

@@ -1,0 +1,228 @@
+"""Keeping runs, so that nothing finished is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchtheory import __version__
+from torchtheory.core.claim import Claim
+from torchtheory.core.errors import FileProblem
+from torchtheory.core.figure import Figure
+from torchtheory.core.record import CounterExample, Table
+from torchtheory.labs.engine.registry import Lab, Preset, labs
+from torchtheory.labs.engine.run import Run, plain_parameters
+from torchtheory.report.html import index_page, run_page
+
+
+class RunStore:
+    """A directory of finished runs.
+
+    Each run is a directory ``lab/preset-seed`` that appears in one rename when it is complete, so
+    that a killed run leaves nothing that looks finished. It holds ``config.json``,
+    ``claims.json``, ``figures/`` and ``report.html``.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        try:
+            is_file = self.root.exists() and not self.root.is_dir()
+        except OSError as error:
+            raise FileProblem(f"cannot use {self.root}: {error.strerror}") from None
+        if is_file:
+            raise FileProblem(f"{self.root} is a file; --out needs a directory")
+
+    def directory(
+        self, lab: Lab, preset: Preset, seed: int, settings: Mapping[str, Any] | None = None
+    ) -> Path:
+        """Where that run is or would be."""
+        values = lab.configure(preset, settings or {})
+        name = f"{preset}-{seed}"
+        if values != lab.configure(preset, {}):
+            name += "-" + _digest(json.dumps(plain_parameters(values), sort_keys=True))[:8]
+        return self.root / lab.name / name
+
+    def load(
+        self,
+        lab: Lab,
+        preset: Preset,
+        seed: int,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        same_code: bool = True,
+    ) -> Run | None:
+        """The finished run of exactly this configuration by exactly this code, if there is one.
+
+        With ``same_code=False``, also one by other code.
+        """
+        path = self.directory(lab, preset, seed, settings)
+        try:
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            wanted = plain_parameters(lab.configure(preset, settings or {}))
+            if config["parameters"] != wanted or (same_code and config["code"] != _code(lab)):
+                return None
+            return _read(path, lab, config)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, run: Run) -> Path:
+        """Write a run; it replaces an earlier one of the same configuration in one step."""
+        target = self.directory(run.lab, run.preset, run.seed, run.parameters)
+        partial = self._partial("run")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (partial / "figures").mkdir(parents=True)
+            for figure in run.figures:
+                (partial / "figures" / f"{figure.name}.png").write_bytes(figure.png)
+                if figure.svg is not None:
+                    path = partial / "figures" / f"{figure.name}.svg"
+                    path.write_text(figure.svg, encoding="utf-8")
+            _write_json(partial / "claims.json", run.to_json())
+            (partial / "report.html").write_text(run_page(run), encoding="utf-8")
+            _write_json(partial / "config.json", self._config(run))
+            _replace_directory(partial, target)
+        except OSError as error:
+            raise FileProblem(f"cannot write to {self.root}: {error.strerror}") from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return target
+
+    def finished(self) -> list[tuple[Run, str]]:
+        """Every run in the directory whose lab still exists, with its place relative to it."""
+        known = labs()
+        found = []
+        for path in sorted(self.root.glob("*/*/config.json")):
+            try:
+                config = json.loads(path.read_text(encoding="utf-8"))
+                run = _read(path.parent, known[config["lab"]], config)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            found.append((run, path.parent.relative_to(self.root).as_posix()))
+        return found
+
+    def write_index(self) -> Path:
+        """Write ``index.html``, the page over all runs in the directory."""
+        runs = self.finished()
+        text = index_page([r for r, _ in runs], links=[f"{p}/report.html" for _, p in runs])
+        target = self.root / "index.html"
+        partial = self._partial("index")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(target)
+        except OSError as error:
+            raise FileProblem(f"cannot write to {self.root}: {error.strerror}") from None
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+        return target
+
+    def sweep(self) -> None:
+        """Remove what killed runs left half-written.
+
+        Writing takes well under a second, so what is ten minutes old belongs to nobody.
+        """
+        for left in self.root.glob(".partial-*"):
+            with suppress(OSError):  # another process may be sweeping as well
+                if time.time() - left.stat().st_mtime > 600:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+    def _partial(self, what: str) -> Path:
+        """A name nobody else writes to, on the same file system as what it becomes."""
+        return self.root / f".partial-{what}-{os.getpid()}-{time.time_ns()}"
+
+    @staticmethod
+    def _config(run: Run) -> dict[str, Any]:
+        return {
+            "lab": run.lab.name,
+            "preset": run.preset,
+            "seed": run.seed,
+            "parameters": plain_parameters(run.parameters),
+            "torchtheory": __version__,
+            "torch": torch.__version__,
+            "code": _code(run.lab),
+        }
+
+
+@cache
+def code_fingerprint() -> str:
+    """A digest of the package's source: a run is only taken up again by the code that made it."""
+    package = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    files = (p for kind in ("py", "toml", "html", "css") for p in package.rglob(f"*.{kind}"))
+    for path in sorted(files):
+        digest.update(path.relative_to(package).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _code(lab: Lab) -> str:
+    """The fingerprint of whatever a lab's numbers follow from: the package, and its own file."""
+    if lab.function.__module__.startswith("torchtheory."):
+        return code_fingerprint()
+    for place in (inspect.getmodule(lab.function), lab.function):
+        with suppress(OSError, TypeError):  # a notebook has no file, but its cells are known
+            if place is not None:
+                return code_fingerprint() + "-" + _digest(inspect.getsource(place))[:8]
+    return code_fingerprint()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _write_json(path: Path, data: object) -> None:
+    path.write_text(json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False), "utf-8")
+
+
+def _replace_directory(new: Path, target: Path) -> None:
+    old = new.with_name(new.name + "-old")
+    with suppress(FileNotFoundError):
+        target.rename(old)
+    try:
+        new.rename(target)
+    except OSError:
+        if not target.exists():
+            with suppress(OSError):
+                old.rename(target)
+            raise
+        # another process has put a run of the same configuration there: it has the same numbers
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _read(path: Path, lab: Lab, config: dict[str, Any]) -> Run:
+    data = json.loads((path / "claims.json").read_text(encoding="utf-8"))
+    figures = []
+    for f in data["figures"]:
+        svg = path / "figures" / f"{f['name']}.svg"
+        figures.append(
+            Figure(
+                f["name"],
+                f["caption"],
+                svg.read_text(encoding="utf-8") if svg.exists() else None,
+                (path / "figures" / f"{f['name']}.png").read_bytes(),
+            )
+        )
+    return Run(
+        claims=[Claim.from_json(c) for c in data["claims"]],
+        errata=[CounterExample(e["key"], Claim.from_json(e["claim"])) for e in data["errata"]],
+        tables=[Table.from_json(t) for t in data["tables"]],
+        figures=figures,
+        notes=data["notes"],
+        lab=lab,
+        preset=config["preset"],
+        seed=config["seed"],
+        parameters=config["parameters"],
+        seconds=data["seconds"],
+    )

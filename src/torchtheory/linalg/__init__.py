@@ -1,0 +1,1 @@
+"""Matrix-free linear algebra: operators, Krylov spaces, spectra, densities, traces, solvers."""

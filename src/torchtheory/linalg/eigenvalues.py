@@ -1,0 +1,237 @@
+"""Extremal eigenvalues of a symmetric operator, each with an error bar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.linalg.krylov import SymmetricSpace, default_subspace, find_extremal, lanczos
+from torchtheory.linalg.operators import (
+    LinearOperator,
+    apply,
+    check_count,
+    check_finite,
+    check_square,
+    effective_tolerance,
+)
+
+Which = Literal["largest", "smallest", "magnitude", "both"]
+
+
+@dataclass(frozen=True)
+class EigenResult:
+    r"""Approximate eigenpairs of a symmetric operator.
+
+    Attributes:
+        values: `[k]`.
+        vectors: `[n, k]`, orthonormal columns.
+        residuals: `[k]`, $\lVert Av - \lambda v\rVert$, computed from the products of the search.
+            Some eigenvalue of $A$ lies within the residual of $\lambda$ (which one it is
+            in the order of the spectrum, no residual can say).
+        iterations: Products with $A$.
+        converged: Whether all residuals are below the tolerance times the largest $|\lambda|$
+            seen.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
+    iterations: int
+    converged: bool
+
+
+def top_eigenpairs(
+    A: LinearOperator,
+    k: int = 1,
+    *,
+    which: Which = "largest",
+    tolerance: float = 1e-6,
+    max_iterations: int = 1000,
+    subspace: int | None = None,
+    start: Tensor | None = None,
+    generator: RandomSource = None,
+) -> EigenResult:
+    r"""Extremal eigenpairs $Av = \lambda v$ of a symmetric operator, by thick-restart Lanczos.
+
+    For symmetric $A$ and a unit vector $v$, an eigenvalue of $A$ lies within
+    $\lVert Av - \lambda v\rVert$ of $\lambda$, so the residuals that are returned are error bars
+    (and pessimistic ones: the error is of the order of the residual squared over the gap).
+
+    Multiple eigenvalues: a single Krylov space sees one vector of each eigenspace. For $k \ge 2$
+    the result is therefore checked against a second search, orthogonal to what was found and from
+    a fresh random vector, until nothing new appears. It could still miss an eigenvector to which
+    the random vectors are nearly orthogonal; no method that sees only products can exclude that.
+    For $k = 1$ there is no such check: the value is right, the vector is one of its eigenspace.
+
+    Args:
+        A: A symmetric operator on $\mathbb{R}^n$.
+        k: How many pairs, at most $n$.
+        which: `"largest"` (descending), `"smallest"` (ascending), `"magnitude"` (by
+            $|\lambda|$, descending), or `"both"`: $\lceil k/2\rceil$ largest, then
+            $\lfloor k/2\rfloor$ smallest, the whole in descending order.
+        tolerance: Largest residual, relative to the largest $|\lambda|$ seen; at least 50 machine
+            epsilons.
+        max_iterations: Largest number of products with $A$ (at least one subspace is built).
+        subspace: Vectors kept in memory, more than $k$; by default at least $\max(2k + 10, 30)$,
+            and up to 128 where that is at most 64 MB.
+        start: A vector near the one wanted, such as that of a similar operator. A little of a
+            random direction is mixed in: what is orthogonal to the start would stay unseen.
+        generator: Seed or generator of the start vectors.
+
+    Cost: `iterations` products, $O(n s)$ each for orthogonalisation, memory $O(n s)$ with $s$ the
+    subspace.
+
+    Example: the path matrix $\operatorname{tridiag}(-1, 2, -1)$ has the eigenvalues
+    $2 - 2\cos\frac{j\pi}{n+1}$.
+
+    >>> def laplacian(v):
+    ...     padded = torch.nn.functional.pad(v, (1, 1))
+    ...     return 2 * v - padded[2:] - padded[:-2]
+    >>> A = LinearOperator((100, 100), laplacian, dtype=torch.float64)
+    >>> found = top_eigenpairs(A, 3)
+    >>> exact = 2 - 2 * torch.cos(torch.tensor([100, 99, 98]) * torch.pi / 101)
+    >>> found.converged, bool((found.values - exact).abs().max() < 1e-6)
+    (True, True)
+    """
+    n = check_square(A, "an eigenvalue method")
+    check_count(k, n, "eigenpairs")
+    check_count(max_iterations, 10**12, "iterations")
+    tolerance = effective_tolerance(tolerance, A.dtype)
+    if which not in ("largest", "smallest", "magnitude", "both"):
+        raise UnknownName(
+            "end of the spectrum", which, ["largest", "smallest", "magnitude", "both"]
+        )
+    ends = [(str(which), k)] if which != "both" else [("largest", k - k // 2), ("smallest", k // 2)]
+    ends = [end for end in ends if end[1] > 0]
+    if subspace is None:
+        subspace = default_subspace(n, k)
+    check_count(subspace, 10**9, "vectors in the subspace")
+    subspace = max(subspace, k + 2)
+
+    space = SymmetricSpace(A, subspace, as_generator(generator, A.device))
+    if start is not None:
+        if start.shape != (n,) or not bool(torch.isfinite(start).all()) or not bool(start.any()):
+            raise InvalidInput(f"start must be a vector of {n} finite numbers that are not all 0")
+        mixed = start.to(space.V) / start.norm().to(space.V) + 0.1 * space.V[0]
+        space.V[0] = mixed / mixed.norm()
+    wanted = find_extremal(space, ends, tolerance, max_iterations)
+    values, vectors, residuals = _rayleigh_ritz(*space.ritz_pairs(wanted))
+    if which == "smallest":
+        order = torch.arange(k)
+    else:
+        key = values.abs() if which == "magnitude" else values
+        order = key.argsort(descending=True).cpu()
+    converged = bool((residuals <= tolerance * max(space.scale, float(values.abs().max()))).all())
+    return EigenResult(
+        values[order], vectors[:, order], residuals[order], space.products, converged
+    )
+
+
+def _rayleigh_ritz(V: Tensor, AV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The best approximate eigenpairs in the span of nearly orthonormal columns `V`."""
+    Q, R = torch.linalg.qr(V)
+    AQ = torch.linalg.solve_triangular(R, AV, upper=True, left=False)
+    H = Q.T @ AQ
+    values, S = torch.linalg.eigh((H + H.T) / 2)
+    vectors, AQ = Q @ S, AQ @ S
+    return values, vectors, (AQ - vectors * values).norm(dim=0)
+
+
+@dataclass(frozen=True)
+class ExtremalEigenvalues:
+    """The two ends of the spectrum.
+
+    Attributes:
+        smallest: The smallest eigenvalue.
+        largest: The largest eigenvalue.
+        residual: The larger of the two residuals: an error bar for both.
+        iterations: Products with the operator.
+        converged: Whether the residual met the tolerance.
+    """
+
+    smallest: float
+    largest: float
+    residual: float
+    iterations: int
+    converged: bool
+
+
+def extremal_eigenvalues(
+    A: LinearOperator,
+    *,
+    tolerance: float = 1e-6,
+    max_iterations: int = 1000,
+    generator: RandomSource = None,
+) -> ExtremalEigenvalues:
+    r"""$\lambda_{\min}$ and $\lambda_{\max}$ of a symmetric operator, from one Krylov space.
+
+    Arguments and cost are those of `top_eigenpairs` with $k = 2$ and `which="both"`.
+
+    >>> A = LinearOperator.from_matrix(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+    >>> ends = extremal_eigenvalues(A)
+    >>> round(ends.smallest, 5), round(ends.largest, 5)
+    (1.0, 3.0)
+    """
+    found = top_eigenpairs(
+        A,
+        min(2, A.shape[0]),
+        which="both",
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        generator=generator,
+    )
+    largest, smallest = float(found.values[0]), float(found.values[-1])
+    residual = float(found.residuals.max())
+    return ExtremalEigenvalues(smallest, largest, residual, found.iterations, found.converged)
+
+
+def power_iteration(
+    A: LinearOperator,
+    *,
+    tolerance: float = 1e-6,
+    max_iterations: int = 1000,
+    generator: RandomSource = None,
+) -> EigenResult:
+    r"""The dominant eigenpair by the textbook method $v \leftarrow Av / \lVert Av\rVert$.
+
+    Converges like $|\lambda_2 / \lambda_1|^t$ when one eigenvalue dominates in magnitude, and not
+    at all when $\lambda$ and $-\lambda$ both do (`converged=False`). `top_eigenpairs` with
+    `which="magnitude"` has neither limit and needs fewer products; this is the method to compare
+    with.
+
+    Args:
+        A: A symmetric operator on $\mathbb{R}^n$.
+        tolerance: Stop when $\lVert Av - \lambda v\rVert \le$ `tolerance` $\cdot |\lambda|$; at
+            least 50 machine epsilons.
+        max_iterations: Largest number of products.
+        generator: Seed or generator of the start vector.
+
+    Cost: one product and $O(n)$ per iteration; memory $O(n)$.
+
+    >>> A = LinearOperator.from_matrix(torch.diag(torch.tensor([1.0, -4.0, 2.0])))
+    >>> round(float(power_iteration(A).values), 4)
+    -4.0
+    """
+    n = check_square(A, "the power method")
+    check_count(max_iterations, 10**12, "iterations")
+    tolerance = effective_tolerance(tolerance, A.dtype)
+    random = as_generator(generator, A.device)
+    v = gaussian(n, generator=random, dtype=A.dtype, device=A.device)
+    lanczos(A, min(n, 2), start=v)  # its recurrence refuses an operator that is not symmetric
+    v = v / v.norm()
+    for iteration in range(1, max_iterations + 1):
+        w = apply(A, v)
+        value, size = v @ w, w.norm()
+        check_finite(size, "a product with the operator")
+        residual = (w - value * v).norm()
+        converged = bool(residual <= tolerance * value.abs())
+        if converged or bool(size == 0):
+            break
+        if iteration < max_iterations:
+            v = w / size
+    return EigenResult(value[None], v[:, None], residual[None], iteration, converged)

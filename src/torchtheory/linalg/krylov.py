@@ -1,0 +1,467 @@
+r"""Krylov subspaces: the Lanczos process, and thick restarts around it.
+
+Everything a matrix-free method learns about a symmetric $A$ from $k$ products with one vector is
+in the Krylov space $\mathcal{K}_k(A, q) = \operatorname{span}\{q, Aq, \dots, A^{k-1}q\}$.
+`lanczos` gives an orthonormal basis $Q$ of it, in which $A$ is tridiagonal. `SymmetricSpace` and
+`RectangularSpace` (the Golub-Kahan process, for any $A$) let such a space grow, shrink to its
+best vectors and grow again; `find_extremal` drives them until the wanted values have converged.
+
+All orthogonalisation is classical Gram-Schmidt done twice, which keeps $Q^\top Q = I$ to a few
+machine epsilons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.linalg.operators import (
+    LinearOperator,
+    apply,
+    check_count,
+    check_finite,
+    check_square,
+    check_vector,
+)
+
+
+@dataclass(frozen=True)
+class Lanczos:
+    r"""The result of $j$ Lanczos steps: $A Q = Q T + \beta_j\, q_{j+1} e_j^\top$.
+
+    Attributes:
+        alphas: `[j]`, the diagonal of $T = Q^\top A Q$.
+        betas: `[j]`, its off-diagonal, and last the $\beta_j$ that couples to the next vector;
+            exactly 0 if the subspace is invariant.
+        basis: `[n, j]`, the orthonormal $Q$.
+    """
+
+    alphas: Tensor
+    betas: Tensor
+    basis: Tensor
+
+    @property
+    def tridiagonal(self) -> Tensor:
+        """$T$ as a dense `[j, j]` matrix."""
+        return tridiagonal_matrix(self.alphas, self.betas)
+
+
+def lanczos(
+    A: LinearOperator, k: int, *, start: Tensor | None = None, generator: RandomSource = None
+) -> Lanczos:
+    r"""The Lanczos process: an orthonormal basis in which a symmetric $A$ is tridiagonal.
+
+    $$\beta_j q_{j+1} = A q_j - \alpha_j q_j - \beta_{j-1} q_{j-1},
+      \qquad \alpha_j = q_j^\top A q_j,$$
+
+    with every $q_{j+1}$ orthogonalised twice against all before it. If the Krylov space becomes
+    invariant ($\beta_j$ at rounding level), the process stops there and returns fewer than $k$
+    steps; the eigenvalues of $T$ are then eigenvalues of $A$.
+
+    Args:
+        A: A symmetric operator on $\mathbb{R}^n$. Asymmetry that shows in the recurrence is
+            refused.
+        k: The number of steps, at most $n$.
+        start: The direction `[n]` of $q_1$; random if not given.
+        generator: Seed or generator of the random start.
+
+    Cost: $k$ products and $O(k^2 n)$; memory $O(kn)$.
+
+    Example: $q = e_1$ and the path matrix $\operatorname{tridiag}(1, 0, 1)$, which Lanczos leaves
+    as it is.
+
+    >>> path = torch.diag(torch.ones(3), 1) + torch.diag(torch.ones(3), -1)
+    >>> result = lanczos(LinearOperator.from_matrix(path), 4, start=torch.eye(4)[0])
+    >>> result.alphas.tolist(), result.betas.tolist()
+    ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0])
+    """
+    n = check_square(A, "the Lanczos process")
+    check_count(k, n, "Lanczos steps")
+    if start is None:
+        random = as_generator(generator, A.device)
+        start = gaussian(n, generator=random, dtype=A.dtype, device=A.device)
+    else:
+        check_vector(A, start, "the start vector")
+        if start.ndim != 1:
+            raise ShapeMismatch(f"the start vector must be [{n}], it is {list(start.shape)}")
+        if not bool(start.any()):
+            raise InvalidInput("the start vector is 0, and has no direction")
+    alphas, betas, basis = tridiagonalise(A, start[:, None], k)
+    ended = (betas[0] == 0).nonzero()
+    j = int(ended[0]) + 1 if len(ended) else k
+    return Lanczos(alphas[0, :j], betas[0, :j], basis[0, :j].T)
+
+
+def tridiagonalise(A: LinearOperator, starts: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Lanczos from `p` start vectors `[n, p]` side by side, one block product per step.
+
+    Returns alphas `[p, k]`, betas `[p, k]` and bases `[p, k, n]`. Where a subspace is exhausted
+    its beta is 0, and so is everything after it.
+    """
+    n, p = starts.shape
+    basis = starts.new_zeros(p, k, n)
+    alphas, betas = starts.new_zeros(p, k), starts.new_zeros(p, k)
+    q = (starts / starts.norm(dim=0)).T.contiguous()
+    scale = starts.new_zeros(p)
+    for j in range(k):
+        basis[:, j] = q
+        coefficients, w = orthogonalise(apply(A, q.T).T, basis[:, : j + 1])
+        alpha, beta = coefficients[:, j], w.norm(dim=1)
+        check_finite(alpha + beta, "a product with the operator")
+        scale = torch.maximum(scale, torch.maximum(alpha.abs(), beta))
+        if j > 0:
+            _check_symmetric(coefficients[:, j - 1], betas[:, j - 1], scale)
+        alive = (beta > breakdown_level(A) * scale) & (j + 1 < n)
+        alphas[:, j] = alpha
+        betas[:, j] = torch.where(alive, beta, 0)
+        q = torch.where(alive[:, None], w / beta[:, None], 0)
+        if not bool(alive.any()):
+            break
+    return alphas, betas, basis
+
+
+def three_term_recurrence(A: LinearOperator, starts: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    r"""Lanczos from `p` start vectors `[n, p]` that remembers the last two of each only.
+
+    Orthogonality to earlier vectors is lost once an eigenvalue has been found, and copies of it
+    appear; the copies share its weight, so that the quadrature rule of the process stays accurate
+    (Greenbaum, 1989; Chen, Trogdon and Ubaru, 2021), while eigenvectors cannot be had from it.
+
+    Returns alphas `[p, k]` and betas `[p, k]`, as `tridiagonalise` does. Memory: $O(np)$.
+    """
+    n, p = starts.shape
+    alphas, betas = starts.new_zeros(p, k), starts.new_zeros(p, k)
+    q = (starts / starts.norm(dim=0)).T.contiguous()
+    last, scale = torch.zeros_like(q), starts.new_zeros(p)
+    for j in range(k):
+        w = apply(A, q.T).T.clone()
+        if j > 0:
+            back = torch.linalg.vecdot(last, w)
+            scale = torch.maximum(scale, back.abs())
+            _check_symmetric(back, betas[:, j - 1], scale)
+            w.addcmul_(betas[:, j - 1, None], last, value=-1)
+        alpha = torch.linalg.vecdot(q, w)
+        w.addcmul_(alpha[:, None], q, value=-1)
+        w.addcmul_(torch.linalg.vecdot(q, w)[:, None], q, value=-1)  # what rounding left of it
+        beta = w.norm(dim=1)
+        check_finite(alpha + beta, "a product with the operator")
+        scale = torch.maximum(scale, torch.maximum(alpha.abs(), beta))
+        alive = (beta > breakdown_level(A) * scale) & (j + 1 < n)
+        alphas[:, j] = alpha
+        betas[:, j] = torch.where(alive, beta, 0)
+        if not bool(alive.any()):
+            break
+        last, q = q, w.div_(beta[:, None])
+        q[~alive] = 0
+    return alphas, betas
+
+
+def tridiagonal_matrix(alphas: Tensor, betas: Tensor) -> Tensor:
+    """The symmetric `[..., j, j]` matrix with diagonal `alphas` and off-diagonal `betas[:-1]`."""
+    off = betas[..., :-1]
+    return alphas.diag_embed() + off.diag_embed(1) + off.diag_embed(-1)
+
+
+# -- subspaces that grow and shrink ---------------------------------------------------------------
+
+
+class KrylovSpace(Protocol):
+    """What `find_extremal` needs to know about a subspace."""
+
+    size: int
+    capacity: int
+    complete: bool
+    products: int
+    scale: float
+
+    def expand(self) -> None:
+        """Add one vector."""
+
+    def values(self) -> tuple[Tensor, Tensor]:
+        """The Ritz (or singular) values of the subspace, and their residuals."""
+
+    def compress(self, keep: Tensor, *, fresh: bool) -> None:
+        """Shrink to the chosen Ritz vectors, then go on from the residual or a fresh vector."""
+
+
+class SymmetricSpace:
+    r"""A subspace $V$ with $AV = VH + \beta v_+ e_m^\top$, $H = V^\top A V$, for symmetric $A$.
+
+    The Ritz pair $(\theta, Vs)$ with $Hs = \theta s$ has the residual
+    $\lVert A V s - \theta V s\rVert = \beta |s_m|$. Thick restart (Wu and Simon, 2000) keeps the
+    best Ritz vectors and goes on from $v_+$; as each product is projected on the whole basis, the
+    arrow-shaped $H$ after a restart needs no case of its own.
+    """
+
+    def __init__(self, A: LinearOperator, capacity: int, generator: torch.Generator) -> None:
+        self.A, self.generator = A, generator
+        self.dimension = check_square(A, "an eigenvalue method")
+        self.capacity = min(capacity, self.dimension)
+        self.size = self.products = 0
+        self.scale = self.beta = 0.0
+        self.complete = False
+        self.V = torch.zeros(self.capacity + 1, self.dimension, dtype=A.dtype, device=A.device)
+        # The products themselves, so that residuals of vectors of the space cost none.
+        self.AV = torch.zeros(self.capacity, self.dimension, dtype=A.dtype, device=A.device)
+        self.H = torch.zeros(self.capacity, self.capacity, dtype=torch.float64)
+        # What symmetry predicts for the next column of H, or None where nothing is predicted.
+        self.predicted: Tensor | None = None
+        # How far a kept vector is from an eigenvector: what the prediction leaves out after it.
+        self.residual = 0.0
+        self.V[0] = fresh_direction(self.V[:0], generator)
+
+    def expand(self) -> None:
+        j = self.size
+        self.AV[j] = apply(self.A, self.V[j])
+        coefficients, w = orthogonalise(self.AV[None, j], self.V[None, : j + 1])
+        h, beta = coefficients[0].cpu().double(), float(w.norm())
+        check_finite(beta, "a product with the operator")
+        self.H[: j + 1, j] = self.H[j, : j + 1] = h
+        self.scale = max(self.scale, float(h.abs().max()), beta)
+        if self.predicted is not None:
+            _check_symmetric(
+                h[:j], self.predicted, torch.tensor(self.scale), self.A.dtype, self.residual
+            )
+        self.size, self.products = j + 1, self.products + 1
+        self.complete = self.size == self.dimension
+        if self.complete:
+            self.beta = 0.0
+            return
+        if beta > breakdown_level(self.A) * self.scale:
+            self.beta, self.V[j + 1] = beta, w[0] / beta
+        else:
+            self.beta, self.V[j + 1] = 0.0, fresh_direction(self.V[: j + 1], self.generator)
+        self.predicted = torch.zeros(j + 1, dtype=torch.float64)
+        self.predicted[j] = self.beta
+
+    def values(self) -> tuple[Tensor, Tensor]:
+        values, self._S = torch.linalg.eigh(self.H[: self.size, : self.size])
+        self._values = values
+        self.scale = max(self.scale, float(values.abs().max()))
+        return values, self.beta * self._S[-1].abs()
+
+    def compress(self, keep: Tensor, *, fresh: bool) -> None:
+        p, S = len(keep), self._S[:, keep]
+        self.V[:p] = S.T.to(self.V) @ self.V[: self.size]
+        self.AV[:p] = S.T.to(self.V) @ self.AV[: self.size]
+        self.V[p] = fresh_direction(self.V[:p], self.generator) if fresh else self.V[self.size]
+        self.H.zero_()
+        self.H[:p, :p] = torch.diag(self._values[keep])
+        self.predicted = None if fresh else self.beta * S[-1]
+        if fresh:
+            self.residual += float(self.beta * S[-1].norm())
+        self.size = p
+
+    def ritz_pairs(self, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The Ritz vectors `[n, k]` of the last `values()`, and their images under $A$."""
+        S = self._S[:, keep].to(self.V)
+        return self.V[: self.size].T @ S, self.AV[: self.size].T @ S
+
+
+class RectangularSpace:
+    r"""Subspaces with $AV = UB$ and $A^\top U = VB^\top + \beta v_+ e_m^\top$ (Golub and Kahan).
+
+    A singular triple $Bs = \sigma r$ of the small matrix gives $(\sigma, Ur, Vs)$ with
+    $AVs = \sigma Ur$ and $\lVert A^\top Ur - \sigma Vs\rVert = \beta |r_m|$. Thick restart as in
+    Baglama and Reichel (2005). $A$ must not have fewer rows than columns.
+    """
+
+    def __init__(self, A: LinearOperator, capacity: int, generator: torch.Generator) -> None:
+        m, n = A.shape
+        self.A, self.At, self.generator = A, A.adjoint, generator
+        self.dimension = n
+        self.capacity = min(capacity, n)
+        self.size = self.products = 0
+        self.scale = self.beta = 0.0
+        self.complete = False
+        self.V = torch.zeros(self.capacity + 1, n, dtype=A.dtype, device=A.device)
+        self.U = torch.zeros(self.capacity, m, dtype=A.dtype, device=A.device)
+        self.B = torch.zeros(self.capacity, self.capacity, dtype=torch.float64)
+        self.V[0] = fresh_direction(self.V[:0], generator)
+
+    def expand(self) -> None:
+        j, level = self.size, breakdown_level(self.A)
+        coefficients, u = orthogonalise(apply(self.A, self.V[j])[None], self.U[None, :j])
+        alpha = float(u.norm())
+        self.B[:j, j] = coefficients[0].cpu().double()
+        check_finite(alpha, "a product with the operator")
+        self.scale = max(self.scale, float(self.B[:, j].abs().max()), alpha)
+        if alpha > level * self.scale:
+            self.B[j, j], self.U[j] = alpha, u[0] / alpha
+        else:
+            self.B[j, j], self.U[j] = 0.0, fresh_direction(self.U[:j], self.generator)
+
+        coefficients, w = orthogonalise(apply(self.At, self.U[j])[None], self.V[None, : j + 1])
+        beta = float(w.norm())
+        check_finite(beta, "a product with the adjoint")
+        self.scale = max(self.scale, beta)
+        self._check_adjoint(coefficients[0].cpu().double() - self.B[j, : j + 1])
+        self.size, self.products = j + 1, self.products + 1
+        self.complete = self.size == self.dimension
+        if self.complete:
+            self.beta = 0.0
+        elif beta > level * self.scale:
+            self.beta, self.V[j + 1] = beta, w[0] / beta
+        else:
+            self.beta, self.V[j + 1] = 0.0, fresh_direction(self.V[: j + 1], self.generator)
+
+    def _check_adjoint(self, mismatch: Tensor) -> None:
+        if float(mismatch.abs().max()) > agreement_level(self.A.dtype) * self.scale:
+            raise InvalidInput(
+                "<u, Av> and <A'u, v> differ: the map is not linear, or the given rmatvec is not "
+                "its adjoint"
+            )
+
+    def values(self) -> tuple[Tensor, Tensor]:
+        left, values, right = torch.linalg.svd(self.B[: self.size, : self.size])
+        self._left, self._values, self._right = left, values, right.T
+        self.scale = max(self.scale, float(values[0]))
+        return values, self.beta * left[-1].abs()
+
+    def compress(self, keep: Tensor, *, fresh: bool) -> None:
+        p = len(keep)
+        self.V[:p] = self._right[:, keep].T.to(self.V) @ self.V[: self.size]
+        self.U[:p] = self._left[:, keep].T.to(self.U) @ self.U[: self.size]
+        self.V[p] = fresh_direction(self.V[:p], self.generator) if fresh else self.V[self.size]
+        self.B.zero_()
+        self.B[:p, :p] = torch.diag(self._values[keep])
+        self.size = p
+
+    def right_vectors(self, keep: Tensor) -> Tensor:
+        """The right singular vectors `[n, k]` of the last `values()`."""
+        vectors: Tensor = self.V[: self.size].T @ self._right[:, keep].to(self.V)
+        return vectors
+
+
+def find_extremal(
+    space: KrylovSpace, ends: Sequence[tuple[str, int]], tolerance: float, max_products: int
+) -> Tensor:
+    r"""Grow and restart a space until its extremal values have converged; their indices in it.
+
+    A Krylov space of one vector contains one direction of each eigenspace, so it cannot see that
+    an eigenvalue is multiple. When several values are wanted and have converged, the space is
+    therefore cut down to them and goes on from a fresh random vector, and the result stands only
+    if the best of what that finds lies, with its residual, below the values at hand.
+
+    Args:
+        space: The subspace; it is changed.
+        ends: Pairs (`"largest"`, `"smallest"` or `"magnitude"`, how many).
+        tolerance: Residuals are converged below `tolerance` times the scale of the operator, the
+            largest value (or entry of the projected operator) seen.
+        max_products: Stop after this many products in any case.
+    """
+    total = sum(count for _, count in ends)
+    check_multiplicity = any(count > 1 for _, count in ends)
+    accepted: Tensor | None = None
+    next_look = total + 1
+    while True:
+        space.expand()
+        full = space.size == space.capacity
+        exhausted = space.products >= max_products
+        if space.size < total or not (full or exhausted or space.products >= next_look):
+            continue
+        next_look = space.products + max(4, space.size // 8)
+        values, residuals = space.values()
+        orders = [_KEYS[name](values).argsort(descending=True) for name, _ in ends]
+        wanted = torch.cat([o[:c] for o, (_, c) in zip(orders, ends, strict=True)])
+        level = tolerance * space.scale
+        if space.complete or exhausted:
+            return wanted
+        if bool((residuals[wanted] <= level).all()):
+            if not check_multiplicity:
+                return wanted
+            if accepted is None:
+                accepted = values[wanted]
+                space.compress(wanted, fresh=True)
+                continue
+            if all(
+                _beyond(_KEYS[name](values)[order], residuals[order], count, level)
+                for order, (name, count) in zip(orders, ends, strict=True)
+            ):
+                if float((values[wanted] - accepted).abs().max()) <= level:
+                    return wanted
+                accepted = values[wanted]
+                space.compress(wanted, fresh=True)
+                continue
+        if full:
+            spare = (space.capacity - total) // (2 * len(ends))
+            kept = [o[: c + spare] for o, (_, c) in zip(orders, ends, strict=True)]
+            space.compress(torch.cat(kept), fresh=False)
+
+
+def _beyond(keys: Tensor, residuals: Tensor, count: int, level: float) -> bool:
+    """Whether the best value that is not wanted stays, with its residual, below the wanted."""
+    return count < len(keys) and bool(keys[count] + residuals[count] <= keys[count - 1] + level)
+
+
+_KEYS: dict[str, Callable[[Tensor], Tensor]] = {
+    "largest": torch.clone,
+    "smallest": torch.neg,
+    "magnitude": torch.abs,
+}
+
+
+# -- small tools ----------------------------------------------------------------------------------
+
+
+def orthogonalise(w: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Classical Gram-Schmidt, twice: coefficients $Q^\top w$ and the rest $w - QQ^\top w$.
+
+    Args:
+        w: `[p, n]`, one vector for each basis.
+        basis: `[p, j, n]`, orthonormal (or zero) rows.
+    """
+    total = w.new_zeros(basis.shape[:2])
+    for _ in range(2):
+        coefficients = (basis @ w[:, :, None])[:, :, 0]
+        w = w - (coefficients[:, None, :] @ basis)[:, 0]
+        total = total + coefficients
+    return total, w
+
+
+def fresh_direction(basis: Tensor, generator: torch.Generator) -> Tensor:
+    """A random unit vector `[n]` orthogonal to the orthonormal rows of `basis` `[j, n]`."""
+    n = basis.shape[1]
+    w = gaussian(n, generator=generator, dtype=basis.dtype, device=basis.device)
+    _, rest = orthogonalise(w[None] / w.norm(), basis[None])
+    _, rest = orthogonalise(rest / rest.norm(), basis[None])
+    direction: Tensor = rest[0] / rest.norm()
+    return direction
+
+
+def default_subspace(n: int, k: int) -> int:
+    """How many vectors of length `n` to keep for `k` wanted: many while they cost little memory."""
+    return max(2 * k + 10, 30, min(128, 2**23 // n))
+
+
+def breakdown_level(A: LinearOperator) -> float:
+    """Below this fraction of the operator's scale a new direction is rounding error."""
+    return 10 * torch.finfo(A.dtype).eps
+
+
+def agreement_level(dtype: torch.dtype) -> float:
+    """How far two numbers that should be equal may differ, relative to the operator's scale."""
+    return math.cbrt(torch.finfo(dtype).eps)
+
+
+def _check_symmetric(
+    found: Tensor,
+    predicted: Tensor,
+    scale: Tensor,
+    dtype: torch.dtype | None = None,
+    slack: float = 0.0,
+) -> None:
+    """Compare $v_i^\\top A v_j$ with $v_j^\\top A v_i$, which the recurrence already knows."""
+    level = agreement_level(dtype or found.dtype)
+    if bool(((found - predicted).abs() > level * scale + slack).any()):
+        raise InvalidInput(
+            "the operator is not symmetric: <u, Av> and <Au, v> differ; "
+            "use A.T @ A, (A + A.T) / 2, or the singular values"
+        )

@@ -1,0 +1,396 @@
+r"""Networks from ``torch.export`` archives (``.pt2``), read as data.
+
+``torch.export.load`` is not used: it unpickles what an archive says is pickled and evaluates the
+symbolic sizes as Python, so that opening a file can run code; it then writes the graph down as
+source code, which it executes. Here the graph is a JSON document, its nodes may name operators of
+ATen alone, and they are called one after the other; weights are raw bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload, OpOverloadPacket
+
+from torchtheory.core.errors import FileProblem, InvalidType, TorchTheoryError, UnsupportedModel
+from torchtheory.models.exported_archive import TYPES, Archive
+from torchtheory.models.exported_layers import as_layers
+
+#: The version of the archive's schema that is understood.
+SCHEMA = 8
+
+_MEMORY_FORMATS = {
+    1: torch.contiguous_format,
+    2: torch.channels_last,
+    3: torch.channels_last_3d,
+    4: torch.preserve_format,
+}
+#: What a graph may compute with sizes; tensors are the business of ATen.
+_ON_NUMBERS: dict[str, Callable[..., Any]] = {
+    **{
+        f"_operator.{name}": getattr(operator, name)
+        for name in (
+            *("getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pow", "pos"),
+            *("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_"),
+        )
+    },
+    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc", "sqrt")},
+    **{
+        f"torch.{name}": getattr(torch, name)
+        for name in ("sym_int", "sym_float", "sym_max", "sym_min", "sym_not", "sym_ite")
+    },
+}
+#: Checks of what the exporter saw (its precision, say), which are not part of the function.
+_CHECKS = re.compile(
+    r"torch\.ops\.aten\.(_assert\w*|_functional_assert\w*|sym_constrain_range\w*)\.\w+"
+)
+_RESULTS = {"Tensor", "List[Tensor]", "number", "int", "float", "bool"}
+
+
+def load_exported(path: str | Path) -> nn.Module:
+    """The network in a ``.pt2`` file that ``torch.export.save`` wrote.
+
+    What is trusted: that ATen's operators are harmless on numbers and tensors of the file's
+    choice. Nothing is unpickled but plain tensors (``weights_only=True``), nothing is evaluated,
+    and operators that read or write files are refused. Example inputs and extra files in the
+    archive are not looked at.
+
+    The network is an ordinary module: parameters under the names they had, in evaluation mode,
+    differentiable as often as its operators are, also by ``torch.func``. A chain of usual layers is
+    given back as such; otherwise what is left of the layers are parameters and operators.
+
+    Raises:
+        FileProblem: if the file is none, or is refused for safety.
+        UnsupportedModel: if it was exported for one batch size, in training mode, or calls what is
+            no operator of ATen.
+    """
+    archive = Archive(Path(path))
+    document = archive.document("models/{}.json")
+    version = archive.field(document, "schema_version", "major")
+    if version != SCHEMA:
+        raise FileProblem(
+            f"{archive.file} has version {version} of the archive format, and {SCHEMA} is "
+            "understood: save it again with torch.export.save of torch 2.8 or newer"
+        )
+    try:
+        network = ExportedNetwork(document["graph_module"], archive.tensors(), str(archive.file))
+        state = {
+            **dict(network.named_parameters(remove_duplicate=False)),
+            **dict(network.named_buffers(remove_duplicate=False)),
+        }
+        layers = as_layers(document["graph_module"], state)
+    except TorchTheoryError:
+        raise
+    except Exception as error:  # whatever a document of another shape leads to
+        raise archive.damaged(error) from None
+    return (layers or network).eval()
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A node of the graph: ``outputs = function(*arguments)``, after which ``last`` can go."""
+
+    function: Callable[..., Any]
+    arguments: list[tuple[str | None, Any]]
+    outputs: list[Any]
+    last: list[str]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where and in which precision a graph runs, unlike where it was exported."""
+
+    device: torch.device
+    precision: dict[torch.dtype, torch.dtype]
+
+
+class ExportedNetwork(nn.Module):
+    """The graph of an exported network, run node by node.
+
+    Args:
+        graph_module: the archive's own description of the graph and its signature.
+        tensors: parameters, buffers and constants by name.
+        name: what to call it in messages.
+    """
+
+    def __init__(
+        self, graph_module: dict[str, Any], tensors: Mapping[str, Tensor], name: str
+    ) -> None:
+        super().__init__()
+        graph, signature = graph_module["graph"], graph_module["signature"]
+        self._state: dict[str, str] = {}
+        self._inputs: list[str | None] = []
+        for spec in signature["input_specs"]:
+            kind, content = _only(spec)
+            if kind in ("parameter", "buffer", "tensor_constant"):
+                target = content[f"{kind}_name"]
+                if not isinstance(target, str) or target not in tensors:
+                    raise FileProblem(f"{name} lacks the values of {target!r}")
+                self._state[content["arg"]["name"]] = target
+                tensor = tensors[target]
+                if kind == "parameter" and not isinstance(tensor, nn.Parameter):
+                    tensor = nn.Parameter(tensor, requires_grad=tensor.is_floating_point())
+                _register(self, target, tensor, content.get("persistent", False))
+            elif kind == "user_input" and "as_tensor" in content["arg"]:
+                self._inputs.append(content["arg"]["as_tensor"]["name"])
+            elif kind == "constant_input" or kind == "user_input":
+                self._inputs.append(None)  # a number the graph was specialised to
+            else:
+                raise UnsupportedModel(f"{name} takes a {kind}, and only tensors are understood")
+        for given in self._inputs:
+            if given is not None:
+                _refuse_fixed_batch(graph["tensor_values"][given]["sizes"], name)
+        top = next(entry for entry in graph_module["module_call_graph"] if entry["fqn"] == "")
+        self._in_spec = json.loads(top["signature"]["in_spec"])[1]
+        self._argument_names = list(top["signature"].get("forward_arg_names") or [])
+        results = [_only(spec) for spec in signature["output_specs"]]
+        if other := sorted({kind for kind, _ in results} - {"user_output"}):
+            raise UnsupportedModel(
+                f"{name} changes its own state when it runs ({other[0]}); call model.eval() before "
+                "torch.export.export"
+            )
+        self._outputs = [content["arg"] for _, content in results]
+        self._steps = _steps(graph["nodes"], self._outputs, name)
+        floating = (v for v in self._state.values() if tensors[v].is_floating_point())
+        self._reference = next(floating, None)
+        self._precision = None if self._reference is None else tensors[self._reference].dtype
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The network's output: one tensor, or a tuple where the exported one returned several."""
+        _refuse_tracing(inputs)
+        leaves = self._leaves(inputs, named)
+        values: dict[str, Any] = {
+            node: _attribute(self, target) for node, target in self._state.items()
+        }
+        values |= {k: v for k, v in zip(self._inputs, leaves, strict=True) if k is not None}
+        place = self._place(leaves)
+        for step in self._steps:
+            arguments = [(k, _value(a, values, place)) for k, a in step.arguments]
+            result = step.function(
+                *(v for k, v in arguments if k is None),
+                **{k: v for k, v in arguments if k is not None},
+            )
+            several = len(step.outputs) > 1
+            for output, value in zip(step.outputs, result if several else (result,), strict=False):
+                _store(output, value, values)
+            for name in step.last:
+                values.pop(name, None)
+        outputs = [_value(output, values, place) for output in self._outputs]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _place(self, leaves: list[Any]) -> _Place:
+        """Tensors the graph makes are made where its inputs are, and in its current precision."""
+        device = next((v.device for v in leaves if isinstance(v, Tensor)), torch.device("cpu"))
+        if self._reference is None:
+            return _Place(device, {})
+        now = _attribute(self, self._reference).dtype
+        return _Place(device, {} if self._precision is None else {self._precision: now})
+
+    def _leaves(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        positional, keywords = self._in_spec["children_spec"]
+        keys = json.loads(keywords["context"]) if keywords["context"] else []
+        wanted = len(positional["children_spec"])
+        if wanted == 1 and not keys:  # one dictionary or tuple may also be given by its parts
+            only = positional["children_spec"][0]
+            if named and not inputs and only["type"] == "builtins.dict":
+                inputs, named = (named,), {}
+            elif len(inputs) > 1 and only["type"] in ("builtins.tuple", "builtins.list"):
+                inputs = (inputs,)
+        rest = [k for k in self._argument_names[len(inputs) : wanted] if k in named]
+        inputs = (*inputs, *(named[k] for k in rest))
+        left = {k: v for k, v in named.items() if k not in rest}
+        if len(inputs) != wanted or left.keys() != set(keys):
+            names = ", ".join([*self._argument_names[:wanted], *keys])
+            raise InvalidType(f"the exported network takes {wanted + len(keys)} inputs: {names}")
+        leaves: list[Any] = []
+        _flatten(list(inputs), positional["children_spec"], leaves)
+        _flatten([left[k] for k in keys], keywords["children_spec"], leaves)
+        return leaves
+
+
+def _refuse_tracing(inputs: object) -> None:
+    if isinstance(inputs, torch.fx.Proxy):  # which stands for all of them
+        raise UnsupportedModel("its archive holds operators that are no chain of known layers")
+
+
+def _only(union: dict[str, Any]) -> tuple[str, Any]:
+    """The one field that a value of a union type has."""
+    ((kind, content),) = union.items()
+    return kind, content
+
+
+def _register(root: nn.Module, name: str, tensor: Tensor, persistent: bool) -> None:
+    *path, last = name.split(".")
+    module = root
+    for part in path:
+        if part not in module._modules:
+            module.add_module(part, nn.Module())
+        module = module.get_submodule(part)
+    if last in module._parameters or last in module._buffers:
+        return
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter(last, tensor)
+    else:
+        module.register_buffer(last, tensor, persistent=bool(persistent))
+
+
+def _attribute(root: nn.Module, name: str) -> Tensor:
+    *path, last = name.split(".")
+    module = root.get_submodule(".".join(path))
+    found = module._parameters.get(last)
+    return found if found is not None else getattr(module, last)
+
+
+def _refuse_fixed_batch(sizes: list[dict[str, Any]], name: str) -> None:
+    if not sizes or "as_int" not in sizes[0]:
+        return
+    count = sizes[0]["as_int"]
+    raise UnsupportedModel(
+        f"{name} was exported for batches of exactly {count} sample{'s' if count != 1 else ''}; "
+        "export it with a dynamic batch dimension: torch.export.export(model, (x,), "
+        'dynamic_shapes=({0: torch.export.Dim("batch")},)), where x has at least two samples'
+    )
+
+
+def _steps(nodes: list[dict[str, Any]], outputs: list[Any], name: str) -> list[_Step]:
+    kept = [node for node in nodes if not _CHECKS.fullmatch(node["target"])]
+    needed = {n for output in outputs for n in _names(output)}
+    steps: list[_Step] = []
+    for node in reversed(kept):
+        function = _function(node["target"], name)
+        by_name = isinstance(function, OpOverload)
+        arguments = [(i["name"] if by_name else None, i["arg"]) for i in node["inputs"]]
+        for key, argument in arguments:
+            if key in ("train", "training") and argument.get("as_bool") is True:
+                raise UnsupportedModel(
+                    f"{name} was exported in training mode ({node['target']}); call model.eval() "
+                    "before torch.export.export"
+                )
+            if "as_graph" in argument or "as_custom_obj" in argument or "as_operator" in argument:
+                raise UnsupportedModel(f"{name} hands {_only(argument)[0]} to {node['target']}")
+        used = {n for _, argument in arguments for n in _names(argument)}
+        made = {n for output in node["outputs"] for n in _names(output)}
+        steps.append(_Step(function, arguments, node["outputs"], sorted((used | made) - needed)))
+        needed |= used
+    return steps[::-1]
+
+
+def _function(target: str, name: str) -> Callable[..., Any]:
+    """The operator a node names; only ATen's that map tensors and numbers to such."""
+    if target in _ON_NUMBERS:
+        return _ON_NUMBERS[target]
+    match = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", target)
+    packet = getattr(torch.ops.aten, match[1], None) if match else None
+    overload = getattr(packet, match[2], None) if match else None
+    if isinstance(packet, OpOverloadPacket) and isinstance(overload, OpOverload):
+        schema = overload._schema
+        if (
+            schema.returns
+            and all(str(r.type) in _RESULTS for r in schema.returns)
+            and not any(a.name == "filename" for a in schema.arguments)
+        ):
+            return overload
+    raise UnsupportedModel(
+        f"{name} calls {target}, and only operators of ATen on tensors and numbers are run; give "
+        "the model as package.module:factory with --weights instead"
+    )
+
+
+def _names(argument: Any) -> list[str]:
+    """The values that an argument, or an output, of a node speaks of."""
+    kind, content = _only(argument)
+    if kind in ("as_tensor", "as_optional_tensor", "as_sym_int", "as_sym_float", "as_sym_bool"):
+        content = content.get("as_tensor", content) if isinstance(content, dict) else {}
+        found = content.get("name", content.get("as_name"))
+        return [] if found is None else [found]
+    if kind in ("as_tensors", "as_optional_tensors"):
+        return [n for c in content for n in _names(c if "as_tensor" in c else _wrapped(c))]
+    if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
+        return [n for c in content for n in _names({"as_sym_int": c})]
+    if kind == "as_nested_tensors":
+        return [n for inner in content for n in _names({"as_tensors": inner})]
+    return []
+
+
+def _wrapped(content: dict[str, Any]) -> dict[str, Any]:
+    return {"as_none": True} if "as_none" in content else {"as_tensor": content}
+
+
+def _value(argument: Any, values: dict[str, Any], place: _Place) -> Any:
+    """What an argument of a node stands for."""
+    kind, content = _only(argument)
+    if kind == "as_none":
+        return None
+    if kind == "as_tensor":
+        return values[content["name"]]
+    if kind == "as_optional_tensor":
+        return _value(content, values, place)
+    if kind in ("as_tensors", "as_optional_tensors"):
+        return [_value(c if "as_tensor" in c else _wrapped(c), values, place) for c in content]
+    if kind == "as_nested_tensors":
+        return [_value({"as_tensors": inner}, values, place) for inner in content]
+    if kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
+        inner, number = _only(content)
+        return values[number] if inner == "as_name" else number
+    if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
+        return [_value({"as_sym_int": c}, values, place) for c in content]
+    if kind == "as_float":
+        return float(content)  # infinities are written as words
+    if kind == "as_floats":
+        return [float(number) for number in content]
+    if kind == "as_scalar_type":
+        dtype = TYPES[content]
+        return place.precision.get(dtype, dtype)
+    if kind == "as_memory_format":
+        return _MEMORY_FORMATS[content]
+    if kind == "as_layout":
+        return torch.strided
+    if kind == "as_device":
+        return place.device  # where the input is, not where the exporter was
+    if kind == "as_complex":
+        return complex(content["real"], content["imag"])
+    if kind in ("as_int", "as_ints", "as_bool", "as_bools", "as_string", "as_int_lists"):
+        return content
+    raise UnsupportedModel(f"the exported network has an argument of kind {kind}")
+
+
+def _store(output: Any, value: Any, values: dict[str, Any]) -> None:
+    kind, content = _only(output)
+    if kind in ("as_tensors", "as_optional_tensors"):
+        for inner, part in zip(content, value, strict=True):
+            _store(inner if "as_tensor" in inner else _wrapped(inner), part, values)
+    elif kind != "as_none":
+        for name in _names(output):
+            values[name] = value
+
+
+def _flatten(values: list[Any], specs: list[dict[str, Any]], leaves: list[Any]) -> None:
+    """The tensors of nested tuples, lists and dictionaries in the exporter's order."""
+    for value, spec in zip(values, specs, strict=True):
+        kind = spec["type"]
+        if kind is None:
+            leaves.append(value)
+        elif kind == "builtins.dict":
+            keys = json.loads(spec["context"])
+            if not isinstance(value, Mapping) or value.keys() != set(keys):
+                raise InvalidType(
+                    f"the exported network takes a dictionary of {', '.join(map(str, keys))}"
+                )
+            _flatten([value[k] for k in keys], spec["children_spec"], leaves)
+        elif kind in ("builtins.tuple", "builtins.list"):
+            if not isinstance(value, tuple | list) or len(value) != len(spec["children_spec"]):
+                raise InvalidType(
+                    f"the exported network takes a sequence of {len(spec['children_spec'])} inputs"
+                )
+            _flatten(list(value), spec["children_spec"], leaves)
+        else:
+            raise UnsupportedModel(f"the exported network takes a {kind}")

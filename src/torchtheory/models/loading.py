@@ -1,0 +1,290 @@
+"""A user's model from the outside: code they name, weights as data, never a pickle."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
+
+
+def load_model(name: str) -> nn.Module:
+    """The model that ``package.module:factory`` makes, or a ``.pt2`` archive of ``torch.export``.
+
+    ``factory`` is a function or class that is called without arguments, or a module that exists
+    already. The current directory is searched first, as Python does for a script. An archive is
+    read as data (:func:`torchtheory.models.exported.load_exported`); files which hold programs
+    (pickled modules, TorchScript) are refused.
+
+    >>> type(load_model("torch.nn:ReLU")).__name__
+    'ReLU'
+    """
+    if name.lower().endswith(".pt2"):
+        from torchtheory.models.exported import load_exported
+
+        return load_exported(existing_file(name))
+    if (ending := Path(name).suffix.lower()) in _NO_MODELS and not is_named(name):
+        reason, instead = _NO_MODELS[ending]
+        if ending in _PICKLES and _is_torchscript(existing_file(name)):
+            reason, instead = _TORCHSCRIPT
+        raise FileProblem(f"{name} {reason}: {instead}")
+    factory = named_object(name, "model", "factory")
+    if isinstance(factory, nn.Module):
+        return factory
+    if not callable(factory):
+        raise InvalidType(f"{name} is a {type(factory).__name__}, not a function or an nn.Module")
+    model = call_without_arguments(factory, name)
+    if not isinstance(model, nn.Module):
+        raise InvalidType(f"{name}() returned a {type(model).__name__}, not an nn.Module")
+    return model
+
+
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt")
+_EXPORT = "save it with torch.export.save(torch.export.export(model, ...), 'model.pt2') instead"
+_BY_NAME = "give the model as package.module:factory and this file as its weights"
+_TORCHSCRIPT = (
+    "is a TorchScript archive, a program rather than weights, and is refused",
+    "save torch.save(model.state_dict(), ...) as weights, or the model with torch.export.save",
+)
+_NO_MODELS = {
+    **dict.fromkeys(_PICKLES, ("holds weights, or a pickle that can run code", _BY_NAME)),
+    **dict.fromkeys((".safetensors", ".json"), ("holds weights, not a model", _BY_NAME)),
+    **dict.fromkeys(
+        (".pkl", ".pickle", ".joblib"), ("is a pickle, which can run code and is refused", _EXPORT)
+    ),
+    ".onnx": ("holds operators of ONNX, which PyTorch cannot differentiate", _EXPORT),
+    ".py": ("is a file", "give the model as module:factory, such as nets:make for nets.py"),
+    **dict.fromkeys((".h5", ".keras", ".tflite", ".pb"), ("is no PyTorch model", _EXPORT)),
+}
+
+
+def is_named(text: str) -> bool:
+    """Whether a text has the form ``package.module:attribute``.
+
+    >>> is_named("mypackage.nets:make"), is_named("data/train.csv")
+    (True, False)
+    """
+    return re.fullmatch(r"[\w.]+:[\w.]+", text) is not None
+
+
+def named_object(name: str, what: str, last: str) -> object:
+    """What ``package.module:attribute`` names; the module is imported, which runs its code.
+
+    Args:
+        name: the name as the user gave it.
+        what: what it should be, for messages.
+        last: what to call the attribute in messages.
+
+    >>> named_object("math:tau", "number", "constant")
+    6.283185307179586
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise InvalidInput(f"name the {what} as package.module:{last}, not {name!r}")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise FileProblem(f"cannot import {module_name}: {error}") from None
+    except (Exception, SystemExit) as error:  # a script may end itself when it is imported
+        raise FileProblem(f"importing {module_name} raised {_sentence(error)}") from error
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InvalidInput(f"{module_name} has no {attribute!r}")
+        found = getattr(found, part)
+    return found
+
+
+def call_without_arguments(function: Callable[[], object], name: str) -> object:
+    """What a user's function returns; what it raises becomes a sentence."""
+    try:
+        return function()
+    except (Exception, SystemExit) as error:
+        raise InvalidInput(f"{name}() raised {_sentence(error)}") from error
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Tensors by name from a file of weights.
+
+    A ``.safetensors`` file; the ``.safetensors.index.json`` of a model saved in several such files,
+    which lie beside it; or a ``.pt``, ``.pth``, ``.bin`` or ``.ckpt`` file with a state dict, alone
+    or in a checkpoint (``{"state_dict": ..., "epoch": ...}``). The latter are read with
+    ``weights_only=True``: they may hold tensors, not code.
+    """
+    file = existing_file(path)
+    if file.suffix == ".safetensors":
+        return _read_safetensors(file)
+    if file.name.endswith(".safetensors.index.json"):
+        return _read_shards(file)
+    if file.suffix in _PICKLES:
+        return _read_state_dict(file)
+    raise FileProblem(
+        f"{file} must be a .safetensors, .pt or .pth file, or a .bin, .ckpt or "
+        ".safetensors.index.json file"
+    )
+
+
+def weights_for(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
+    """Weights from a file under the names that the model gives them.
+
+    Wrappers leave prefixes (``module.`` of DataParallel, ``_orig_mod.`` of ``torch.compile``,
+    ``model.`` of Lightning). They are taken off only where that makes all names fit.
+
+    Raises:
+        InvalidInput: if names or shapes are not those of the model.
+    """
+    file, own = Path(path), model.state_dict()
+    given = read_weights(path)
+    state = _without_prefixes(given, own.keys())
+    missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    if missing or extra:
+        parts = [
+            f"{what} {_few(keys)}"
+            for what, keys in (("lacks", missing), ("also has", extra))
+            if keys
+        ]
+        raise InvalidInput(f"{file} does not fit the model: it {' and '.join(parts)}")
+    for key, tensor in state.items():
+        if not is_lazy(own[key]) and tensor.shape != own[key].shape:
+            raise InvalidInput(
+                f"{file} does not fit the model: {key} has shape {list(tensor.shape)}, the model "
+                f"needs {list(own[key].shape)}"
+            )
+    return state
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Copy weights from a file that :func:`read_weights` reads into a model."""
+    state = weights_for(model, path)
+    try:
+        model.load_state_dict(state)
+    except Exception as error:
+        raise InvalidInput(f"{path} does not fit the model: {_sentence(error)}") from error
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path, or one sentence on why there is no such file."""
+    file = Path(path)
+    try:
+        if not file.exists():
+            raise FileProblem(f"there is no file {file}")
+        if not file.is_file():
+            raise FileProblem(f"{file} is not a file")
+    except OSError as error:  # a directory without permission, a name that is too long
+        raise FileProblem(f"cannot read {file}: {error.strerror}") from None
+    return file
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(file))
+    except Exception as error:
+        raise FileProblem(f"{file} is not a readable safetensors file: {error}") from None
+
+
+def _read_shards(file: Path) -> dict[str, Tensor]:
+    """The weights that an index distributes over files in its own directory."""
+    try:
+        names = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+        places: dict[str, str] = {str(k): v for k, v in names.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise FileProblem(f"{file} is not an index of safetensors files") from None
+    if not places:
+        raise FileProblem(f"{file} names no weights")
+    shards: dict[str, dict[str, Tensor]] = {}
+    for shard in places.values():
+        # a name alone: an index from elsewhere must not choose files outside of its directory
+        if not (isinstance(shard, str) and re.fullmatch(r"[\w\-. ]+\.safetensors", shard)):
+            raise FileProblem(f"{file} names {shard!r}, which is no .safetensors file beside it")
+        if shard not in shards:
+            shards[shard] = _read_safetensors(existing_file(file.parent / shard))
+    for name, shard in places.items():
+        if name not in shards[shard]:
+            raise FileProblem(f"{file.parent / shard} lacks {name}, which {file.name} says it has")
+    return {name: shards[shard][name] for name, shard in places.items()}
+
+
+def _read_state_dict(file: Path) -> dict[str, Tensor]:
+    if _is_torchscript(file):
+        reason, instead = _TORCHSCRIPT
+        raise FileProblem(f"{file} {reason}: {instead}")
+    try:
+        with warnings.catch_warnings():  # what is refused need not be warned of as well
+            warnings.simplefilter("ignore")
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        found = re.search(r"Unsupported (?:global|class|operand)\S*:? GLOBAL (\S+)", str(error))
+        holds = f" (it holds {found[1]})" if found else ""
+        raise FileProblem(
+            f"{file} is not a plain state dict{holds}; pickled models can run code and are "
+            "refused: save with safetensors.torch.save_file(model.state_dict(), ...) instead"
+        ) from None
+    if _is_state(content):
+        return dict(content)
+    if isinstance(content, dict):
+        inside = {k: v for k, v in content.items() if isinstance(k, str) and _is_state(v)}
+        usual = [k for k in ("state_dict", "model_state_dict", "model") if k in inside]
+        if len(inside) == 1 or usual:
+            return dict(inside[usual[0] if usual else next(iter(inside))])
+        if inside:
+            raise FileProblem(
+                f"{file} holds several state dicts ({_few(sorted(inside))}): save the one that is "
+                "meant"
+            )
+    raise FileProblem(f"{file} must hold a state dict: names and tensors")
+
+
+def _is_state(content: object) -> bool:
+    return (
+        isinstance(content, dict)
+        and len(content) > 0
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+    )
+
+
+def _is_torchscript(file: Path) -> bool:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
+def _without_prefixes(state: dict[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
+    """The same tensors under names without wrappers' prefixes, if those are the wanted names."""
+    wanted, names = set(wanted), {key: key for key in state}
+    while set(names.values()) != wanted:
+        shorter = (
+            {key: name.removeprefix(prefix) for key, name in names.items()}
+            for prefix in ("module.", "_orig_mod.", "model.")
+            if all(name.startswith(prefix) for name in names.values())
+        )
+        found = next(shorter, None)
+        if not found:
+            inner = {k: n.replace("._orig_mod.", ".") for k, n in names.items()}
+            fits = len(set(inner.values())) == len(inner) and set(inner.values()) == wanted
+            return {inner[k]: tensor for k, tensor in state.items()} if fits else state
+        names = found
+    return {names[key]: tensor for key, tensor in state.items()}
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,311 @@
+"""Data as the rest of torchtheory sees it: checked tensors ``x [n, ...]`` and ``y [n, ...]``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    InvalidType,
+    NonFinite,
+    ShapeMismatch,
+)
+from torchtheory.core.random import as_generator
+from torchtheory.models.inputs import Rows, is_several
+from torchtheory.models.model import global_randomness_kept
+
+#: Entries of a dictionary that hold the targets, in the order they are looked for.
+TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+
+#: A pair of arrays, a map-style or iterable Dataset, or a DataLoader.
+Data = Any
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs and targets with one row a sample.
+
+    Attributes:
+        x: inputs ``[n, ...]``.
+        y: targets ``[n]`` or ``[n, ...]``.
+        note: how they were chosen when they are not all there was.
+        rows: the inputs themselves where the model takes several; ``x`` then numbers the samples.
+        total: how many there were to choose from, where they are not all there was.
+    """
+
+    x: Tensor
+    y: Tensor
+    note: str = ""
+    rows: Rows | None = None
+    total: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def population(self) -> int:
+        """How many samples there were before some were chosen."""
+        return len(self) if self.total is None else self.total
+
+    def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Consecutive pieces of at most ``size`` samples."""
+        for start in range(0, len(self), size):
+            yield self.x[start : start + size], self.y[start : start + size]
+
+    def in_precision(self, dtype: torch.dtype) -> Samples:
+        """The same samples with floating inputs and targets in another precision."""
+        x = self.x.to(dtype) if self.x.is_floating_point() else self.x
+        y = self.y.to(dtype) if self.y.is_floating_point() else self.y
+        return replace(self, x=x, y=y)
+
+    def first(self, count: int) -> Samples:
+        """The first ``count`` samples."""
+        return replace(self, x=self.x[:count], y=self.y[:count])
+
+    def some(self, count: int, generator: torch.Generator) -> Samples:
+        """``count`` samples drawn at random without replacement, or all if there are no more."""
+        if count >= len(self):
+            return self
+        return self.at(torch.randperm(len(self), generator=generator)[:count].sort().values)
+
+    def at(self, index: Tensor) -> Samples:
+        """The samples of the given numbers."""
+        here = index.to(self.x.device)
+        return replace(self, x=self.x[here], y=self.y[here])
+
+
+def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
+    """Read data of any accepted kind into checked tensors.
+
+    Args:
+        data: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs. A
+            model that takes several inputs gets them as a dictionary or tuple in place of ``x``;
+            batches may also be longer tuples, whose last entry is ``y``, or dictionaries with an
+            entry ``labels``, ``label``, ``targets``, ``target`` or ``y``.
+        name: what to call it in messages (``train``, ``test``).
+        limit: most samples to keep. Beyond it a map-style data set is sub-sampled at random
+            (with ``seed``) and a stream is cut; the result's ``note`` says so.
+
+    >>> len(collect((torch.zeros(5, 2), torch.zeros(5)), "train", limit=3))
+    3
+    """
+    x: Tensor | Rows
+    if isinstance(data, Samples):
+        inputs = data.x if data.rows is None else data.rows.take(data.x)
+        x, y, note = _from_pair((inputs, data.y), name, limit, seed)
+        note = "; ".join(n for n in (data.note, note) if n)
+    elif isinstance(data, DataLoader):
+        x, y, note = _from_loader(data, name, limit, seed)
+    elif isinstance(data, Dataset):
+        if not isinstance(data, IterableDataset) and not hasattr(data, "__len__"):
+            raise InvalidType(
+                f"the {name} data set {type(data).__name__} has no __len__; give it one, or make "
+                "it an IterableDataset"
+            )
+        x, y, note = _from_loader(DataLoader(data, batch_size=256), name, limit, seed)
+    elif isinstance(data, tuple | list) and len(data) == 2:
+        x, y, note = _from_pair(data, name, limit, seed)
+    else:
+        raise InvalidType(
+            f"{name} data must be (x, y), a Dataset or a DataLoader, not {type(data).__name__}"
+        )
+    total = _count(data) if note else None
+    if isinstance(x, Rows):
+        for part, tensor in x.named():
+            _check(tensor, y, name, f"inputs {part!r}")
+        return Samples(torch.arange(len(x)), y, note, x, total)
+    _check(x, y, name)
+    return Samples(x, y, note, total=total)
+
+
+def _count(data: Data) -> int | None:
+    """How many samples there are, where that is known."""
+    if isinstance(data, Samples):
+        return data.population
+    if isinstance(data, DataLoader):
+        data = data.dataset
+    if isinstance(data, tuple | list):
+        return len(data[1])
+    return len(data) if hasattr(data, "__len__") else None
+
+
+def _from_pair(data: Any, name: str, limit: int, seed: int) -> tuple[Tensor | Rows, Tensor, str]:
+    x, y = _inputs(data[0], name), _tensor(data[1], f"y of the {name} data")
+    if y.ndim == 0 or (isinstance(x, Tensor) and x.ndim == 0):
+        raise ShapeMismatch(
+            f"x and y of the {name} data must have one row a sample, not be scalars"
+        )
+    if len(x) != len(y):
+        raise ShapeMismatch(f"the {name} data has {len(x)} inputs but {len(y)} targets")
+    chosen, note = _choose(len(x), name, limit, seed)
+    return (x, y, "") if chosen is None else (_rows_of(x, chosen), y[chosen], note)
+
+
+def _from_loader(
+    loader: DataLoader[Any], name: str, limit: int, seed: int
+) -> tuple[Tensor | Rows, Tensor, str]:
+    note = ""
+    kept = loader.dataset
+    if not isinstance(kept, IterableDataset) and hasattr(kept, "__len__"):
+        chosen, note = _choose(len(kept), name, limit, seed)
+        kept = kept if chosen is None else Subset(kept, chosen.tolist())
+    # in order, in this process, and with a generator of its own: the user's loader and the
+    # global generators stay where they are
+    batched = loader.batch_sampler is not None or not isinstance(kept, IterableDataset)
+    quiet: DataLoader[Any] = DataLoader(
+        kept,
+        batch_size=(loader.batch_size or 256) if batched else None,
+        collate_fn=loader.collate_fn if loader.batch_sampler is not None else None,
+        generator=as_generator(seed),
+    )
+    xs: list[Tensor | Rows] = []
+    ys: list[Tensor] = []
+    count, cut = 0, False
+    with global_randomness_kept():
+        torch.manual_seed(seed)
+        for batch in _batches(quiet, name):
+            if count >= limit:
+                cut = True
+                break
+            x, y = _pair_of(batch, name)
+            if not batched and y.ndim == 0 and isinstance(x, Tensor):  # a stream of single samples
+                x, y = x[None], y[None]
+            if y.ndim == 0 or (isinstance(x, Tensor) and x.ndim == 0) or len(x) != len(y):
+                shape = list(x.shape) if isinstance(x, Tensor) else x.shapes()
+                raise ShapeMismatch(
+                    f"a batch of the {name} data has inputs of shape {shape} and targets "
+                    f"of shape {list(y.shape)}; both need one row a sample"
+                )
+            xs.append(x)
+            ys.append(y)
+            count += len(x)
+    if not xs:
+        raise EmptyData(f"the {name} data is empty")
+    if cut or count > limit:
+        note = f"the first {limit} {name} samples of a stream were used"
+    first = torch.arange(min(count, limit))
+    return _rows_of(_joined(xs, name), first), torch.cat(ys)[:limit], note
+
+
+def _pair_of(batch: Any, name: str) -> tuple[Tensor | Rows, Tensor]:
+    """Inputs and targets of a batch: a pair, a longer tuple, or a dictionary with labels."""
+    if isinstance(batch, Mapping):
+        key = next((k for k in TARGET_KEYS if k in batch), None)
+        if key is None or len(batch) < 2:
+            raise InvalidType(
+                f"the {name} data yields dictionaries of {', '.join(map(str, batch))}; they need "
+                f"inputs and one of {', '.join(TARGET_KEYS)}"
+            )
+        inputs: Any = {k: v for k, v in batch.items() if k != key}
+        return _inputs(inputs, name), _tensor(batch[key], f"{key} of the {name} data")
+    if not (isinstance(batch, tuple | list) and len(batch) >= 2):
+        raise InvalidType(f"the {name} data must yield pairs (x, y), not {_kind(batch)}")
+    inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
+    return _inputs(inputs, name), _tensor(batch[-1], f"y of the {name} data")
+
+
+def _inputs(value: Any, name: str) -> Tensor | Rows:
+    if isinstance(value, Rows):
+        return value
+    if not is_several(value) and not (
+        isinstance(value, list) and value and all(isinstance(v, Tensor) for v in value)
+    ):
+        return _tensor(value, f"x of the {name} data")
+    if isinstance(value, Mapping):
+        return Rows({str(k): _tensor(v, f"{k} of the {name} data") for k, v in value.items()})
+    parts = [_tensor(v, f"input {k} of the {name} data") for k, v in enumerate(value)]
+    return Rows(tuple(parts))
+
+
+def _rows_of(x: Tensor | Rows, index: Tensor) -> Tensor | Rows:
+    return x.take(index) if isinstance(x, Rows) else x[index.to(x.device)]
+
+
+def _joined(xs: list[Tensor | Rows], name: str) -> Tensor | Rows:
+    first = xs[0]
+    try:
+        if isinstance(first, Tensor):
+            return torch.cat([x for x in xs if isinstance(x, Tensor)])
+        columns = zip(*(x.tensors() for x in xs if isinstance(x, Rows)), strict=True)
+        whole = [torch.cat(column) for column in columns]
+    except (RuntimeError, ValueError):
+        shapes = sorted(
+            {str(list(x.shape[1:])) if isinstance(x, Tensor) else x.shapes() for x in xs}
+        )
+        raise ShapeMismatch(
+            f"the batches of the {name} data do not fit together: inputs have the shapes "
+            f"{', '.join(shapes[:3])} a sample"
+        ) from None
+    names = [part for part, _ in first.named()]
+    return Rows(
+        dict(zip(names, whole, strict=True)) if isinstance(first.parts, dict) else tuple(whole)
+    )
+
+
+def _batches(loader: DataLoader[Any], name: str) -> Iterator[Any]:
+    """The batches; what a user's data set raises becomes a sentence."""
+    try:
+        yield from loader
+    except Exception as error:
+        sentence = " ".join(str(error).split())[:300]
+        raise InvalidInput(
+            f"reading the {name} data raised {type(error).__name__}: {sentence}"
+        ) from error
+
+
+def _choose(n: int, name: str, limit: int, seed: int) -> tuple[Tensor | None, str]:
+    if n <= limit:
+        return None, ""
+    order = torch.randperm(n, generator=as_generator(seed))[:limit]
+    return order.sort().values, f"{limit} of {n} {name} samples, drawn at random with seed {seed}"
+
+
+def _tensor(value: Any, what: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, np.ndarray | list | tuple | int | float | np.generic):
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            raise InvalidType(f"{what} must be an array, and its rows differ in length") from None
+        if array.dtype.kind in "biuf":
+            return from_numpy(array)
+        raise InvalidType(f"{what} must be numbers, not an array of {array.dtype}")
+    raise InvalidType(f"{what} must be a tensor or an array, not {_kind(value)}")
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor of any array of numbers, also where torch takes none.
+
+    Reversed views, foreign byte orders, extended precision and read-only memory are copied.
+    """
+    kind = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    plain = np.asarray(array, dtype=kind)
+    if not plain.flags.writeable or any(step < 0 for step in plain.strides):
+        plain = plain.copy()
+    return torch.as_tensor(plain)
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _check(x: Tensor, y: Tensor, name: str, inputs: str = "inputs") -> None:
+    if len(x) == 0:
+        raise EmptyData(f"the {name} data is empty")
+    if len(x) != len(y):
+        raise ShapeMismatch(f"the {name} data has {len(x)} inputs but {len(y)} targets")
+    for part, tensor in ((inputs, x), ("targets", y)):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = (~torch.isfinite(tensor.reshape(len(tensor), -1))).any(1).nonzero()
+            raise NonFinite(
+                f"the {name} {part} contain NaN or infinity, first at sample {int(bad[0])}"
+            )

@@ -1,0 +1,39 @@
+"""Every lab passes in quick; errata and labs name each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from torchtheory.core import catalogue
+from torchtheory.labs.engine.registry import labs
+from torchtheory.labs.engine.run import run_lab
+
+
+@pytest.mark.parametrize("name", list(labs()))
+def test_lab_passes(name: str) -> None:
+    assert run_lab(name).problems == []
+
+
+@pytest.mark.parametrize("name", ["threshold-neuron", "perceptron-novikoff", "cover-dichotomies"])
+def test_same_seed_same_claims(name: str) -> None:
+    first, second = run_lab(name, seed=1), run_lab(name, seed=1)
+    assert first.claims == second.claims
+    assert first.errata == second.errata
+    assert first.tables == second.tables
+    assert first.figures == second.figures
+
+
+def test_every_erratum_is_refuted_by_exactly_one_lab() -> None:
+    declared = Counter(key for lab in labs().values() for key in lab.errata)
+    assert {key for key, times in declared.items() if times > 1} == set()
+    assert set(declared) == set(catalogue.errata())
+
+
+def test_labs_are_described_and_in_a_room_of_the_library() -> None:
+    for lab in labs().values():
+        assert lab.room in catalogue.ROOMS
+        assert lab.title
+        assert lab.description
+        assert lab.covers

@@ -1,0 +1,212 @@
+"""Labs: registration, parameters from Python and from the command line."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.labs.engine import registry as labs_module
+from torchtheory.labs.engine.registry import Lab, Parameter, find_lab, lab, labs, type_name
+from torchtheory.labs.engine.run import Run
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labs_module, "_LABS", dict(labs()))
+
+
+def register(function: Callable[..., object], **more: Any) -> Lab:
+    name = more.pop("name", "zz-test-lab")
+    lab(name, **({"room": "nets", "covers": ["N-08"], "title": "A test"} | more))(function)
+    return find_lab(name)
+
+
+def every_type(
+    run: Run,
+    whole: int = 3,
+    real: float = 0.5,
+    flag: bool = False,
+    word: str = "x",
+    choice: Literal["a", "b", 3] = "a",
+    maybe: int | None = None,
+    many: tuple[int, ...] = (1, 2),
+    listed: list[float] = [0.5],  # noqa: B006
+    pair: tuple[int, float] = (1, 0.5),
+    either: int | str = 1,
+) -> None:
+    """What is claimed."""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("whole", "12", 12),
+        ("whole", "-12", -12),
+        ("whole", "1e3", 1000),
+        ("whole", "12345678901234567890123", 12345678901234567890123),
+        ("real", "1e-3", 0.001),
+        ("real", "2", 2.0),
+        ("flag", "true", True),
+        ("flag", "No", False),
+        ("flag", "1", True),
+        ("word", "a=b, c", "a=b, c"),
+        ("choice", "b", "b"),
+        ("choice", "3", 3),
+        ("maybe", "none", None),
+        ("maybe", "5", 5),
+        ("many", "3,4, 5", (3, 4, 5)),
+        ("many", "[3]", (3,)),
+        ("many", "(3, 4)", (3, 4)),
+        ("listed", "1,2.5", [1.0, 2.5]),
+        ("pair", "2,0.25", (2, 0.25)),
+        ("either", "7", 7),
+        ("either", "seven", "seven"),
+    ],
+)
+def test_text_is_parsed_by_type(name: str, text: str, value: object) -> None:
+    found = register(every_type).configure("quick", {name: text})[name]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("whole", "1.5"),
+        ("whole", "abc"),
+        ("whole", ""),
+        ("whole", "nan"),
+        ("whole", "inf"),
+        ("real", "x"),
+        ("real", "nan"),
+        ("real", "-inf"),
+        ("flag", "perhaps"),
+        ("choice", "c"),
+        ("maybe", "x"),
+        ("many", "1,x"),
+        ("pair", "1,2,3"),
+        ("pair", "0.5,0.5"),
+    ],
+)
+def test_bad_text_is_refused_with_the_parameters_name(name: str, text: str) -> None:
+    with pytest.raises(InvalidInput, match=f"parameter {name} must be"):
+        register(every_type).configure("quick", {name: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("whole", np.int64(4), 4),
+        ("real", 2, 2.0),
+        ("real", np.float32(0.5), 0.5),
+        ("many", [1, 2, 3], (1, 2, 3)),
+        ("maybe", None, None),
+        ("flag", True, True),
+        ("choice", 3, 3),
+    ],
+)
+def test_values_from_python(name: str, value: object, kept: object) -> None:
+    found = register(every_type).configure("quick", {name: value})[name]
+    assert found == kept
+    assert type(found) is type(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("whole", 2.5),
+        ("whole", True),
+        ("whole", None),
+        ("real", math.nan),
+        ("real", True),
+        ("flag", 1),
+        ("word", 3),
+        ("choice", 4),
+        ("many", 3),
+        ("many", (1, 2.5)),
+        ("pair", (1,)),
+    ],
+)
+def test_values_of_another_type_are_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidInput, match=f"parameter {name} must be"):
+        register(every_type).configure("quick", {name: value})
+
+
+def test_unknown_parameter_and_preset() -> None:
+    made = register(every_type)
+    with pytest.raises(UnknownName, match="did you mean 'whole'"):
+        made.configure("quick", {"hole": 1})
+    with pytest.raises(InvalidInput, match="quick or full"):
+        made.configure("medium", {})  # type: ignore[arg-type]
+
+
+def test_full_preset_changes_what_it_lists() -> None:
+    def function(run: Run, n: int = 3, m: int = 4) -> None: ...
+
+    made = register(function, full={"n": 300})
+    assert made.configure("quick", {}) == {"n": 3, "m": 4}
+    assert made.configure("full", {}) == {"n": 300, "m": 4}
+    assert made.configure("full", {"n": "7"}) == {"n": 7, "m": 4}
+    with pytest.raises(InvalidInput, match="which are no parameters"):
+        register(function, name="zz-another", full={"k": 1})
+
+
+def test_registration_is_checked() -> None:
+    def no_default(run: Run, n: int) -> None: ...
+
+    def no_type(run: Run, n=3) -> None: ...  # type: ignore[no-untyped-def]
+
+    def odd_type(run: Run, n: dict[str, int] | None = None) -> None: ...
+
+    for function in (no_default, no_type):
+        with pytest.raises(InvalidInput, match="needs a type and a default"):
+            register(function)
+    with pytest.raises(InvalidInput, match="cannot be of type"):
+        register(odd_type)
+    with pytest.raises(InvalidInput, match="lower-case words"):
+        register(every_type, name="Not A Name")
+    with pytest.raises(UnknownName, match="catalogue entry"):
+        register(every_type, covers=["X-1"])
+    assert "zz-test-lab" not in labs()
+
+
+def test_two_labs_of_one_name_are_refused_but_a_cell_may_run_twice() -> None:
+    def other(run: Run) -> None: ...
+
+    def define() -> Callable[..., object]:
+        def again(run: Run) -> None: ...
+
+        return again
+
+    register(every_type)
+    with pytest.raises(InvalidInput, match="two labs are named 'zz-test-lab'"):
+        register(other)
+    register(define(), name="zz-again")
+    second = define()
+    assert register(second, name="zz-again").function is second
+
+
+def test_unknown_lab_names_the_closest_and_survives_a_process_boundary() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'perceptron-novikoff'") as caught:
+        find_lab("perceptron-novikof")
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert str(copied) == str(caught.value)
+    assert type(copied) is UnknownName
+
+
+def test_description_and_type_names() -> None:
+    made = register(every_type)
+    assert made.description == "What is claimed."
+    words = {p.name: type_name(p.type) for p in made.parameters.values()}
+    assert words["whole"] == "a whole number"
+    assert words["many"] == "whole numbers separated by commas"
+    assert words["pair"] == "a whole number and a number, separated by a comma"
+    assert words["maybe"] == "a whole number or none"
+    assert words["choice"] == "one of a, b, 3"
+    assert isinstance(made.parameters["whole"], Parameter)
