@@ -40,7 +40,7 @@ from torchtheory.data.real import digits
 from torchtheory.linalg.density import spectral_density
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.curvature.operators import hessian_operator
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.arithmetic_circuits import (
+from torchtheory.approximation.depth.arithmetic_circuits import (
     DeepCircuit,
     ShallowCircuit,
     best_shallow_circuit,

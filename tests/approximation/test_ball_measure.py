@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from torchtheory.approximation.ball_measure import (
+from torchtheory.approximation.depth.ball_measure import (
     draw_band_limited,
     length_distribution,
     sphere_tube_share,
 )
-from torchtheory.approximation.band_limited import band_limited_root
+from torchtheory.approximation.depth.band_limited import band_limited_root
 from torchtheory.core.errors import InvalidInput
 
 

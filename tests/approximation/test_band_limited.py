@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from torchtheory.approximation.band_limited import (
+from torchtheory.approximation.depth.band_limited import (
     band_limited_root,
     covered_share,
     tube_share,

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, signal
 
-from torchtheory.approximation.barron_constants import (
+from torchtheory.approximation.barron.constants import (
     gaussian_density,
     grid_barron_constant,
     monte_carlo_barron_constant,
     radial_barron_constant,
     root_dimension_bound,
 )
-from torchtheory.approximation.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
-from torchtheory.approximation.infinite_width import cosine_integral, step_integral
-from torchtheory.approximation.sampled_networks import (
+from torchtheory.approximation.barron.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
+from torchtheory.approximation.barron.infinite_width import cosine_integral, step_integral
+from torchtheory.approximation.barron.sampled_networks import (
     OpenStep,
     absolute_sine_integral,
     ball_points,
@@ -30,7 +30,7 @@ from torchtheory.approximation.sampled_networks import (
     units_for_error,
     wave_variation,
 )
-from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
+from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
 angles = st.floats(-50, 50)

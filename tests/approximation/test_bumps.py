@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.bumps import BumpSum, SplineBump, cells_of
-from torchtheory.approximation.label_coding import (
+from torchtheory.approximation.memorization.label_coding import (
     label_function,
     read_labels,
     sine_frequency,
     sobolev_grid_norm,
 )
+from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump, cells_of
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 
 

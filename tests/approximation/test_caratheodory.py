@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.approximation.caratheodory import few_terms, prune_units
-from torchtheory.approximation.maurey import maurey_error
+from torchtheory.approximation.barron.caratheodory import few_terms, prune_units
+from torchtheory.approximation.barron.maurey import maurey_error
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.feedforward import mlp
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.approximation.code_length import (
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.rates.code_length import (
     LipschitzCodec,
     cartoon_packing,
     code_length_bounds,
@@ -21,8 +22,8 @@ from torchtheory.approximation.code_length import (
     network_bits,
     smooth_packing,
 )
-from torchtheory.approximation.network_calculus import affine_layers, chain
 from torchtheory.core.errors import InvalidInput, NonFinite
+from torchtheory.nets.feedforward import affine_layers
 
 
 def test_a_code_by_hand() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import RegularGridInterpolator
 
 from torchtheory.approximation.certificates import Approximant
-from torchtheory.approximation.compositional import (
+from torchtheory.approximation.depth.compositional import (
     SmoothFunction,
     bilinear_network,
     composite_network,
@@ -18,7 +18,7 @@ from torchtheory.approximation.compositional import (
     tree_network,
     tree_values,
 )
-from torchtheory.approximation.products import product_network
+from torchtheory.approximation.polynomials.products import product_network
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 SINE = SmoothFunction(torch.sin, lambda k: 1.0)

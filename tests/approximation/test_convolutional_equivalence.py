@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.approximation.convolutional_equivalence import (
+from torchtheory.approximation.architectures.convolutional_equivalence import (
     as_convolutional,
     as_fully_connected,
     nonzero_parameters,

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.approximation.certificates import Approximant, measured_error
-from torchtheory.approximation.cybenko import (
+from torchtheory.approximation.universality.cybenko import (
     sigmoid_staircase,
     soft_indicator,
     staircase_factor,
 )
-from torchtheory.approximation.decision_functions import (
+from torchtheory.approximation.universality.decision_functions import (
     disagreement,
     half_space_sharpness,
     half_space_unit,
     strip_width,
 )
-from torchtheory.approximation.discriminatory import (
+from torchtheory.approximation.universality.discriminatory import (
     discriminatory_test,
     polynomial_rank,
     ridge_units,

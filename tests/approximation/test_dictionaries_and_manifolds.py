@@ -13,16 +13,28 @@ from scipy import integrate
 from sklearn.datasets import make_swiss_roll
 from torch import nn
 
-from torchtheory.approximation.best_terms import best_terms_errors
-from torchtheory.approximation.boxes import cell_centres
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.dictionary_networks import (
+from torchtheory.approximation.dictionaries.best_terms import best_terms_errors
+from torchtheory.approximation.dictionaries.networks import (
     dictionary_element,
     dictionary_network,
     haar_generator,
     haar_generator_error,
 )
-from torchtheory.approximation.manifold_networks import (
+from torchtheory.approximation.dictionaries.shearlets import (
+    parabolic_scaling,
+    shear,
+    shearlet,
+    shearlet_frame,
+)
+from torchtheory.approximation.dictionaries.wavelets import (
+    bump_constant,
+    bump_network,
+    wavelet_generator,
+    wavelet_grid,
+)
+from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.manifold_networks import (
     Chart,
     chart_inverse,
     chart_weights,
@@ -30,20 +42,13 @@ from torchtheory.approximation.manifold_networks import (
     manifold_network,
     tangent_charts,
 )
-from torchtheory.approximation.manifolds import (
+from torchtheory.approximation.piecewise.manifolds import (
     circle_curve,
     intrinsic_dimension,
     random_frame,
     swiss_roll,
     swiss_roll_sheet,
 )
-from torchtheory.approximation.relu_wavelets import (
-    bump_constant,
-    bump_network,
-    wavelet_generator,
-    wavelet_grid,
-)
-from torchtheory.approximation.shearlets import parabolic_scaling, shear, shearlet, shearlet_frame
 from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
 
 

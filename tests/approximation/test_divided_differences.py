@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.approximation.certificates import measured_error
-from torchtheory.approximation.divided_differences import (
+from torchtheory.approximation.polynomials.divided_differences import (
     activation_derivative,
     best_difference_step,
     good_bias,
@@ -19,7 +19,11 @@ from torchtheory.approximation.divided_differences import (
     monomial_network,
     smooth_layer,
 )
-from torchtheory.approximation.uniform_fit import best_uniform_fit, random_units, span_error
+from torchtheory.approximation.universality.uniform_fit import (
+    best_uniform_fit,
+    random_units,
+    span_error,
+)
 from torchtheory.core.errors import InvalidInput
 from torchtheory.nets.activations import nth_derivative
 

@@ -13,23 +13,21 @@ from scipy import integrate
 from scipy.interpolate import LinearNDInterpolator
 from sklearn.linear_model import orthogonal_mp
 
-from torchtheory.approximation.best_terms import (
+from torchtheory.approximation.certificates import measured_error, network_size
+from torchtheory.approximation.dictionaries.best_terms import (
     best_terms_errors,
     greedy_terms,
     haar_transform,
     inverse_haar_transform,
     largest_terms,
 )
-from torchtheory.approximation.boxes import cell_centres
-from torchtheory.approximation.cartoon_networks import (
+from torchtheory.approximation.dictionaries.cartoon_networks import (
     cartoon_error,
     cartoon_network,
     polygon_distance,
 )
-from torchtheory.approximation.cartoons import cartoon
-from torchtheory.approximation.certificates import measured_error, network_size
-from torchtheory.approximation.hats import hat_generator, hat_interpolant, hat_layers
-from torchtheory.approximation.horizons import (
+from torchtheory.approximation.dictionaries.cartoons import cartoon
+from torchtheory.approximation.dictionaries.horizons import (
     boundary_exponent,
     gated_network,
     heaviside_error,
@@ -40,8 +38,10 @@ from torchtheory.approximation.horizons import (
     indicator_network,
     lp_distance,
 )
-from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.hats import hat_generator, hat_interpolant, hat_layers
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
 SQUARE = ((0.0, 1.0), (0.0, 1.0))

@@ -12,16 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.boolean_networks import (
+from torchtheory.approximation.certificates import network_size
+from torchtheory.approximation.memorization.boolean import (
     least_terms,
     minterm_network,
     parity_network,
     parity_tree,
     prime_implicants,
 )
-from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.payoffs import Payoff, largest_network, payoff_network
-from torchtheory.approximation.superpositions import (
+from torchtheory.approximation.piecewise.payoffs import Payoff, largest_network, payoff_network
+from torchtheory.approximation.universality.superpositions import (
     Superposition,
     broken_line,
     inner_functions,

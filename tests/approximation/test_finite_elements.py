@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline, LinearNDInterpolator
 
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.finite_elements import (
+from torchtheory.approximation.piecewise.finite_elements import (
     Mesh,
     affine_pieces_around,
     convex_star,
@@ -21,8 +21,8 @@ from torchtheory.approximation.finite_elements import (
     minimum_network,
     nodal_network,
 )
-from torchtheory.approximation.hats import hat_interpolant
-from torchtheory.approximation.splines import spline_network
+from torchtheory.approximation.piecewise.hats import hat_interpolant
+from torchtheory.approximation.piecewise.splines import spline_network
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
 

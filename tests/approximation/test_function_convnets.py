@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from torchtheory.approximation.function_convnets import (
+from torchtheory.approximation.architectures.function_convnets import (
     CellGrid,
     blur_filter,
     blur_threshold_convnet,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from torchtheory.approximation.function_norms import (
+from torchtheory.approximation.piecewise.function_norms import (
     box_sobolev_norm,
     holder_constant,
     holder_norm,

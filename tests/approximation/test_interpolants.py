@@ -11,16 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.approximation.boxes import (
-    box_indicator,
-    box_network,
-    cell_centres,
-    folklore_size,
-    margin_volume,
-    piecewise_constant,
-    relu_bump,
-    wall_distance,
-)
 from torchtheory.approximation.certificates import (
     Approximant,
     as_box,
@@ -30,7 +20,17 @@ from torchtheory.approximation.certificates import (
     sup_distance,
     values_of,
 )
-from torchtheory.approximation.interpolants import relu_interpolant, threshold_interpolant
+from torchtheory.approximation.piecewise.boxes import (
+    box_indicator,
+    box_network,
+    cell_centres,
+    folklore_size,
+    margin_volume,
+    piecewise_constant,
+    relu_bump,
+    wall_distance,
+)
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 
 

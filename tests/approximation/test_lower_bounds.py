@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.bumps import BumpSum
-from torchtheory.approximation.lower_bounds import (
+from torchtheory.approximation.piecewise.bumps import BumpSum
+from torchtheory.approximation.rates.lower_bounds import (
     antipodal_witness,
     continuous_selection_floor,
     continuous_selection_minimum,

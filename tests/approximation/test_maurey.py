@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.approximation.fixed_basis import (
+from torchtheory.approximation.barron.fixed_basis import (
     fixed_basis_floor,
     fourier_basis_error,
     lattice_shells,
     network_beats_every_basis,
 )
-from torchtheory.approximation.maurey import compress_network, maurey_average, maurey_error
+from torchtheory.approximation.barron.maurey import compress_network, maurey_average, maurey_error
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,

@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from torchtheory.approximation.architectures.residual import (
+    ResidualBlock,
+    ResidualNetwork,
+    folding_network_of_norm,
+    radial_network,
+    residual_memoriser,
+    unroll_residual,
+)
 from torchtheory.approximation.certificates import measured_error, network_size
-from torchtheory.approximation.narrow_networks import (
+from torchtheory.approximation.depth.narrow import (
     fixed_size_floor,
     level_path,
     max_min_network,
@@ -21,14 +29,6 @@ from torchtheory.approximation.narrow_networks import (
     narrow_broken_line,
     sphere_witness,
     tangent_network,
-)
-from torchtheory.approximation.residual_networks import (
-    ResidualBlock,
-    ResidualNetwork,
-    folding_network_of_norm,
-    radial_network,
-    residual_memoriser,
-    unroll_residual,
 )
 from torchtheory.core.errors import (
     InvalidInput,

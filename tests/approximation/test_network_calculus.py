@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.network_calculus import (
-    affine_layers,
-    chain,
-    combine,
-    compose,
-    deepen,
-    stack,
-)
+from torchtheory.approximation.network_calculus import chain, combine, compose, deepen, stack
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.feedforward import mlp
+from torchtheory.nets.feedforward import affine_layers, mlp
 
 widths = st.lists(st.integers(1, 4), min_size=0, max_size=3)
 seeds = st.integers(0, 2**16)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from torchtheory.approximation.bernstein_polynomials import (
+from torchtheory.approximation.certificates import measured_error
+from torchtheory.approximation.polynomials.bernstein import (
     bernstein_approximant,
     bernstein_basis,
     bernstein_degree,
@@ -21,8 +22,7 @@ from torchtheory.approximation.bernstein_polynomials import (
     power_coefficients,
     split_residual,
 )
-from torchtheory.approximation.certificates import measured_error
-from torchtheory.approximation.landau_polynomials import (
+from torchtheory.approximation.polynomials.landau import (
     kernel_moment,
     landau_approximant,
     landau_bound,

@@ -11,12 +11,12 @@ from numpy.polynomial import polynomial as reference
 
 from torchtheory.approximation.layer_maps import affine_map, layer_maps_of, merge_maps, relu_chain
 from torchtheory.approximation.network_calculus import compose
-from torchtheory.approximation.products import (
+from torchtheory.approximation.polynomials.products import (
     many_product_network,
     product_network,
     unit_product_network,
 )
-from torchtheory.approximation.relu_polynomials import (
+from torchtheory.approximation.polynomials.relu import (
     polynomial_levels,
     polynomial_network,
     polynomial_scale,

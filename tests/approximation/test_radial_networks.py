@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.approximation.depth_comparison import compare_depth, equal_widths
-from torchtheory.approximation.radial_networks import (
+from torchtheory.approximation.depth.comparison import compare_depth, equal_widths
+from torchtheory.approximation.depth.radial import (
     RadialShells,
     absolute_sum_network,
     radial_shells,

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.random_steps import (
+from torchtheory.approximation.barron.random_steps import (
     MeanOfSteps,
     draw_step_pairs,
     sampled_exponentials,
     step_pair_network,
 )
-from torchtheory.approximation.spectra import GaussianBump, PlaneWaves
+from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 

@@ -10,34 +10,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.boxes import box_network
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.explicit_sizes import (
-    barron_units,
-    box_units,
-    interpolant_units,
-    yarotsky_units,
-)
-from torchtheory.approximation.function_norms import partial_derivatives
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.network_budget import (
+from torchtheory.approximation.piecewise.boxes import box_network
+from torchtheory.approximation.piecewise.function_norms import partial_derivatives
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.piecewise.partition_of_unity import patch_centres
+from torchtheory.approximation.piecewise.shifted_sums import ShiftedSum
+from torchtheory.approximation.piecewise.yarotsky import cells_and_levels, smooth_network
+from torchtheory.approximation.rates.budget import (
     KNOWN,
     ORDER,
     SizeEstimate,
     SizeTable,
     size_needed,
 )
-from torchtheory.approximation.partition_of_unity import patch_centres
-from torchtheory.approximation.rate_theorems import FUNCTION_CLASSES, Setting
-from torchtheory.approximation.rates import (
+from torchtheory.approximation.rates.explicit_sizes import (
+    barron_units,
+    box_units,
+    interpolant_units,
+    yarotsky_units,
+)
+from torchtheory.approximation.rates.table import (
     THEOREMS,
     code_exponent,
     depth_for_weights,
     exponent_gaps,
     theorems_of,
 )
-from torchtheory.approximation.shifted_sums import ShiftedSum
-from torchtheory.approximation.yarotsky import cells_and_levels, smooth_network
+from torchtheory.approximation.rates.theorems import FUNCTION_CLASSES, Setting
 from torchtheory.core import catalogue
 from torchtheory.core.errors import InvalidInput, UnknownName
 

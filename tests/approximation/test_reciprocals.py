@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.reciprocals import (
+from torchtheory.approximation.polynomials.reciprocals import (
     rational_network,
     reciprocal_error,
     reciprocal_factors,

@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from torchtheory.approximation.recurrent_systems import (
-    DynamicalSystem,
-    ShallowRNN,
-    constant_neuron,
-    rnn_with_bias,
-    shallow_rnn,
-)
-from torchtheory.approximation.sequence_approximation import (
+from torchtheory.approximation.architectures.recurrent_sequences import (
     failure_probability,
     fit_sequences,
     length_cutoff,
@@ -27,7 +20,7 @@ from torchtheory.approximation.sequence_approximation import (
     sequence_values,
     windows,
 )
-from torchtheory.approximation.system_simulation import (
+from torchtheory.approximation.architectures.recurrent_simulation import (
     error_growth,
     euler_system,
     memory_bound,
@@ -35,6 +28,13 @@ from torchtheory.approximation.system_simulation import (
     recurrent_fit,
     simulate_system,
     system_distance,
+)
+from torchtheory.approximation.architectures.recurrent_systems import (
+    DynamicalSystem,
+    ShallowRNN,
+    constant_neuron,
+    rnn_with_bias,
+    shallow_rnn,
 )
 from torchtheory.core.errors import (
     EmptyData,

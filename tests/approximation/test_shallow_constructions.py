@@ -12,32 +12,35 @@ from hypothesis import strategies as st
 from scipy import integrate
 from torch import nn
 
-from torchtheory.approximation.approximate_identity import deepen_approximately, identity_network
-from torchtheory.approximation.broken_lines import broken_line_network
 from torchtheory.approximation.certificates import measured_error
-from torchtheory.approximation.fourier_networks import (
-    CosineSquasher,
-    fourier_network,
-    squashed_cosine,
-)
-from torchtheory.approximation.mollified_activations import (
-    mollified_activation,
-    smooth_bump,
-    smoothed_relu_power,
-)
-from torchtheory.approximation.polynomial_fits import (
+from torchtheory.approximation.piecewise.broken_lines import broken_line_network
+from torchtheory.approximation.polynomials.fits import (
     best_polynomial,
     chebyshev_basis,
     equispaced_interpolant,
     weierstrass_degree,
 )
-from torchtheory.approximation.risk_gaps import (
+from torchtheory.approximation.rates.risk_gaps import (
     RiskChain,
     linear_class_chain,
     loss_lipschitz,
     risk_gap_bound,
 )
-from torchtheory.approximation.universality_chart import which_universality
+from torchtheory.approximation.universality.approximate_identity import (
+    deepen_approximately,
+    identity_network,
+)
+from torchtheory.approximation.universality.chart import which_universality
+from torchtheory.approximation.universality.fourier_networks import (
+    CosineSquasher,
+    fourier_network,
+    squashed_cosine,
+)
+from torchtheory.approximation.universality.mollified_activations import (
+    mollified_activation,
+    smooth_bump,
+    smoothed_relu_power,
+)
 from torchtheory.core.errors import (
     EmptyData,
     InvalidInput,

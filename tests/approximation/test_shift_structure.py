@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchtheory.approximation.shift_structure import convolution_matrix, equivariance_gaps
+from torchtheory.approximation.architectures.shift_structure import (
+    convolution_matrix,
+    equivariance_gaps,
+)
 from torchtheory.core.errors import EmptyData, NonFinite, ShapeMismatch, UnsupportedModel
 
 

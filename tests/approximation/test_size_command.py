@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchtheory import cli
-from torchtheory.approximation.rate_theorems import FUNCTION_CLASSES
+from torchtheory.approximation.rates.theorems import FUNCTION_CLASSES
 
 
 class Outcome:

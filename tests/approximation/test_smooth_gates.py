@@ -11,15 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.divided_differences import monomial_network
-from torchtheory.approximation.smooth_gates import (
+from torchtheory.approximation.depth.sum_product import (
+    ShallowSumProduct,
+    SumProductTree,
+    expand_tree,
+)
+from torchtheory.approximation.polynomials.divided_differences import monomial_network
+from torchtheory.approximation.polynomials.smooth_gates import (
     best_product_step,
     deep_product_network,
     shallow_product_error,
     shallow_product_network,
     smooth_square_network,
 )
-from torchtheory.approximation.sum_product import ShallowSumProduct, SumProductTree, expand_tree
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
 

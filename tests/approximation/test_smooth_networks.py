@@ -9,22 +9,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.boxes import relu_bump
-from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.network_calculus import chain
-from torchtheory.approximation.partition_of_unity import (
-    partition_of_unity_values,
-    patch_centres,
-    trapezoid_network,
-)
-from torchtheory.approximation.shifted_sums import Copies, ShiftedSum
-from torchtheory.approximation.skip_networks import (
+from torchtheory.approximation.architectures.skip_connections import (
     SkipNetwork,
     skip_local_line,
     skip_taylor_network,
     skip_to_plain,
 )
-from torchtheory.approximation.yarotsky import (
+from torchtheory.approximation.certificates import network_size
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.piecewise.boxes import relu_bump
+from torchtheory.approximation.piecewise.partition_of_unity import (
+    partition_of_unity_values,
+    patch_centres,
+    trapezoid_network,
+)
+from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
+from torchtheory.approximation.piecewise.yarotsky import (
     local_monomial,
     product_error,
     smooth_network,

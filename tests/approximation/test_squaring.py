@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtheory.approximation.squaring import (
+from torchtheory.approximation.polynomials.squaring import (
     RecurrentSquare,
     recurrent_square,
     square_network,

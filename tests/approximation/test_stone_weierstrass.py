@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.approximation.certificates import measured_error
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.ridge_sums import lift_networks, monomial_as_ridges, ridge_interval
-from torchtheory.approximation.stone_weierstrass import (
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.universality.ridge_sums import (
+    lift_networks,
+    monomial_as_ridges,
+    ridge_interval,
+)
+from torchtheory.approximation.universality.stone_weierstrass import (
     CosineNetwork,
     algebra_conditions,
     separating_cosine,

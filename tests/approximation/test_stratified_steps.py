@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from torchtheory.approximation.stratified_steps import half_spaces, steps_in_strata
+from torchtheory.approximation.barron.stratified_steps import half_spaces, steps_in_strata
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 

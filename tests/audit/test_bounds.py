@@ -20,13 +20,17 @@ from torchtheory.audit.findings.bounds import METHODS
 from torchtheory.audit.findings.network_growth import NetworkSize, loss_dimension, measure_size
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.generalization.margin_bounds import margin_bound
-from torchtheory.generalization.network_vc import log2_network_growth_bound, network_vc_bound
-from torchtheory.generalization.norm_bounds import frobenius_bound, frobenius_norms
-from torchtheory.generalization.parameter_counting import count_parameters_bounds
-from torchtheory.generalization.rademacher import estimate_rademacher, linear_bounds, massart_bound
-from torchtheory.generalization.validation_bound import validation_bounds
-from torchtheory.generalization.vc_bounds import vc_radius
+from torchtheory.generalization.complexity.margin_bounds import margin_bound
+from torchtheory.generalization.complexity.norm_bounds import frobenius_bound, frobenius_norms
+from torchtheory.generalization.complexity.rademacher import (
+    estimate_rademacher,
+    linear_bounds,
+    massart_bound,
+)
+from torchtheory.generalization.learning.validation_bound import validation_bounds
+from torchtheory.generalization.vc.bounds import vc_radius
+from torchtheory.generalization.vc.networks import log2_network_growth_bound, network_vc_bound
+from torchtheory.generalization.vc.parameter_counting import count_parameters_bounds
 from torchtheory.kernels.path_kernel import path_norms
 from torchtheory.models.problem import Problem
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import torchtheory as tt
 from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.claim import Verdict
-from torchtheory.optimization.network_certificates import grow_network
-from torchtheory.optimization.parallel_networks import HalfSquares, relu_unit
+from torchtheory.optimization.parallel_networks.network_certificates import grow_network
+from torchtheory.optimization.parallel_networks.subnetworks import HalfSquares, relu_unit
 
 
 def _finding(

@@ -10,7 +10,7 @@ import torchtheory as tt
 from torchtheory.audit.engine.finding import FindingRecord
 from torchtheory.core.claim import Verdict
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.curvature.operators import hessian_operator
 
 NAMES = ["point-reached", "loss-slice", "gradient-noise", "layer-balance"]
 

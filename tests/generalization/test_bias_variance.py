@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.generalization.bias_variance import (
+from torchtheory.generalization.interpolation.bias_variance import (
     decompose_estimates,
     decompose_predictions,
     excess_risk,
     gaussian_bias_variance,
     gaussian_variance_factor,
 )
-from torchtheory.generalization.minimum_norm import (
+from torchtheory.generalization.interpolation.minimum_norm import (
     copied_signs_moment,
     design_bias_variance,
     minimum_norm_weights,

@@ -18,16 +18,16 @@ from torchtheory.generalization.concentration import (
     observed_differences,
     weighted_class_radius,
 )
-from torchtheory.generalization.parameter_counting import (
-    count_parameters_bounds,
-    input_dimension,
-    log10_parameters_needed,
-)
-from torchtheory.generalization.validation_bound import (
+from torchtheory.generalization.learning.validation_bound import (
     log_models_allowed,
     validation_bounds,
     validation_sample_size,
     validation_slack,
+)
+from torchtheory.generalization.vc.parameter_counting import (
+    count_parameters_bounds,
+    input_dimension,
+    log10_parameters_needed,
 )
 
 deltas = st.floats(1e-9, 0.99)

@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.generalization.covering import (
+from torchtheory.generalization.complexity.covering import (
     covering_bounds,
     covering_dimension,
     covering_number,
@@ -25,8 +25,8 @@ from torchtheory.generalization.covering import (
     separation_radii,
     vc_rademacher_bound,
 )
-from torchtheory.generalization.hypothesis_sets import all_labellings, labellings_with_changes
-from torchtheory.generalization.rademacher import exact_rademacher, finite_class
+from torchtheory.generalization.complexity.rademacher import exact_rademacher, finite_class
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings, labellings_with_changes
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import Ridge
 
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch
-from torchtheory.generalization.double_descent import (
+from torchtheory.generalization.interpolation.double_descent import (
     RiskCurve,
     effective_complexity,
     feature_curve,

@@ -12,8 +12,8 @@ from sklearn.tree import DecisionTreeRegressor
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.generalization.error_decomposition import decompose_error
-from torchtheory.generalization.step_functions import best_steps, greedy_steps
+from torchtheory.generalization.interpolation.step_functions import best_steps, greedy_steps
+from torchtheory.generalization.learning.error_decomposition import decompose_error
 
 SEEDS = st.integers(0, 2**32 - 1)
 

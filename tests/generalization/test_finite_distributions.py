@@ -21,14 +21,14 @@ from torchtheory.core.errors import (
     NonFinite,
     ShapeMismatch,
 )
-from torchtheory.generalization.bayes import (
+from torchtheory.generalization.learning.bayes import (
     bayes_classifier,
     bayes_regression,
     classification_excess,
     regression_excess,
 )
-from torchtheory.generalization.finite_distributions import FiniteDistribution, multisets
-from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution, multisets
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
 
 SEEDS = st.integers(0, 2**32 - 1)

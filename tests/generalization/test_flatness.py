@@ -19,14 +19,8 @@ from torchtheory.core.errors import (
     UnknownName,
     UnsupportedModel,
 )
-from torchtheory.generalization.flatness import (
-    ball_sharpness,
-    hessian_sharpness,
-    noise_sharpness,
-    relative_hessian,
-)
-from torchtheory.generalization.parameter_robustness import robust_parameter_ball
-from torchtheory.generalization.rescaling import (
+from torchtheory.generalization.flatness.parameter_robustness import robust_parameter_ball
+from torchtheory.generalization.flatness.rescaling import (
     LayerPair,
     balanced,
     block_hessian,
@@ -34,6 +28,12 @@ from torchtheory.generalization.rescaling import (
     rescale_pair,
     rescaled,
     sharpening_factor,
+)
+from torchtheory.generalization.flatness.sharpness import (
+    ball_sharpness,
+    hessian_sharpness,
+    noise_sharpness,
+    relative_hessian,
 )
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem

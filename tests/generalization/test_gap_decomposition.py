@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.generalization.gap_decomposition import decompose_gap
+from torchtheory.generalization.paths.gap_decomposition import decompose_gap
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.nets.feedforward import mlp
 

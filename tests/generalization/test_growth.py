@@ -12,7 +12,7 @@ from torchtheory.core.errors import (
     LabelOutOfRange,
     ShapeMismatch,
 )
-from torchtheory.generalization.growth import (
+from torchtheory.generalization.vc.growth import (
     different_labellings,
     growth_halfspaces,
     growth_intervals,
@@ -31,7 +31,7 @@ from torchtheory.generalization.growth import (
     thresholds,
     vc_dimension_on,
 )
-from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
 
 seeds = st.integers(0, 2**31 - 1)
 

@@ -14,8 +14,8 @@ from sklearn.svm import SVC
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.data.synthetic import separable_gaussians
-from torchtheory.generalization.hard_margin import hard_margin_svm, kkt_residuals
-from torchtheory.generalization.separable_flow import (
+from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm, kkt_residuals
+from torchtheory.generalization.implicit_bias.separable_flow import (
     EXPONENTIAL,
     LOGISTIC,
     POLYNOMIAL,

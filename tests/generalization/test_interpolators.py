@@ -13,7 +13,7 @@ from scipy.interpolate import BarycentricInterpolator
 from sklearn.kernel_ridge import KernelRidge
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.generalization.interpolators import (
+from torchtheory.generalization.interpolation.interpolators import (
     noise_amplification,
     piecewise_linear_weights,
     polynomial_weights,

@@ -18,7 +18,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnknownName,
 )
-from torchtheory.generalization.label_corruption import (
+from torchtheory.generalization.memorization.label_corruption import (
     IMAGE_CORRUPTIONS,
     corrupted_images,
     corrupted_labels,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.generalization.layer_balance import (
+from torchtheory.generalization.implicit_bias.layer_balance import (
     alignment_bound,
     balanced_weights,
     layer_alignment,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.generalization.bayes import bayes_regression
-from torchtheory.generalization.learning_tasks import (
+from torchtheory.generalization.learning.bayes import bayes_regression
+from torchtheory.generalization.learning.tasks import (
     LearningTask,
     induced_distribution,
     loss_interval,

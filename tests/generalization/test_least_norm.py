@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.generalization.least_norm import (
+from torchtheory.generalization.implicit_bias.least_norm import (
     closest_interpolant,
     effective_degrees,
     least_squares_step_limit,

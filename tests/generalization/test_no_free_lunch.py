@@ -13,12 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
-from torchtheory.generalization.hypothesis_sets import (
-    all_labellings,
-    labellings_with_changes,
-    threshold_network_labellings,
-)
-from torchtheory.generalization.learners import (
+from torchtheory.generalization.learning.learners import (
     majority,
     memorize,
     minimize_errors,
@@ -26,11 +21,16 @@ from torchtheory.generalization.learners import (
     outside_hypothesis_set,
     train_network,
 )
-from torchtheory.generalization.no_free_lunch import (
+from torchtheory.generalization.learning.no_free_lunch import (
     missed_mass,
     no_free_lunch_bound,
     slow_distribution,
     target_census,
+)
+from torchtheory.generalization.vc.hypothesis_sets import (
+    all_labellings,
+    labellings_with_changes,
+    threshold_network_labellings,
 )
 
 

@@ -18,15 +18,13 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
-from torchtheory.generalization.finite_distributions import FiniteDistribution
-from torchtheory.generalization.hypothesis_sets import all_labellings
-from torchtheory.generalization.margin_bounds import (
+from torchtheory.generalization.complexity.margin_bounds import (
     best_margin_bound,
     margin_bound,
     margin_error,
     ramp_loss,
 )
-from torchtheory.generalization.norm_bounds import (
+from torchtheory.generalization.complexity.norm_bounds import (
     ascended_relu_class,
     frobenius_bound,
     frobenius_norms,
@@ -35,7 +33,7 @@ from torchtheory.generalization.norm_bounds import (
     normalize_layers,
     planar_relu_class,
 )
-from torchtheory.generalization.rademacher import (
+from torchtheory.generalization.complexity.rademacher import (
     empirical_uniform_deviation,
     estimate_rademacher,
     exact_rademacher,
@@ -46,11 +44,13 @@ from torchtheory.generalization.rademacher import (
     sequence_deviations,
     uniform_deviation,
 )
-from torchtheory.generalization.symmetrisation import (
+from torchtheory.generalization.complexity.symmetrization import (
     expected_rademacher,
     expected_worst_gap,
     symmetrisation_chain,
 )
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
 from torchtheory.nets.feedforward import mlp
 
 

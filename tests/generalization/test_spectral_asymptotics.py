@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.generalization.spectral_asymptotics import (
+from torchtheory.generalization.interpolation.spectral_asymptotics import (
     asymptotic_variance,
     effective_ranks,
     marchenko_pastur_cdf,

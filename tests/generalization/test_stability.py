@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.generalization.stability import (
+    Trained,
     choose_by_sample,
     leave_one_out,
     ridge_stability,
@@ -20,7 +21,6 @@ from torchtheory.generalization.stability import (
 )
 from torchtheory.kernels.functions import linear
 from torchtheory.kernels.regression import kernel_least_squares
-from torchtheory.optimization.stability import Trained
 from torchtheory.training.trainer import fit
 
 

@@ -19,13 +19,13 @@ from torchtheory.core.errors import (
     NonFinite,
     ShapeMismatch,
 )
-from torchtheory.generalization.two_phase_bounds import (
+from torchtheory.generalization.paths.two_phase_bounds import (
     FeatureLaw,
     measure_feature_law,
     path_weight_sizes,
     two_phase_gap_bound,
 )
-from torchtheory.generalization.two_phase_margins import (
+from torchtheory.generalization.paths.two_phase_margins import (
     ball_complexity,
     best_two_phase_margin_bound,
     class_margins,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.generalization.two_phase_training import (
+from torchtheory.generalization.paths.two_phase_training import (
     FrozenGates,
     first_phase_size,
     fit_two_phases,

@@ -7,9 +7,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.generalization.growth import growth_halfspaces, halfspaces
-from torchtheory.generalization.hypothesis_sets import all_labellings
-from torchtheory.generalization.network_vc import (
+from torchtheory.generalization.vc.bounds import (
+    first_whole_number,
+    growth_radius,
+    vc_radius,
+    vc_rate,
+    vc_sample_size,
+)
+from torchtheory.generalization.vc.growth import growth_halfspaces, halfspaces
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.networks import (
     anthony_bartlett_vc_bound,
     log2_network_growth_bound,
     network_vc_bound,
@@ -17,17 +24,10 @@ from torchtheory.generalization.network_vc import (
     piecewise_linear_vc_order,
     piecewise_polynomial_vc_order,
 )
-from torchtheory.generalization.shattering import (
+from torchtheory.generalization.vc.shattering import (
     linear_shattering,
     radon_partition,
     relu_shattering,
-)
-from torchtheory.generalization.vc_bounds import (
-    first_whole_number,
-    growth_radius,
-    vc_radius,
-    vc_rate,
-    vc_sample_size,
 )
 from torchtheory.nets.feedforward import parameter_count
 from torchtheory.nets.separability import separate

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.generalization.width_choice import (
+from torchtheory.generalization.learning.width_choice import (
     approximation_bound,
     approximation_constant,
     choose_width,

@@ -22,8 +22,8 @@ from torchtheory.kernels.dual_activations import (
     dual_activation,
     dual_moments,
 )
-from torchtheory.kernels.gaussian_pairs import gaussian_pair_mean
 from torchtheory.nets.activations import activation, nth_derivative
+from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 
 def pairs(count: int = 9) -> tuple[Tensor, Tensor, Tensor]:

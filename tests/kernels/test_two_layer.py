@@ -16,7 +16,6 @@ from torchtheory.kernels.complexity import (
     linear_target_complexity,
     squared_kernel_norm,
 )
-from torchtheory.kernels.gaussian_pairs import gaussian_pair_mean
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.two_layer import (
     TwoLayerNetwork,
@@ -27,6 +26,7 @@ from torchtheory.kernels.two_layer import (
     sampled_gram,
     slope_of,
 )
+from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 seeds = st.integers(0, 10_000)
 

@@ -29,13 +29,9 @@ from torchtheory.kernels.wide_convergence import (
     wide_descent,
     wide_network,
 )
-from torchtheory.kernels.wide_layer import (
-    fit_last_layer,
-    last_hidden_features,
-    last_layer_path,
-    layer_ranks,
-)
+from torchtheory.kernels.wide_layer import fit_last_layer, last_layer_path, layer_ranks
 from torchtheory.models.model import PureFunction, flatten, unflatten
+from torchtheory.nets.layer_features import last_hidden_features
 
 seeds = st.integers(0, 10_000)
 

@@ -13,7 +13,7 @@ from torchtheory.core.errors import InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.models.inputs import Rows
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.curvature.operators import hessian_operator
 
 
 class Named(nn.Module):

@@ -20,7 +20,7 @@ from torchtheory.nets.dichotomies import (
     in_general_position,
     realisable_dichotomies,
 )
-from torchtheory.nets.labelled import homogeneous
+from torchtheory.nets.labeled import homogeneous
 from torchtheory.nets.separability import separate
 from torchtheory.nets.threshold_neuron import boolean_inputs
 

@@ -19,19 +19,18 @@ from torchtheory.core.errors import (
     UnknownName,
 )
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.certificates import certify
-from torchtheory.optimization.convergence import accelerated_bound, geometric_bound
-from torchtheory.optimization.descent import gradient_descent
-from torchtheory.optimization.descent_assumptions import Assumptions
-from torchtheory.optimization.objectives import objective_of
-from torchtheory.optimization.promises import (
+from torchtheory.optimization.certificates.assumptions import Assumptions
+from torchtheory.optimization.certificates.certify import certify
+from torchtheory.optimization.certificates.contradictions import PLAIN
+from torchtheory.optimization.certificates.convergence import accelerated_bound, geometric_bound
+from torchtheory.optimization.certificates.promises import (
     PROMISES,
     dominated_factor,
     heavy_ball_factors,
     quadratic_factor,
 )
-from torchtheory.optimization.recorded_runs import as_recorded, record_run
-from torchtheory.optimization.run_constants import (
+from torchtheory.optimization.certificates.recorded_runs import as_recorded, record_run
+from torchtheory.optimization.certificates.run_constants import (
     Constant,
     convexity_from_run,
     curvature_constants,
@@ -40,8 +39,9 @@ from torchtheory.optimization.run_constants import (
     minimum_from_run,
     smoothness_from_run,
 )
-from torchtheory.optimization.run_contradictions import PLAIN
-from torchtheory.optimization.stochastic_rates import stationarity_bound
+from torchtheory.optimization.certificates.stochastic_rates import stationarity_bound
+from torchtheory.optimization.descent.iterates import gradient_descent
+from torchtheory.optimization.descent.objectives import objective_of
 
 SPECTRUM = torch.tensor([1.0, 3.0, 8.0], dtype=torch.float64)
 START = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)

@@ -12,17 +12,17 @@ from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeM
 from torchtheory.linalg.eigenvalues import extremal_eigenvalues
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.critical_points import (
+from torchtheory.optimization.curvature.operators import hessian_operator
+from torchtheory.optimization.descent.objectives import objective_of
+from torchtheory.optimization.landscape.critical_points import (
     classify,
     critical_point,
     escape_times,
     landscape_probe,
     lower_point,
 )
-from torchtheory.optimization.curvature import hessian_operator
-from torchtheory.optimization.low_loss_paths import minimise_last_layer
-from torchtheory.optimization.network_points import classify_network
-from torchtheory.optimization.objectives import objective_of
+from torchtheory.optimization.landscape.low_loss_paths import minimise_last_layer
+from torchtheory.optimization.landscape.network_points import classify_network
 
 
 @given(st.integers(0, 10**6), st.lists(st.sampled_from([-2.0, -0.5, 0.7, 3.0]), min_size=1))

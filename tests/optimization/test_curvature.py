@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import (
+from torchtheory.optimization.curvature.operators import (
     empirical_fisher_operator,
     fisher_operator,
     gauss_newton_operator,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.trace import trace
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import (
+from torchtheory.optimization.curvature.operators import (
     empirical_fisher_operator,
     fisher_operator,
     gauss_newton_operator,

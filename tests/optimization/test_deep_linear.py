@@ -19,8 +19,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.nets.feedforward import dense
 from torchtheory.nets.linear_networks import collapse_linear
-from torchtheory.optimization.deep_factorisation import product_of
-from torchtheory.optimization.deep_linear import (
+from torchtheory.optimization.linear_networks.deep import (
     balanced_layers,
     critical_product,
     deep_critical_point,
@@ -32,14 +31,18 @@ from torchtheory.optimization.deep_linear import (
     layers_of,
     linear_layers,
 )
-from torchtheory.optimization.deep_saddles import deep_saddle_report, linear_landscape_certificate
-from torchtheory.optimization.degenerate_saddles import (
+from torchtheory.optimization.linear_networks.deep_factorization import product_of
+from torchtheory.optimization.linear_networks.deep_saddles import (
+    deep_saddle_report,
+    linear_landscape_certificate,
+)
+from torchtheory.optimization.linear_networks.degenerate_saddles import (
     derivative_along,
     first_derivative_order,
     plateau_time,
     product_risk,
 )
-from torchtheory.optimization.second_moments import Covariances
+from torchtheory.optimization.linear_networks.second_moments import Covariances
 
 
 def moments_of(*roots, inputs=None):

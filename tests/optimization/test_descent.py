@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch, UnknownName
-from torchtheory.optimization.convergence import (
+from torchtheory.optimization.certificates.convergence import (
     accelerated_bound,
     averaged_descent_bound,
     first_critical,
@@ -21,7 +21,7 @@ from torchtheory.optimization.convergence import (
     polyak_lojasiewicz_constant,
     sufficient_decrease,
 )
-from torchtheory.optimization.descent import (
+from torchtheory.optimization.descent.iterates import (
     average_iterate,
     descend,
     gradient_descent,
@@ -29,12 +29,12 @@ from torchtheory.optimization.descent import (
     last_iterate,
     trajectory,
 )
-from torchtheory.optimization.minibatch import (
+from torchtheory.optimization.descent.minibatch import (
     draw_batches,
     minibatch_direction,
     minibatch_gradient,
 )
-from torchtheory.optimization.noise import (
+from torchtheory.optimization.descent.noise import (
     accumulated_variance,
     with_gaussian_noise,
     with_unit_noise,

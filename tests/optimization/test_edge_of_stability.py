@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.optim import SGD, Adam
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.optimization.edge_of_stability import stability_limit
+from torchtheory.optimization.curvature.edge_of_stability import stability_limit
 
 
 def optimizer(**options: Any) -> SGD:

@@ -13,10 +13,10 @@ from torch import nn
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import gradient, hessian_operator
-from torchtheory.optimization.descent import gradient_descent
-from torchtheory.optimization.flow import function_flow, gradient_flow
-from torchtheory.optimization.objectives import objective_of
+from torchtheory.optimization.curvature.operators import gradient, hessian_operator
+from torchtheory.optimization.descent.flow import function_flow, gradient_flow
+from torchtheory.optimization.descent.iterates import gradient_descent
+from torchtheory.optimization.descent.objectives import objective_of
 
 
 def normal(seed, *shape):

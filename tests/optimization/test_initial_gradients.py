@@ -23,15 +23,15 @@ from torchtheory.core.errors import (
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.watching import watch_signals
-from torchtheory.optimization.initial_gradients import (
+from torchtheory.optimization.initial_scale import initialisation_report
+from torchtheory.optimization.linear_networks.initial_gradients import (
     gaussian_gradient_bound,
     gaussian_gradient_moment,
     gradient_second_moments,
     sample_gradients,
     softmax_gradient_bound,
 )
-from torchtheory.optimization.initial_scale import initialisation_report
-from torchtheory.optimization.matrix_moments import (
+from torchtheory.optimization.linear_networks.matrix_moments import (
     forward_norms,
     fourth_moments,
     gram_moments,

@@ -22,8 +22,14 @@ from torchtheory.core.errors import (
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
-from torchtheory.optimization.curvature import hessian_operator
-from torchtheory.optimization.landscape import (
+from torchtheory.optimization.curvature.operators import hessian_operator
+from torchtheory.optimization.landscape.low_loss_paths import path_losses
+from torchtheory.optimization.landscape.parameter_space import (
+    losses_at,
+    point_vector,
+    segment_losses,
+)
+from torchtheory.optimization.landscape.slices import (
     eigen_directions,
     grid_minima,
     loss_slice,
@@ -31,9 +37,7 @@ from torchtheory.optimization.landscape import (
     random_directions,
     slice_valleys,
 )
-from torchtheory.optimization.low_loss_paths import path_losses
-from torchtheory.optimization.parameter_space import losses_at, point_vector, segment_losses
-from torchtheory.optimization.trained_paths import bend_path
+from torchtheory.optimization.landscape.trained_paths import bend_path
 
 
 def normal(seed, *shape):

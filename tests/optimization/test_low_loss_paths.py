@@ -12,11 +12,12 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnsupportedModel
-from torchtheory.kernels.wide_layer import fit_last_layer, last_hidden_features
+from torchtheory.kernels.wide_layer import fit_last_layer
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
-from torchtheory.optimization.low_loss_paths import (
+from torchtheory.nets.layer_features import last_hidden_features
+from torchtheory.optimization.landscape.low_loss_paths import (
     LEGS,
     last_layer_problem,
     low_loss_path,
@@ -24,7 +25,7 @@ from torchtheory.optimization.low_loss_paths import (
     minimise_last_layer,
     path_losses,
 )
-from torchtheory.optimization.parameter_space import losses_at
+from torchtheory.optimization.landscape.parameter_space import losses_at
 
 
 def normal(seed, *shape):

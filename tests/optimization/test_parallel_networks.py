@@ -22,27 +22,28 @@ from torchtheory.core.errors import (
     UnsupportedModel,
 )
 from torchtheory.models.model import PureFunction
-from torchtheory.optimization.activation_cells import activation_patterns
-from torchtheory.optimization.induced_regulariser import induced_penalty
-from torchtheory.optimization.network_certificates import (
+from torchtheory.optimization.parallel_networks.activation_cells import activation_patterns
+from torchtheory.optimization.parallel_networks.induced_regularizer import induced_penalty
+from torchtheory.optimization.parallel_networks.network_certificates import (
     best_scales,
     certify_network,
     grow_network,
     worth_of_subnetwork,
 )
-from torchtheory.optimization.nondegenerate_pairs import (
+from torchtheory.optimization.parallel_networks.nondegenerate_pairs import (
     check_pair,
     degree_of,
     degrees_by_group,
     layers_that_break,
     match_degrees,
 )
-from torchtheory.optimization.nonincreasing_paths import (
+from torchtheory.optimization.parallel_networks.nonincreasing_paths import (
     nonincreasing_path,
     required_width,
     slide_to_zero,
 )
-from torchtheory.optimization.parallel_networks import (
+from torchtheory.optimization.parallel_networks.polar_problems import polar
+from torchtheory.optimization.parallel_networks.subnetworks import (
     HalfSquares,
     ParallelNetwork,
     Subnetwork,
@@ -52,7 +53,6 @@ from torchtheory.optimization.parallel_networks import (
     relu_unit,
     split_hidden_units,
 )
-from torchtheory.optimization.polar_problems import polar
 
 seeds = st.integers(0, 10**6)
 

@@ -16,11 +16,19 @@ from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMis
 from torchtheory.linalg.conjugate_gradients import NotPositiveDefinite
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.convexity import probe_convex_set, probe_convexity, tangent_excess
-from torchtheory.optimization.curvature import hessian_operator
-from torchtheory.optimization.descent import gradient_descent, last_iterate
-from torchtheory.optimization.descent_directions import descent_report
-from torchtheory.optimization.newton import (
+from torchtheory.optimization.certificates.convexity import (
+    probe_convex_set,
+    probe_convexity,
+    tangent_excess,
+)
+from torchtheory.optimization.certificates.regression_constants import (
+    logistic_ridge_constants,
+    ridge_constants,
+)
+from torchtheory.optimization.curvature.operators import hessian_operator
+from torchtheory.optimization.descent.directions import descent_report
+from torchtheory.optimization.descent.iterates import gradient_descent, last_iterate
+from torchtheory.optimization.descent.newton import (
     approximation_error,
     diagonal_blocks,
     isotropic_model,
@@ -29,15 +37,11 @@ from torchtheory.optimization.newton import (
     quadratic_model,
     quadratic_model_of,
 )
-from torchtheory.optimization.quadratic_dynamics import (
+from torchtheory.optimization.descent.quadratic_dynamics import (
     condition_report,
     least_squares_bound,
     preconditioned_matrix,
     quadratic_descent,
-)
-from torchtheory.optimization.regression_constants import (
-    logistic_ridge_constants,
-    ridge_constants,
 )
 
 

@@ -11,16 +11,16 @@ from torch import nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.certificates import certify
-from torchtheory.optimization.descent import gradient_descent
-from torchtheory.optimization.descent_assumptions import Assumptions
-from torchtheory.optimization.objectives import objective_of
-from torchtheory.optimization.recorded_runs import (
+from torchtheory.optimization.certificates.assumptions import Assumptions
+from torchtheory.optimization.certificates.certify import certify
+from torchtheory.optimization.certificates.recorded_runs import (
     as_recorded,
     record_optimizer,
     record_points,
     record_run,
 )
+from torchtheory.optimization.descent.iterates import gradient_descent
+from torchtheory.optimization.descent.objectives import objective_of
 from torchtheory.training.history import Epoch, History
 from torchtheory.training.momentum import HeavyBall, Nesterov
 from torchtheory.training.trainer import fit

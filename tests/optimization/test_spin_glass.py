@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.optimization.critical_points import critical_point
-from torchtheory.optimization.spin_glass import (
+from torchtheory.optimization.landscape.critical_points import critical_point
+from torchtheory.optimization.landscape.spin_glass import (
     SphericalSpinGlass,
     critical_points_of,
     critical_points_of_glass,

@@ -20,18 +20,8 @@ from torchtheory.core.errors import (
     ShapeMismatch,
 )
 from torchtheory.models.problem import Problem
-from torchtheory.optimization import stochastic_rates
-from torchtheory.optimization.curvature import gradient
-from torchtheory.optimization.descent import trajectory
-from torchtheory.optimization.layer_noise import LayerNoise, gradient_noise_by_layer
-from torchtheory.optimization.minibatch import (
-    draw_batches,
-    minibatch_direction,
-    minibatch_gradient,
-)
-from torchtheory.optimization.noise import accumulated_variance
-from torchtheory.optimization.noise_scale import gradient_noise_scale, simple_noise_scale
-from torchtheory.optimization.stochastic_rates import (
+from torchtheory.optimization.certificates import stochastic_rates
+from torchtheory.optimization.certificates.stochastic_rates import (
     example_gradients,
     expected_least_squares_error,
     gradient_variance,
@@ -42,6 +32,16 @@ from torchtheory.optimization.stochastic_rates import (
     step_budget,
     stochastic_error_floor,
 )
+from torchtheory.optimization.curvature.layer_noise import LayerNoise, gradient_noise_by_layer
+from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale, simple_noise_scale
+from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.optimization.descent.iterates import trajectory
+from torchtheory.optimization.descent.minibatch import (
+    draw_batches,
+    minibatch_direction,
+    minibatch_gradient,
+)
+from torchtheory.optimization.descent.noise import accumulated_variance
 
 seeds = st.integers(0, 10**6)
 positive = st.floats(0.1, 10)

@@ -13,18 +13,14 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
-from torchtheory.optimization.critical_points import critical_point
-from torchtheory.optimization.deep_linear import deep_linear_function, flat_layers
-from torchtheory.optimization.second_moments import (
+from torchtheory.optimization.landscape.critical_points import critical_point
+from torchtheory.optimization.linear_networks.deep import deep_linear_function, flat_layers
+from torchtheory.optimization.linear_networks.second_moments import (
     Covariances,
     least_squares_map,
     reduced_rank_regression,
 )
-from torchtheory.optimization.two_layer_critical_points import (
-    escape_direction,
-    linear_critical_points,
-)
-from torchtheory.optimization.two_layer_linear import (
+from torchtheory.optimization.linear_networks.two_layer import (
     alternating_minimisation,
     best_input_factor,
     best_output_factor,
@@ -32,6 +28,10 @@ from torchtheory.optimization.two_layer_linear import (
     two_layer_curvature,
     two_layer_gradients,
     two_layer_hessian,
+)
+from torchtheory.optimization.linear_networks.two_layer_critical_points import (
+    escape_direction,
+    linear_critical_points,
 )
 
 seeds = st.integers(0, 10**6)

@@ -13,6 +13,13 @@ from scipy import integrate, stats
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.data.two_clouds import (
+    bayes_accuracy,
+    legacy_stream,
+    log_densities,
+    posterior,
+    two_gaussian_clouds,
+)
 from torchtheory.training.from_scratch import (
     MLP,
     BinaryCrossEntropy,
@@ -21,13 +28,6 @@ from torchtheory.training.from_scratch import (
     ReLU,
     lecture_run,
     train_mlp,
-)
-from torchtheory.training.two_clouds import (
-    bayes_accuracy,
-    legacy_stream,
-    log_densities,
-    posterior,
-    two_gaussian_clouds,
 )
 
 

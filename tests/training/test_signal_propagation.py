@@ -15,9 +15,10 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnsupportedModel,
 )
+from torchtheory.nets.activation_moments import second_moment, squared_slope
 from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.training.gaussian_moments import gaussian_mean, second_moment, squared_slope
+from torchtheory.primer.gaussian_means import gaussian_mean
 from torchtheory.training.initialization import draw_weight, initialize
 from torchtheory.training.signal_propagation import (
     measure_signal,

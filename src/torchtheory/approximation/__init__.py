@@ -1,170 +1,11 @@
 """Approximation: networks written down by their proofs, with certificates; spectra and rates."""
 
-from torchtheory.approximation.approximate_identity import deepen_approximately, identity_network
-from torchtheory.approximation.architecture_drawings import (
-    ArchitectureGraph,
-    architecture_graph,
-    draw_architecture,
-)
-from torchtheory.approximation.arithmetic_circuits import (
-    DeepCircuit,
-    ShallowCircuit,
-    best_shallow_circuit,
-    coefficient_tensor,
-    generic_rank,
-    matricisation_rank,
-    matricise,
-    random_deep_circuit,
-    shallow_from_tensor,
-)
-from torchtheory.approximation.ball_measure import (
-    draw_band_limited,
-    length_distribution,
-    sphere_tube_share,
-)
-from torchtheory.approximation.band_limited import (
-    band_limited_root,
-    covered_share,
-    tube_share,
-    tubes_needed,
-    unit_volume_radius,
-)
-from torchtheory.approximation.barron_constants import (
-    BarronEstimate,
-    gaussian_density,
-    grid_barron_constant,
-    monte_carlo_barron_constant,
-    radial_barron_constant,
-    root_dimension_bound,
-)
-from torchtheory.approximation.bernstein_polynomials import (
-    BernsteinForm,
-    bernstein_approximant,
-    bernstein_basis,
-    bernstein_degree,
-    binomial_moment,
-    far_bound,
-    power_coefficients,
-    split_residual,
-)
-from torchtheory.approximation.best_terms import (
-    GreedyTerms,
-    best_terms_errors,
-    greedy_terms,
-    haar_transform,
-    inverse_haar_transform,
-    largest_terms,
-)
-from torchtheory.approximation.boolean_networks import (
-    least_terms,
-    minterm_network,
-    parity_network,
-    parity_tree,
-    prime_implicants,
-)
-from torchtheory.approximation.boxes import (
-    CellValues,
-    FolkloreSize,
-    box_indicator,
-    box_network,
-    cell_centres,
-    folklore_size,
-    margin_volume,
-    piecewise_constant,
-    relu_bump,
-    wall_distance,
-)
-from torchtheory.approximation.broken_lines import broken_line_network
-from torchtheory.approximation.bumps import BumpSum, SplineBump, cells_of
-from torchtheory.approximation.caratheodory import PrunedNetwork, Selection, few_terms, prune_units
-from torchtheory.approximation.cartoon_networks import (
-    cartoon_error,
-    cartoon_network,
-    polygon_distance,
-)
-from torchtheory.approximation.cartoons import Cartoon, Waves, cartoon
-from torchtheory.approximation.certificates import (
-    Approximant,
-    Size,
-    SupError,
-    as_box,
-    box_grid,
-    mean_error,
-    measured_error,
-    network_size,
-    sup_distance,
-    values_of,
-)
-from torchtheory.approximation.code_length import (
-    LipschitzCodec,
-    NetworkBits,
-    PackingBound,
-    cartoon_packing,
-    code_length_bounds,
-    decode_network,
-    encode_network,
-    minimum_weights_from_bits,
-    network_bits,
-    smooth_packing,
-)
-from torchtheory.approximation.compositional import (
-    SmoothFunction,
-    bilinear_network,
-    composite_network,
-    tree_levels,
-    tree_network,
-    tree_values,
-)
-from torchtheory.approximation.convolutional_equivalence import (
+from torchtheory.approximation.architectures.convolutional_equivalence import (
     as_convolutional,
     as_fully_connected,
     nonzero_parameters,
 )
-from torchtheory.approximation.convolutional_interpolation import (
-    convolutional_interpolant,
-    pooled_network,
-)
-from torchtheory.approximation.cybenko import sigmoid_staircase, soft_indicator, staircase_factor
-from torchtheory.approximation.decision_functions import (
-    disagreement,
-    half_space_sharpness,
-    half_space_unit,
-    strip_width,
-)
-from torchtheory.approximation.depth_comparison import DepthComparison, compare_depth, equal_widths
-from torchtheory.approximation.dictionary_networks import (
-    dictionary_element,
-    dictionary_network,
-    haar_generator,
-    haar_generator_error,
-    transfer_bound,
-)
-from torchtheory.approximation.discriminatory import (
-    DiscriminatoryTest,
-    discriminatory_test,
-    polynomial_rank,
-    ridge_units,
-)
-from torchtheory.approximation.divided_differences import (
-    LeshnoNetwork,
-    StepError,
-    activation_derivative,
-    best_difference_step,
-    good_bias,
-    largest_derivative,
-    leshno_network,
-    monomial_error,
-    monomial_network,
-    smooth_layer,
-)
-from torchtheory.approximation.explicit_sizes import (
-    CountedSize,
-    barron_units,
-    box_units,
-    interpolant_units,
-    yarotsky_units,
-)
-from torchtheory.approximation.filter_factorisation import (
+from torchtheory.approximation.architectures.filter_factorization import (
     DeepConvolutional,
     DepthExponents,
     FullConvolution,
@@ -173,31 +14,7 @@ from torchtheory.approximation.filter_factorisation import (
     factor_filter,
     sobolev_depth_exponents,
 )
-from torchtheory.approximation.finite_elements import (
-    Mesh,
-    affine_pieces_around,
-    convex_star,
-    cube_mesh,
-    finite_element_network,
-    interpolate_linearly,
-    line_mesh,
-    minimum_network,
-    nodal_network,
-)
-from torchtheory.approximation.fixed_basis import (
-    fixed_basis_floor,
-    fourier_basis_error,
-    lattice_shells,
-    network_beats_every_basis,
-)
-from torchtheory.approximation.fourier_networks import (
-    CosineSquasher,
-    FourierNetwork,
-    fourier_network,
-    squashed_cosine,
-)
-from torchtheory.approximation.fourier_pairs import FourierPair, convolve_on_grid
-from torchtheory.approximation.function_convnets import (
+from torchtheory.approximation.architectures.function_convnets import (
     CellGrid,
     ImageFunctional,
     blur_filter,
@@ -208,174 +25,29 @@ from torchtheory.approximation.function_convnets import (
     inner_product_convnet,
     step_image,
 )
-from torchtheory.approximation.function_norms import (
-    NormEstimate,
-    box_sobolev_norm,
-    holder_constant,
-    holder_norm,
-    into_unit_ball,
-    multi_indices,
-    network_lipschitz_norm,
-    partial_derivatives,
-    smooth_norm,
+from torchtheory.approximation.architectures.recurrent_sequences import (
+    LengthStress,
+    failure_probability,
+    fit_sequences,
+    length_cutoff,
+    length_stress_test,
+    output_bounds,
+    sequence_network,
+    sequence_values,
+    windows,
 )
-from torchtheory.approximation.hats import hat_generator, hat_interpolant, hat_layers
-from torchtheory.approximation.horizons import (
-    boundary_exponent,
-    gated_network,
-    heaviside_error,
-    heaviside_network,
-    horizon_error,
-    horizon_network,
-    indicator_bound,
-    indicator_network,
-    lp_distance,
-    matching_smoothness,
+from torchtheory.approximation.architectures.recurrent_simulation import (
+    Simulation,
+    SystemDistance,
+    error_growth,
+    euler_system,
+    memory_bound,
+    memory_profile,
+    recurrent_fit,
+    simulate_system,
+    system_distance,
 )
-from torchtheory.approximation.infinite_width import cosine_integral, step_integral
-from torchtheory.approximation.interpolants import relu_interpolant, threshold_interpolant
-from torchtheory.approximation.label_coding import (
-    label_function,
-    read_labels,
-    sine_frequency,
-    sobolev_grid_norm,
-)
-from torchtheory.approximation.landau_polynomials import (
-    LandauForm,
-    kernel_moment,
-    landau_approximant,
-    landau_bound,
-    landau_constant,
-)
-from torchtheory.approximation.layer_maps import affine_map, layer_maps_of, merge_maps, relu_chain
-from torchtheory.approximation.lower_bounds import (
-    SelectionWitness,
-    antipodal_witness,
-    continuous_selection_floor,
-    continuous_selection_minimum,
-    label_cells,
-    linear_witness,
-    selection_cells,
-    vc_minimum_weights,
-    weights_vc_bound,
-)
-from torchtheory.approximation.manifold_networks import (
-    Chart,
-    ManifoldNetwork,
-    chart_inverse,
-    chart_weights,
-    l1_terms_bound,
-    manifold_network,
-    tangent_charts,
-)
-from torchtheory.approximation.manifolds import (
-    ParametrisedManifold,
-    RolledSample,
-    circle_curve,
-    intrinsic_dimension,
-    random_frame,
-    swiss_roll,
-    swiss_roll_sheet,
-)
-from torchtheory.approximation.maurey import (
-    CompressedNetwork,
-    MaureyError,
-    compress_network,
-    maurey_average,
-    maurey_error,
-)
-from torchtheory.approximation.memorisers import (
-    Memoriser,
-    inverse_certificate,
-    line_memoriser,
-    memoriser_parameters,
-    shallow_memoriser,
-)
-from torchtheory.approximation.mollified_activations import (
-    mollified_activation,
-    smooth_bump,
-    smoothed_relu_power,
-)
-from torchtheory.approximation.narrow_networks import (
-    WidthThreshold,
-    fixed_size_floor,
-    level_path,
-    max_min_network,
-    max_min_string,
-    minimal_width,
-    narrow_broken_line,
-    sphere_witness,
-    tangent_network,
-)
-from torchtheory.approximation.network_budget import SizeEstimate, SizeTable, size_needed
-from torchtheory.approximation.network_calculus import (
-    affine_layers,
-    block_diagonal,
-    chain,
-    combine,
-    compose,
-    deepen,
-    stack,
-)
-from torchtheory.approximation.partition_of_unity import (
-    partition_of_unity_values,
-    patch_centres,
-    trapezoid_network,
-)
-from torchtheory.approximation.payoffs import largest_network, payoff_network
-from torchtheory.approximation.polynomial_fits import (
-    ChebyshevForm,
-    best_polynomial,
-    chebyshev_basis,
-    equispaced_interpolant,
-    weierstrass_degree,
-)
-from torchtheory.approximation.products import (
-    many_product_network,
-    product_network,
-    unit_product_network,
-)
-from torchtheory.approximation.quantisation import (
-    HolderApproximant,
-    WeightGrid,
-    decode,
-    encode,
-    holder_error,
-    holder_network,
-    quantise,
-)
-from torchtheory.approximation.radial_networks import (
-    RadialShells,
-    absolute_sum_network,
-    radial_shells,
-    squared_length_network,
-    squared_length_size,
-    sum_over_coordinates,
-)
-from torchtheory.approximation.random_steps import (
-    Exponentials,
-    MeanOfSteps,
-    StepPairs,
-    draw_step_pairs,
-    sampled_exponentials,
-    step_pair_network,
-)
-from torchtheory.approximation.rate_theorems import RateTheorem, Setting
-from torchtheory.approximation.rates import (
-    code_exponent,
-    depth_for_weights,
-    exponent_gaps,
-    speaks_about,
-    theorems_of,
-)
-from torchtheory.approximation.reciprocals import (
-    RationalNetwork,
-    rational_network,
-    reciprocal_error,
-    reciprocal_factors,
-    reciprocal_network,
-)
-from torchtheory.approximation.recurrent_systems import (
+from torchtheory.approximation.architectures.recurrent_systems import (
     DynamicalSystem,
     ShallowRNN,
     Trajectory,
@@ -384,20 +56,7 @@ from torchtheory.approximation.recurrent_systems import (
     rnn_with_bias,
     shallow_rnn,
 )
-from torchtheory.approximation.relu_polynomials import (
-    polynomial_levels,
-    polynomial_network,
-    polynomial_scale,
-    polynomial_values,
-    polynomial_variables,
-)
-from torchtheory.approximation.relu_wavelets import (
-    bump_constant,
-    bump_network,
-    wavelet_generator,
-    wavelet_grid,
-)
-from torchtheory.approximation.residual_networks import (
+from torchtheory.approximation.architectures.residual import (
     ResidualBlock,
     ResidualMemoriser,
     ResidualNetwork,
@@ -406,19 +65,54 @@ from torchtheory.approximation.residual_networks import (
     residual_memoriser,
     unroll_residual,
 )
-from torchtheory.approximation.ridge_sums import (
-    RidgePowers,
-    lift_networks,
-    monomial_as_ridges,
-    ridge_interval,
+from torchtheory.approximation.architectures.shift_structure import (
+    convolution_matrix,
+    equivariance_gaps,
 )
-from torchtheory.approximation.risk_gaps import (
-    RiskChain,
-    linear_class_chain,
-    loss_lipschitz,
-    risk_gap_bound,
+from torchtheory.approximation.architectures.skip_connections import (
+    SkipNetwork,
+    skip_local_line,
+    skip_taylor_network,
+    skip_to_plain,
 )
-from torchtheory.approximation.sampled_networks import (
+from torchtheory.approximation.barron.caratheodory import (
+    PrunedNetwork,
+    Selection,
+    few_terms,
+    prune_units,
+)
+from torchtheory.approximation.barron.constants import (
+    BarronEstimate,
+    gaussian_density,
+    grid_barron_constant,
+    monte_carlo_barron_constant,
+    radial_barron_constant,
+    root_dimension_bound,
+)
+from torchtheory.approximation.barron.fixed_basis import (
+    fixed_basis_floor,
+    fourier_basis_error,
+    lattice_shells,
+    network_beats_every_basis,
+)
+from torchtheory.approximation.barron.fourier_pairs import FourierPair, convolve_on_grid
+from torchtheory.approximation.barron.infinite_width import cosine_integral, step_integral
+from torchtheory.approximation.barron.maurey import (
+    CompressedNetwork,
+    MaureyError,
+    compress_network,
+    maurey_average,
+    maurey_error,
+)
+from torchtheory.approximation.barron.random_steps import (
+    Exponentials,
+    MeanOfSteps,
+    StepPairs,
+    draw_step_pairs,
+    sampled_exponentials,
+    step_pair_network,
+)
+from torchtheory.approximation.barron.sampled_networks import (
     OpenStep,
     SampledNetwork,
     Steps,
@@ -432,48 +126,225 @@ from torchtheory.approximation.sampled_networks import (
     units_for_error,
     wave_variation,
 )
-from torchtheory.approximation.sequence_approximation import (
-    LengthStress,
-    failure_probability,
-    fit_sequences,
-    length_cutoff,
-    length_stress_test,
-    output_bounds,
-    sequence_network,
-    sequence_values,
-    windows,
+from torchtheory.approximation.barron.spectra import (
+    GaussianBump,
+    PlaneWaves,
+    RidgeSpectrum,
+    Spectrum,
 )
-from torchtheory.approximation.shallow_polynomials import (
-    ShallowPolynomial,
-    SpanDistance,
-    exponential_span,
-    kolmogorov_width,
-    shallow_polynomial,
+from torchtheory.approximation.barron.stratified_steps import half_spaces, steps_in_strata
+from torchtheory.approximation.certificates import (
+    Approximant,
+    Size,
+    SupError,
+    as_box,
+    box_grid,
+    mean_error,
+    measured_error,
+    network_size,
+    sup_distance,
+    values_of,
 )
-from torchtheory.approximation.shearlets import (
+from torchtheory.approximation.depth.arithmetic_circuits import (
+    DeepCircuit,
+    ShallowCircuit,
+    best_shallow_circuit,
+    coefficient_tensor,
+    generic_rank,
+    matricisation_rank,
+    matricise,
+    random_deep_circuit,
+    shallow_from_tensor,
+)
+from torchtheory.approximation.depth.ball_measure import (
+    draw_band_limited,
+    length_distribution,
+    sphere_tube_share,
+)
+from torchtheory.approximation.depth.band_limited import (
+    band_limited_root,
+    covered_share,
+    tube_share,
+    tubes_needed,
+    unit_volume_radius,
+)
+from torchtheory.approximation.depth.comparison import DepthComparison, compare_depth, equal_widths
+from torchtheory.approximation.depth.compositional import (
+    SmoothFunction,
+    bilinear_network,
+    composite_network,
+    tree_levels,
+    tree_network,
+    tree_values,
+)
+from torchtheory.approximation.depth.narrow import (
+    WidthThreshold,
+    fixed_size_floor,
+    level_path,
+    max_min_network,
+    max_min_string,
+    minimal_width,
+    narrow_broken_line,
+    sphere_witness,
+    tangent_network,
+)
+from torchtheory.approximation.depth.radial import (
+    RadialShells,
+    absolute_sum_network,
+    radial_shells,
+    squared_length_network,
+    squared_length_size,
+    sum_over_coordinates,
+)
+from torchtheory.approximation.depth.sum_product import (
+    ShallowSumProduct,
+    SumProductTree,
+    expand_tree,
+)
+from torchtheory.approximation.dictionaries.best_terms import (
+    GreedyTerms,
+    best_terms_errors,
+    greedy_terms,
+    haar_transform,
+    inverse_haar_transform,
+    largest_terms,
+)
+from torchtheory.approximation.dictionaries.cartoon_networks import (
+    cartoon_error,
+    cartoon_network,
+    polygon_distance,
+)
+from torchtheory.approximation.dictionaries.cartoons import Cartoon, Waves, cartoon
+from torchtheory.approximation.dictionaries.horizons import (
+    boundary_exponent,
+    gated_network,
+    heaviside_error,
+    heaviside_network,
+    horizon_error,
+    horizon_network,
+    indicator_bound,
+    indicator_network,
+    lp_distance,
+    matching_smoothness,
+)
+from torchtheory.approximation.dictionaries.networks import (
+    dictionary_element,
+    dictionary_network,
+    haar_generator,
+    haar_generator_error,
+    transfer_bound,
+)
+from torchtheory.approximation.dictionaries.shearlets import (
     ShearletFrame,
     parabolic_scaling,
     shear,
     shearlet,
     shearlet_frame,
 )
-from torchtheory.approximation.shift_structure import convolution_matrix, equivariance_gaps
-from torchtheory.approximation.shifted_sums import Copies, ShiftedSum
-from torchtheory.approximation.skip_networks import (
-    SkipNetwork,
-    skip_local_line,
-    skip_taylor_network,
-    skip_to_plain,
+from torchtheory.approximation.dictionaries.wavelets import (
+    bump_constant,
+    bump_network,
+    wavelet_generator,
+    wavelet_grid,
 )
-from torchtheory.approximation.smooth_gates import (
-    best_product_step,
-    deep_product_network,
-    shallow_product_error,
-    shallow_product_network,
-    smooth_square_network,
+from torchtheory.approximation.layer_maps import affine_map, layer_maps_of, merge_maps, relu_chain
+from torchtheory.approximation.memorization.boolean import (
+    least_terms,
+    minterm_network,
+    parity_network,
+    parity_tree,
+    prime_implicants,
 )
-from torchtheory.approximation.sontag import SontagInterpolant, sontag_interpolant
-from torchtheory.approximation.sparse_grids import (
+from torchtheory.approximation.memorization.convolutional import (
+    convolutional_interpolant,
+    pooled_network,
+)
+from torchtheory.approximation.memorization.label_coding import (
+    label_function,
+    read_labels,
+    sine_frequency,
+    sobolev_grid_norm,
+)
+from torchtheory.approximation.memorization.networks import (
+    Memoriser,
+    inverse_certificate,
+    line_memoriser,
+    memoriser_parameters,
+    shallow_memoriser,
+)
+from torchtheory.approximation.memorization.sontag import SontagInterpolant, sontag_interpolant
+from torchtheory.approximation.network_calculus import (
+    block_diagonal,
+    chain,
+    combine,
+    compose,
+    deepen,
+    stack,
+)
+from torchtheory.approximation.piecewise.boxes import (
+    CellValues,
+    FolkloreSize,
+    box_indicator,
+    box_network,
+    cell_centres,
+    folklore_size,
+    margin_volume,
+    piecewise_constant,
+    relu_bump,
+    wall_distance,
+)
+from torchtheory.approximation.piecewise.broken_lines import broken_line_network
+from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump, cells_of
+from torchtheory.approximation.piecewise.finite_elements import (
+    Mesh,
+    affine_pieces_around,
+    convex_star,
+    cube_mesh,
+    finite_element_network,
+    interpolate_linearly,
+    line_mesh,
+    minimum_network,
+    nodal_network,
+)
+from torchtheory.approximation.piecewise.function_norms import (
+    NormEstimate,
+    box_sobolev_norm,
+    holder_constant,
+    holder_norm,
+    into_unit_ball,
+    multi_indices,
+    network_lipschitz_norm,
+    partial_derivatives,
+    smooth_norm,
+)
+from torchtheory.approximation.piecewise.hats import hat_generator, hat_interpolant, hat_layers
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
+from torchtheory.approximation.piecewise.manifold_networks import (
+    Chart,
+    ManifoldNetwork,
+    chart_inverse,
+    chart_weights,
+    l1_terms_bound,
+    manifold_network,
+    tangent_charts,
+)
+from torchtheory.approximation.piecewise.manifolds import (
+    ParametrisedManifold,
+    RolledSample,
+    circle_curve,
+    intrinsic_dimension,
+    random_frame,
+    swiss_roll,
+    swiss_roll_sheet,
+)
+from torchtheory.approximation.piecewise.partition_of_unity import (
+    partition_of_unity_values,
+    patch_centres,
+    trapezoid_network,
+)
+from torchtheory.approximation.piecewise.payoffs import largest_network, payoff_network
+from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
+from torchtheory.approximation.piecewise.sparse_grids import (
     SparseGrid,
     SparseGridNetwork,
     sparse_grid,
@@ -482,55 +353,8 @@ from torchtheory.approximation.sparse_grids import (
     sparse_grid_size,
     sparse_levels,
 )
-from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, RidgeSpectrum, Spectrum
-from torchtheory.approximation.splines import spline_network
-from torchtheory.approximation.squaring import (
-    RecurrentSquare,
-    recurrent_square,
-    square_network,
-    squaring_levels,
-)
-from torchtheory.approximation.stone_weierstrass import (
-    Conditions,
-    CosineNetwork,
-    algebra_conditions,
-    separating_cosine,
-)
-from torchtheory.approximation.stratified_steps import half_spaces, steps_in_strata
-from torchtheory.approximation.sum_product import ShallowSumProduct, SumProductTree, expand_tree
-from torchtheory.approximation.superpositions import (
-    InnerFunctions,
-    Superposition,
-    SuperpositionStep,
-    broken_line,
-    inner_functions,
-    nested_inner_functions,
-    superposition_step,
-    two_scale_superposition,
-)
-from torchtheory.approximation.system_simulation import (
-    Simulation,
-    SystemDistance,
-    error_growth,
-    euler_system,
-    memory_bound,
-    memory_profile,
-    recurrent_fit,
-    simulate_system,
-    system_distance,
-)
-from torchtheory.approximation.uniform_fit import (
-    UniformFit,
-    best_uniform_fit,
-    random_units,
-    span_error,
-)
-from torchtheory.approximation.universality_chart import (
-    Coverage,
-    UniversalityTheorem,
-    which_universality,
-)
-from torchtheory.approximation.yarotsky import (
+from torchtheory.approximation.piecewise.splines import spline_network
+from torchtheory.approximation.piecewise.yarotsky import (
     SmoothApproximant,
     cells_and_levels,
     compose_product,
@@ -541,6 +365,206 @@ from torchtheory.approximation.yarotsky import (
     taylor_error,
     taylor_patches,
 )
+from torchtheory.approximation.polynomials.bernstein import (
+    BernsteinForm,
+    bernstein_approximant,
+    bernstein_basis,
+    bernstein_degree,
+    binomial_moment,
+    far_bound,
+    power_coefficients,
+    split_residual,
+)
+from torchtheory.approximation.polynomials.divided_differences import (
+    LeshnoNetwork,
+    StepError,
+    activation_derivative,
+    best_difference_step,
+    good_bias,
+    largest_derivative,
+    leshno_network,
+    monomial_error,
+    monomial_network,
+    smooth_layer,
+)
+from torchtheory.approximation.polynomials.fits import (
+    ChebyshevForm,
+    best_polynomial,
+    chebyshev_basis,
+    equispaced_interpolant,
+    weierstrass_degree,
+)
+from torchtheory.approximation.polynomials.landau import (
+    LandauForm,
+    kernel_moment,
+    landau_approximant,
+    landau_bound,
+    landau_constant,
+)
+from torchtheory.approximation.polynomials.products import (
+    many_product_network,
+    product_network,
+    unit_product_network,
+)
+from torchtheory.approximation.polynomials.reciprocals import (
+    RationalNetwork,
+    rational_network,
+    reciprocal_error,
+    reciprocal_factors,
+    reciprocal_network,
+)
+from torchtheory.approximation.polynomials.relu import (
+    polynomial_levels,
+    polynomial_network,
+    polynomial_scale,
+    polynomial_values,
+    polynomial_variables,
+)
+from torchtheory.approximation.polynomials.shallow import (
+    ShallowPolynomial,
+    SpanDistance,
+    exponential_span,
+    kolmogorov_width,
+    shallow_polynomial,
+)
+from torchtheory.approximation.polynomials.smooth_gates import (
+    best_product_step,
+    deep_product_network,
+    shallow_product_error,
+    shallow_product_network,
+    smooth_square_network,
+)
+from torchtheory.approximation.polynomials.squaring import (
+    RecurrentSquare,
+    recurrent_square,
+    square_network,
+    squaring_levels,
+)
+from torchtheory.approximation.rates.budget import SizeEstimate, SizeTable, size_needed
+from torchtheory.approximation.rates.code_length import (
+    LipschitzCodec,
+    NetworkBits,
+    PackingBound,
+    cartoon_packing,
+    code_length_bounds,
+    decode_network,
+    encode_network,
+    minimum_weights_from_bits,
+    network_bits,
+    smooth_packing,
+)
+from torchtheory.approximation.rates.explicit_sizes import (
+    CountedSize,
+    barron_units,
+    box_units,
+    interpolant_units,
+    yarotsky_units,
+)
+from torchtheory.approximation.rates.lower_bounds import (
+    SelectionWitness,
+    antipodal_witness,
+    continuous_selection_floor,
+    continuous_selection_minimum,
+    label_cells,
+    linear_witness,
+    selection_cells,
+    vc_minimum_weights,
+    weights_vc_bound,
+)
+from torchtheory.approximation.rates.quantization import (
+    HolderApproximant,
+    WeightGrid,
+    decode,
+    encode,
+    holder_error,
+    holder_network,
+    quantise,
+)
+from torchtheory.approximation.rates.risk_gaps import (
+    RiskChain,
+    linear_class_chain,
+    loss_lipschitz,
+    risk_gap_bound,
+)
+from torchtheory.approximation.rates.table import (
+    code_exponent,
+    depth_for_weights,
+    exponent_gaps,
+    speaks_about,
+    theorems_of,
+)
+from torchtheory.approximation.rates.theorems import RateTheorem, Setting
+from torchtheory.approximation.universality.approximate_identity import (
+    deepen_approximately,
+    identity_network,
+)
+from torchtheory.approximation.universality.chart import (
+    Coverage,
+    UniversalityTheorem,
+    which_universality,
+)
+from torchtheory.approximation.universality.cybenko import (
+    sigmoid_staircase,
+    soft_indicator,
+    staircase_factor,
+)
+from torchtheory.approximation.universality.decision_functions import (
+    disagreement,
+    half_space_sharpness,
+    half_space_unit,
+    strip_width,
+)
+from torchtheory.approximation.universality.discriminatory import (
+    DiscriminatoryTest,
+    discriminatory_test,
+    polynomial_rank,
+    ridge_units,
+)
+from torchtheory.approximation.universality.fourier_networks import (
+    CosineSquasher,
+    FourierNetwork,
+    fourier_network,
+    squashed_cosine,
+)
+from torchtheory.approximation.universality.mollified_activations import (
+    mollified_activation,
+    smooth_bump,
+    smoothed_relu_power,
+)
+from torchtheory.approximation.universality.ridge_sums import (
+    RidgePowers,
+    lift_networks,
+    monomial_as_ridges,
+    ridge_interval,
+)
+from torchtheory.approximation.universality.stone_weierstrass import (
+    Conditions,
+    CosineNetwork,
+    algebra_conditions,
+    separating_cosine,
+)
+from torchtheory.approximation.universality.superpositions import (
+    InnerFunctions,
+    Superposition,
+    SuperpositionStep,
+    broken_line,
+    inner_functions,
+    nested_inner_functions,
+    superposition_step,
+    two_scale_superposition,
+)
+from torchtheory.approximation.universality.uniform_fit import (
+    UniformFit,
+    best_uniform_fit,
+    random_units,
+    span_error,
+)
+from torchtheory.nets.drawings import (
+    ArchitectureGraph,
+    architecture_graph,
+    draw_architecture,
+)
+from torchtheory.nets.feedforward import affine_layers
 
 __all__ = [
     "Approximant",

@@ -20,7 +20,7 @@ from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, Unsu
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.expressivity.pieces import affine_pieces
-from torchtheory.nets.labelled import at_least, positive
+from torchtheory.nets.labeled import at_least, positive
 
 Function = Callable[[Tensor], Tensor]
 Box = tuple[tuple[float, float], ...]

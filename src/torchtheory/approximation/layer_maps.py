@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant
-from torchtheory.approximation.network_calculus import affine_layers, chain
+from torchtheory.approximation.network_calculus import chain
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
+from torchtheory.nets.feedforward import affine_layers
 
 Maps = list[tuple[Tensor, Tensor]]
 

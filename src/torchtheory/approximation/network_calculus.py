@@ -22,35 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labelled import at_least
-
-
-def affine_layers(network: nn.Sequential) -> tuple[list[tuple[Tensor, Tensor]], list[nn.Module]]:
-    """The matrices and biases of a chain, and the activations between them.
-
-    >>> maps, between = affine_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
-    >>> [list(weight.shape) for weight, _ in maps], between
-    ([[3, 2], [1, 3]], [ReLU()])
-    """
-    # its iterator, not children(), which leaves out a module that stands in two places
-    children = list(network) if isinstance(network, nn.Sequential) else []
-    alternates = len(children) % 2 == 1 and all(
-        isinstance(m, nn.Linear) == (i % 2 == 0) for i, m in enumerate(children)
-    )
-    activations = children[1::2]
-    if not alternates or any(next(m.parameters(), None) is not None for m in activations):
-        raise UnsupportedModel(
-            "a network to combine is an nn.Sequential of nn.Linear layers with one activation "
-            f"without parameters between any two, not {type(network).__name__}"
-        )
-    maps = []
-    for layer in children[::2]:
-        assert isinstance(layer, nn.Linear)
-        weight = layer.weight.detach()
-        bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()
-        maps.append((weight, bias))
-    return maps, activations
+from torchtheory.nets.feedforward import affine_layers, dense
+from torchtheory.nets.labeled import at_least
 
 
 def chain(maps: Sequence[tuple[Tensor, Tensor]], between: Sequence[nn.Module]) -> nn.Sequential:

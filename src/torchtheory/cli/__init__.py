@@ -499,8 +499,8 @@ def size(
 
       torchtheory size --class barron --barron-constant 10 --dim 100 --error 0.05 --json
     """
-    from torchtheory.approximation.network_budget import size_needed
-    from torchtheory.approximation.rate_theorems import FUNCTION_CLASSES
+    from torchtheory.approximation.rates.budget import size_needed
+    from torchtheory.approximation.rates.theorems import FUNCTION_CLASSES
     from torchtheory.cli.size_table import print_classes, print_sizes
 
     if list_classes:

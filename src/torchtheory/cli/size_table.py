@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from torchtheory.approximation.network_budget import SizeEstimate, SizeTable
-from torchtheory.approximation.rate_theorems import FUNCTION_CLASSES
+from torchtheory.approximation.rates.budget import SizeEstimate, SizeTable
+from torchtheory.approximation.rates.theorems import FUNCTION_CLASSES
 
 #: Larger numbers are shown as powers of ten.
 _LONGEST = 7
@@ -49,7 +49,7 @@ def print_classes(console: Console) -> None:
 def shown_size(estimate: SizeEstimate) -> str:
     """The number, or its power of ten; ~ before an order.
 
-    >>> from torchtheory.approximation.network_budget import size_needed
+    >>> from torchtheory.approximation.rates.budget import size_needed
     >>> [shown_size(e) for e in size_needed("barron", dimension=9, error=0.01).upper]
     ['~3981', '40000']
     """

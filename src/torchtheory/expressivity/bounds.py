@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torchtheory.core.errors import InvalidInput
 from torchtheory.expressivity.hyperplanes import zaslavsky_bound
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 def most_pieces(hidden: Sequence[int]) -> int:

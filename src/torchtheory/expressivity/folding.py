@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 def sawtooth_network(times: int, *, clipped: bool = False) -> nn.Sequential:

@@ -12,7 +12,7 @@ from math import comb
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 _Row = tuple[Fraction, ...]
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.models.model import evaluation_mode
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 Sides = tuple[tuple[float, float], ...]
 _Array = np.ndarray[Any, Any]

@@ -20,7 +20,7 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.expressivity.pieces import pieces_along
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 Bias = Literal["sigma", "power", "none"]
 

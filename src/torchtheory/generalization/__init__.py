@@ -10,20 +10,49 @@ from torchtheory.generalization.algorithmic_robustness import (
     robustness_bound,
     samples_for_robustness,
 )
-from torchtheory.generalization.bayes import (
-    BayesOptimum,
-    bayes_classifier,
-    bayes_regression,
-    classification_excess,
-    regression_excess,
+from torchtheory.generalization.complexity.covering import (
+    covering_bounds,
+    covering_dimension,
+    covering_number,
+    dudley_bound,
+    haussler_bound,
+    packing_number,
+    sample_distances,
+    separation_radii,
+    vc_rademacher_bound,
 )
-from torchtheory.generalization.bias_variance import (
-    BiasVariance,
-    decompose_estimates,
-    decompose_predictions,
-    excess_risk,
-    gaussian_bias_variance,
-    gaussian_variance_factor,
+from torchtheory.generalization.complexity.margin_bounds import (
+    best_margin_bound,
+    margin_bound,
+    margin_error,
+    ramp_loss,
+)
+from torchtheory.generalization.complexity.norm_bounds import (
+    ascended_relu_class,
+    frobenius_bound,
+    frobenius_norms,
+    homogeneous_layers,
+    largest_unit,
+    normalize_layers,
+    planar_relu_class,
+)
+from torchtheory.generalization.complexity.norm_products import NormProducts, compare_norms
+from torchtheory.generalization.complexity.rademacher import (
+    empirical_uniform_deviation,
+    estimate_rademacher,
+    exact_rademacher,
+    finite_class,
+    linear_bounds,
+    linear_class,
+    massart_bound,
+    sequence_deviations,
+    uniform_deviation,
+)
+from torchtheory.generalization.complexity.symmetrization import (
+    SymmetrisationChain,
+    expected_rademacher,
+    expected_worst_gap,
+    symmetrisation_chain,
 )
 from torchtheory.generalization.concentration import (
     bernstein_radius,
@@ -35,40 +64,20 @@ from torchtheory.generalization.concentration import (
     observed_differences,
     weighted_class_radius,
 )
-from torchtheory.generalization.covering import (
-    covering_bounds,
-    covering_dimension,
-    covering_number,
-    dudley_bound,
-    haussler_bound,
-    packing_number,
-    sample_distances,
-    separation_radii,
-    vc_rademacher_bound,
+from torchtheory.generalization.flatness.parameter_robustness import (
+    ParameterRobustness,
+    robust_parameter_ball,
 )
-from torchtheory.generalization.darc import (
-    FreeOptimum,
-    WithDARC1,
-    darc1,
-    darc_with_signs,
-    free_optimum,
-    largest_size,
-    output_size,
+from torchtheory.generalization.flatness.rescaling import (
+    LayerPair,
+    balanced,
+    block_hessian,
+    rescalable_pairs,
+    rescale_pair,
+    rescaled,
+    sharpening_factor,
 )
-from torchtheory.generalization.double_descent import (
-    RiskCurve,
-    effective_complexity,
-    feature_curve,
-    width_curve,
-)
-from torchtheory.generalization.error_decomposition import ErrorTerms, decompose_error
-from torchtheory.generalization.finite_distributions import FiniteDistribution, multisets
-from torchtheory.generalization.fitting_capacity import (
-    rademacher_from_fits,
-    trained_class,
-    vc_dimension_from_fits,
-)
-from torchtheory.generalization.flatness import (
+from torchtheory.generalization.flatness.sharpness import (
     BallSharpness,
     HessianSharpness,
     ball_sharpness,
@@ -76,9 +85,204 @@ from torchtheory.generalization.flatness import (
     noise_sharpness,
     relative_hessian,
 )
-from torchtheory.generalization.gap_decomposition import GapDecomposition, decompose_gap
-from torchtheory.generalization.graph_paths import PathTable, every_path, graph_path_norms
-from torchtheory.generalization.growth import (
+from torchtheory.generalization.implicit_bias.hard_margin import (
+    HardMargin,
+    KKTResiduals,
+    hard_margin_svm,
+    kkt_residuals,
+)
+from torchtheory.generalization.implicit_bias.kkt import MarginKKT, margin_kkt, network_kkt
+from torchtheory.generalization.implicit_bias.layer_balance import (
+    LayerBalance,
+    alignment_bound,
+    balanced_weights,
+    layer_alignment,
+    layer_balance_of,
+)
+from torchtheory.generalization.implicit_bias.least_norm import (
+    SolutionSet,
+    closest_interpolant,
+    effective_degrees,
+    least_squares_step_limit,
+    quadratic_iterate,
+    ridge_predictions,
+    solution_set,
+)
+from torchtheory.generalization.implicit_bias.separable_flow import (
+    ExponentialTail,
+    LossAssumptions,
+    MarginLoss,
+    ResidualCertificate,
+    SeparableFlow,
+    check_loss,
+    exponential_tail,
+    residual_certificate,
+    separable_flow,
+)
+from torchtheory.generalization.implicit_bias.smoothed_margin import (
+    MarginCurve,
+    follow_margin,
+    growing_margin,
+    smoothed_minimum,
+)
+from torchtheory.generalization.interpolation.bias_variance import (
+    BiasVariance,
+    decompose_estimates,
+    decompose_predictions,
+    excess_risk,
+    gaussian_bias_variance,
+    gaussian_variance_factor,
+)
+from torchtheory.generalization.interpolation.double_descent import (
+    RiskCurve,
+    effective_complexity,
+    feature_curve,
+    width_curve,
+)
+from torchtheory.generalization.interpolation.interpolators import (
+    noise_amplification,
+    piecewise_linear_weights,
+    polynomial_weights,
+    singular_kernel_weights,
+)
+from torchtheory.generalization.interpolation.minimum_norm import (
+    copied_signs_moment,
+    design_bias_variance,
+    minimum_norm_weights,
+    one_sample_variance,
+)
+from torchtheory.generalization.interpolation.spectral_asymptotics import (
+    EffectiveRanks,
+    asymptotic_variance,
+    effective_ranks,
+    marchenko_pastur_cdf,
+    marchenko_pastur_density,
+    marchenko_pastur_support,
+)
+from torchtheory.generalization.interpolation.step_functions import best_steps, greedy_steps
+from torchtheory.generalization.learning.bayes import (
+    BayesOptimum,
+    bayes_classifier,
+    bayes_regression,
+    classification_excess,
+    regression_excess,
+)
+from torchtheory.generalization.learning.error_decomposition import ErrorTerms, decompose_error
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution, multisets
+from torchtheory.generalization.learning.learners import (
+    majority,
+    memorize,
+    minimize_errors,
+    nearest_neighbour,
+    outside_hypothesis_set,
+    train_network,
+)
+from torchtheory.generalization.learning.no_free_lunch import (
+    TargetCensus,
+    missed_mass,
+    no_free_lunch_bound,
+    slow_distribution,
+    target_census,
+)
+from torchtheory.generalization.learning.tasks import (
+    LearningTask,
+    induced_distribution,
+    loss_interval,
+    prediction_task,
+    self_supervised_task,
+    split_fibres,
+)
+from torchtheory.generalization.learning.validation_bound import (
+    ValidationBounds,
+    log_models_allowed,
+    validation_bounds,
+    validation_sample_size,
+    validation_slack,
+)
+from torchtheory.generalization.learning.width_choice import (
+    WidthChoice,
+    approximation_bound,
+    approximation_constant,
+    choose_width,
+    estimation_order,
+)
+from torchtheory.generalization.memorization.experiment import (
+    FittedNetworks,
+    Memorisation,
+    MemorisedNetwork,
+    fit_and_test,
+    memorisation_test,
+    seeded_network,
+)
+from torchtheory.generalization.memorization.fitting_capacity import (
+    rademacher_from_fits,
+    trained_class,
+    vc_dimension_from_fits,
+)
+from torchtheory.generalization.memorization.label_corruption import (
+    corrupted_images,
+    corrupted_labels,
+    gaussian_images,
+    random_labels,
+    random_pixels,
+    shuffled_pixels,
+)
+from torchtheory.generalization.memorization.linear import (
+    FarInterpolant,
+    Memorised,
+    far_interpolant,
+    memorise_targets,
+)
+from torchtheory.generalization.memorization.puzzle_battery import (
+    ErrorCurve,
+    puzzle_curve,
+    squared_distance,
+)
+from torchtheory.generalization.order_preservation import (
+    MisleadingPair,
+    OrderComparison,
+    compare_orders,
+    order_table,
+    precedes,
+)
+from torchtheory.generalization.paths.angles import PathAngles, feature_norms, path_cosines
+from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
+from torchtheory.generalization.paths.graph import PathTable, every_path, graph_path_norms
+from torchtheory.generalization.paths.two_phase_bounds import (
+    FeatureLaw,
+    TwoPhaseBound,
+    measure_feature_law,
+    path_weight_sizes,
+    population_shares,
+    two_phase_gap_bound,
+)
+from torchtheory.generalization.paths.two_phase_margins import (
+    ball_complexity,
+    best_two_phase_margin_bound,
+    class_margins,
+    feature_radius,
+    margin_loss,
+    two_phase_margin_bound,
+)
+from torchtheory.generalization.paths.two_phase_training import (
+    FrozenGates,
+    TwoPhases,
+    first_phase_size,
+    fit_two_phases,
+    gate_pattern,
+    gated_outputs,
+    matching_epochs,
+)
+from torchtheory.generalization.stability import (
+    LeaveOneOut,
+    choose_by_sample,
+    leave_one_out,
+    ridge_stability,
+    textbook_ridge_stability,
+    uniform_stability_bound,
+)
+from torchtheory.generalization.vc.bounds import growth_radius, vc_radius, vc_rate, vc_sample_size
+from torchtheory.generalization.vc.growth import (
     different_labellings,
     growth_halfspaces,
     growth_intervals,
@@ -97,107 +301,12 @@ from torchtheory.generalization.growth import (
     thresholds,
     vc_dimension_on,
 )
-from torchtheory.generalization.hard_margin import (
-    HardMargin,
-    KKTResiduals,
-    hard_margin_svm,
-    kkt_residuals,
-)
-from torchtheory.generalization.homogeneous_networks import (
-    Homogeneity,
-    measure_homogeneity,
-    network_margins,
-    normalised_margin,
-    require_homogeneous,
-)
-from torchtheory.generalization.hypothesis_sets import (
+from torchtheory.generalization.vc.hypothesis_sets import (
     all_labellings,
     labellings_with_changes,
     threshold_network_labellings,
 )
-from torchtheory.generalization.image_networks import (
-    AggregatedBlock,
-    CentreCrop,
-    PreActivationBlock,
-    lenet,
-    preactivation_resnet18,
-    resnext29,
-)
-from torchtheory.generalization.image_recipes import FlipAndCrop, RandomAffineCrop, Recipe, recipe
-from torchtheory.generalization.interpolators import (
-    noise_amplification,
-    piecewise_linear_weights,
-    polynomial_weights,
-    singular_kernel_weights,
-)
-from torchtheory.generalization.kkt_audit import MarginKKT, margin_kkt, network_kkt
-from torchtheory.generalization.label_corruption import (
-    corrupted_images,
-    corrupted_labels,
-    gaussian_images,
-    random_labels,
-    random_pixels,
-    shuffled_pixels,
-)
-from torchtheory.generalization.layer_balance import (
-    LayerBalance,
-    alignment_bound,
-    balanced_weights,
-    layer_alignment,
-    layer_balance_of,
-)
-from torchtheory.generalization.learners import (
-    majority,
-    memorize,
-    minimize_errors,
-    nearest_neighbour,
-    outside_hypothesis_set,
-    train_network,
-)
-from torchtheory.generalization.learning_tasks import (
-    LearningTask,
-    induced_distribution,
-    loss_interval,
-    prediction_task,
-    self_supervised_task,
-    split_fibres,
-)
-from torchtheory.generalization.least_norm import (
-    SolutionSet,
-    closest_interpolant,
-    effective_degrees,
-    least_squares_step_limit,
-    quadratic_iterate,
-    ridge_predictions,
-    solution_set,
-)
-from torchtheory.generalization.linear_memorisation import (
-    FarInterpolant,
-    Memorised,
-    far_interpolant,
-    memorise_targets,
-)
-from torchtheory.generalization.margin_bounds import (
-    best_margin_bound,
-    margin_bound,
-    margin_error,
-    ramp_loss,
-)
-from torchtheory.generalization.memorisation import (
-    FittedNetworks,
-    Memorisation,
-    MemorisedNetwork,
-    fit_and_test,
-    memorisation_test,
-    seeded_network,
-)
-from torchtheory.generalization.minimum_norm import (
-    copied_signs_moment,
-    design_bias_variance,
-    minimum_norm_weights,
-    one_sample_variance,
-)
-from torchtheory.generalization.network_vc import (
+from torchtheory.generalization.vc.networks import (
     anthony_bartlett_vc_bound,
     log2_network_growth_bound,
     network_vc_bound,
@@ -205,149 +314,44 @@ from torchtheory.generalization.network_vc import (
     piecewise_linear_vc_order,
     piecewise_polynomial_vc_order,
 )
-from torchtheory.generalization.no_free_lunch import (
-    TargetCensus,
-    missed_mass,
-    no_free_lunch_bound,
-    slow_distribution,
-    target_census,
-)
-from torchtheory.generalization.norm_bounds import (
-    ascended_relu_class,
-    frobenius_bound,
-    frobenius_norms,
-    homogeneous_layers,
-    largest_unit,
-    normalize_layers,
-    planar_relu_class,
-)
-from torchtheory.generalization.norm_products import NormProducts, compare_norms
-from torchtheory.generalization.order_preservation import (
-    MisleadingPair,
-    OrderComparison,
-    compare_orders,
-    order_table,
-    precedes,
-)
-from torchtheory.generalization.parameter_counting import (
+from torchtheory.generalization.vc.parameter_counting import (
     ParameterCounting,
     count_parameters_bounds,
     input_dimension,
     log10_parameters_needed,
 )
-from torchtheory.generalization.parameter_robustness import (
-    ParameterRobustness,
-    robust_parameter_ball,
-)
-from torchtheory.generalization.path_angles import PathAngles, feature_norms, path_cosines
-from torchtheory.generalization.puzzle_battery import ErrorCurve, puzzle_curve, squared_distance
-from torchtheory.generalization.rademacher import (
-    empirical_uniform_deviation,
-    estimate_rademacher,
-    exact_rademacher,
-    finite_class,
-    linear_bounds,
-    linear_class,
-    massart_bound,
-    sequence_deviations,
-    uniform_deviation,
-)
-from torchtheory.generalization.rescaling import (
-    LayerPair,
-    balanced,
-    block_hessian,
-    rescalable_pairs,
-    rescale_pair,
-    rescaled,
-    sharpening_factor,
-)
-from torchtheory.generalization.separable_flow import (
-    ExponentialTail,
-    LossAssumptions,
-    MarginLoss,
-    ResidualCertificate,
-    SeparableFlow,
-    check_loss,
-    exponential_tail,
-    residual_certificate,
-    separable_flow,
-)
-from torchtheory.generalization.shattering import (
+from torchtheory.generalization.vc.shattering import (
     LinearWitness,
     RadonPartition,
     linear_shattering,
     radon_partition,
     relu_shattering,
 )
-from torchtheory.generalization.smoothed_margin import (
-    MarginCurve,
-    follow_margin,
-    growing_margin,
-    smoothed_minimum,
+from torchtheory.nets.homogeneity import (
+    Homogeneity,
+    measure_homogeneity,
+    network_margins,
+    normalised_margin,
+    require_homogeneous,
 )
-from torchtheory.generalization.spectral_asymptotics import (
-    EffectiveRanks,
-    asymptotic_variance,
-    effective_ranks,
-    marchenko_pastur_cdf,
-    marchenko_pastur_density,
-    marchenko_pastur_support,
+from torchtheory.nets.image_networks import (
+    AggregatedBlock,
+    CentreCrop,
+    PreActivationBlock,
+    lenet,
+    preactivation_resnet18,
+    resnext29,
 )
-from torchtheory.generalization.stability import (
-    LeaveOneOut,
-    choose_by_sample,
-    leave_one_out,
-    ridge_stability,
-    textbook_ridge_stability,
-    uniform_stability_bound,
+from torchtheory.training.darc import (
+    FreeOptimum,
+    WithDARC1,
+    darc1,
+    darc_with_signs,
+    free_optimum,
+    largest_size,
+    output_size,
 )
-from torchtheory.generalization.step_functions import best_steps, greedy_steps
-from torchtheory.generalization.symmetrisation import (
-    SymmetrisationChain,
-    expected_rademacher,
-    expected_worst_gap,
-    symmetrisation_chain,
-)
-from torchtheory.generalization.two_phase_bounds import (
-    FeatureLaw,
-    TwoPhaseBound,
-    measure_feature_law,
-    path_weight_sizes,
-    population_shares,
-    two_phase_gap_bound,
-)
-from torchtheory.generalization.two_phase_margins import (
-    ball_complexity,
-    best_two_phase_margin_bound,
-    class_margins,
-    feature_radius,
-    margin_loss,
-    two_phase_margin_bound,
-)
-from torchtheory.generalization.two_phase_training import (
-    FrozenGates,
-    TwoPhases,
-    first_phase_size,
-    fit_two_phases,
-    gate_pattern,
-    gated_outputs,
-    matching_epochs,
-)
-from torchtheory.generalization.validation_bound import (
-    ValidationBounds,
-    log_models_allowed,
-    validation_bounds,
-    validation_sample_size,
-    validation_slack,
-)
-from torchtheory.generalization.vc_bounds import growth_radius, vc_radius, vc_rate, vc_sample_size
-from torchtheory.generalization.width_choice import (
-    WidthChoice,
-    approximation_bound,
-    approximation_constant,
-    choose_width,
-    estimation_order,
-)
+from torchtheory.training.image_recipes import FlipAndCrop, RandomAffineCrop, Recipe, recipe
 
 __all__ = [
     "AggregatedBlock",

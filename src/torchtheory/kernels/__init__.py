@@ -30,7 +30,6 @@ from torchtheory.kernels.functions import (
     quadratic_features,
     squared_distances,
 )
-from torchtheory.kernels.gaussian_pairs import gaussian_pair_mean
 from torchtheory.kernels.gaussian_process import Posterior, posterior, sample_paths
 from torchtheory.kernels.gram_concentration import (
     GramComparison,
@@ -106,11 +105,11 @@ from torchtheory.kernels.wide_layer import (
     LayerRank,
     ZeroRiskFit,
     fit_last_layer,
-    last_hidden_features,
-    last_layer,
     last_layer_path,
     layer_ranks,
 )
+from torchtheory.nets.layer_features import last_hidden_features, last_layer
+from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 __all__ = [
     "BallSearch",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.kernels.two_layer import relu_gram_limit
-from torchtheory.nets.labelled import points, targets
+from torchtheory.nets.labeled import points, targets
 from torchtheory.primer.arrays import symmetric, vector
 
 

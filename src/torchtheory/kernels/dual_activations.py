@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch
 from torchtheory.kernels.two_layer import slope_of
 from torchtheory.nets.activations import Activation, Pointwise, activation, as_layer
-from torchtheory.training.gaussian_moments import gaussian_mean, gaussian_rule
+from torchtheory.primer.gaussian_means import gaussian_mean, gaussian_rule
 
 #: What was computed once for each point, each tensor of shape ``[..., *variances]``.
 Prepared = tuple[Tensor, ...]

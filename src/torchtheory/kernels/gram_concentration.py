@@ -23,10 +23,10 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.intervals import hoeffding_radius
 from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.kernels.two_layer import expected_gram, sampled_gram, slope_of
+from torchtheory.nets.activation_moments import Function
 from torchtheory.nets.activations import Activation, activation
-from torchtheory.nets.labelled import at_least, points, positive
+from torchtheory.nets.labeled import at_least, points, positive
 from torchtheory.primer.arrays import symmetric
-from torchtheory.training.gaussian_moments import Function
 
 
 def slope_bound(given: Function) -> float:

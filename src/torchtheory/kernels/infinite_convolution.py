@@ -41,7 +41,7 @@ from torchtheory.kernels.dual_activations import (
 )
 from torchtheory.kernels.infinite_width import LimitKernels
 from torchtheory.kernels.parametrization import Readout, check_variances
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 Padding = Literal["zeros", "circular"]
 

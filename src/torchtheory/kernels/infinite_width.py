@@ -40,7 +40,7 @@ from torchtheory.kernels.dual_activations import (
 )
 from torchtheory.kernels.functions import Kernel, squared_distances
 from torchtheory.kernels.parametrization import check_variances
-from torchtheory.nets.labelled import at_least, points
+from torchtheory.nets.labeled import at_least, points
 
 #: Which first layer: divided by the root of the input's dimension, or not at all (Theorem 57).
 InputScaling = Literal["fan_in", "unscaled_input"]

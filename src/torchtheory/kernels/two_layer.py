@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian, rademacher
 from torchtheory.kernels.functions import arc_cosine
-from torchtheory.kernels.gaussian_pairs import gaussian_pair_mean
+from torchtheory.nets.activation_moments import Function
 from torchtheory.nets.activations import Activation, activation, as_layer, nth_derivative
-from torchtheory.nets.labelled import at_least, points
-from torchtheory.training.gaussian_moments import Function
+from torchtheory.nets.labeled import at_least, points
+from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 
 class TwoLayerNetwork(nn.Module):
@@ -134,7 +134,7 @@ def expected_gram(x: Tensor, activation: Function = "relu") -> Tensor:
     r""":math:`G_{ij}=\mathbb E_{w\sim\mathcal N(0,I)}\,x_i^\top x_j\,\sigma'(w^\top x_i)
     \sigma'(w^\top x_j)`, ``[n, n]``: the Gram matrix at infinite width, by quadrature.
 
-    As accurate as :func:`~torchtheory.kernels.gaussian_pairs.gaussian_pair_mean`: rounding for
+    As accurate as :func:`~torchtheory.primer.gaussian_pairs.gaussian_pair_mean`: rounding for
     points of length up to 3 and every :math:`\sigma` that is smooth on either side of 0. For ReLU
     :func:`relu_gram_limit` has it in closed form. About 90 000 values of :math:`\sigma'` a pair,
     about a minute for 200 points.

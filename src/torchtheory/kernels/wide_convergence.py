@@ -25,15 +25,18 @@ from torch import Tensor, nn
 from torchtheory.core.errors import EmptyData, InvalidInput, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.tangent import empirical_ntk
-from torchtheory.kernels.wide_layer import last_hidden_features, last_layer
 from torchtheory.models.model import PureFunction, flatten, unflatten
+from torchtheory.nets.activation_moments import Function
 from torchtheory.nets.activations import as_layer, nth_derivative
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labelled import at_least, homogeneous, points, positive, targets
-from torchtheory.optimization.convergence import geometric_bound, polyak_lojasiewicz_constant
-from torchtheory.optimization.descent import Descent, gradient_descent
-from torchtheory.training.gaussian_moments import Function
+from torchtheory.nets.labeled import at_least, homogeneous, points, positive, targets
+from torchtheory.nets.layer_features import last_hidden_features, last_layer
+from torchtheory.optimization.certificates.convergence import (
+    geometric_bound,
+    polyak_lojasiewicz_constant,
+)
+from torchtheory.optimization.descent.iterates import Descent, gradient_descent
 
 
 def wide_network(
@@ -152,7 +155,7 @@ def gradient_domination(model: nn.Module, x: Tensor, y: Tensor) -> GradientDomin
 
 def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
     r""":math:`r(\theta)=\frac1m\sum_i\|\Phi(x^{(i)},\theta)-y^{(i)}\|^2` as a function of all
-    parameters in one vector ``[p]``, for :func:`~torchtheory.optimization.descent.gradient_descent`
+    parameters in one vector ``[p]``, for :func:`~torchtheory.optimization.descent.iterates.gradient_descent`
     and its relatives. The model is not changed.
 
     >>> net = nn.Linear(1, 1, bias=False)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, UnsupportedModel
-from torchtheory.models.model import evaluation_mode
-from torchtheory.nets.chain import Link, as_chain, has_own_forward
-from torchtheory.nets.labelled import homogeneous, targets
+from torchtheory.core.errors import InvalidInput
+from torchtheory.nets.chain import as_chain
+from torchtheory.nets.labeled import homogeneous, targets
+from torchtheory.nets.layer_features import last_hidden_features, last_layer, layer_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def layer_ranks(model: nn.Module, x: Tensor) -> list[LayerRank]:
     [('Linear', 4, 2), ('Tanh', 4, 3)]
     """
     found = []
-    for link, value in zip(as_chain(model), _values(model, x), strict=True):
+    for link, value in zip(as_chain(model), layer_values(model, x), strict=True):
         features = value.flatten(1)
         singular = torch.linalg.svdvals(features)
         rounding = max(features.shape) * torch.finfo(features.dtype).eps * float(singular[0])
@@ -72,38 +72,6 @@ def layer_ranks(model: nn.Module, x: Tensor) -> list[LayerRank]:
             )
         )
     return found
-
-
-def last_hidden_features(model: nn.Module, x: Tensor) -> Tensor:
-    """What the last layer of a chain, an ``nn.Linear``, is given: ``[samples, width]``.
-
-    >>> net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
-    >>> last_hidden_features(net, torch.zeros(3, 2)).shape
-    torch.Size([3, 5])
-    """
-    last_layer(model)
-    values = _values(model, x)
-    features = values[-2] if len(values) > 1 else x
-    if features.ndim != 2:
-        raise UnsupportedModel(
-            f"the last layer is given {list(features.shape)}; it must be [samples, features]"
-        )
-    return features
-
-
-def last_layer(model: nn.Module) -> nn.Linear:
-    """The last layer of a chain, if it is an ``nn.Linear``.
-
-    >>> last_layer(nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)))
-    Linear(in_features=5, out_features=1, bias=True)
-    """
-    head = as_chain(model)[-1].module
-    if not isinstance(head, nn.Linear) or not has_own_forward(head):
-        raise UnsupportedModel(
-            f"the last layer must be an nn.Linear, not {type(head).__name__}: what follows it is "
-            "left out with model[:-1], say"
-        )
-    return head
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,20 +156,3 @@ def last_layer_path(model: nn.Module, x: Tensor, y: Tensor, positions: Tensor) -
         t = positions.to(features)[:, None, None]
         residuals: Tensor = (1 - t) * start + t * end
         return residuals.square().mean(dim=(1, 2))
-
-
-def _values(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """What every layer of the chain gives out for the samples."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2 or not len(x):
-        raise InvalidType("x must be a tensor of real numbers [samples, ...]")
-    if not bool(torch.isfinite(x).all()):
-        raise NonFinite("x contains NaN or infinity")
-    links: list[Link] = as_chain(model)
-    values = []
-    value = x.detach()
-    with torch.no_grad(), evaluation_mode(model):
-        for link in links:
-            # a copy: a layer such as ReLU(inplace=True) writes to what it is given
-            value = link.module(value.clone())
-            values.append(value)
-    return values

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.feedforward import dense, linear
-from torchtheory.nets.labelled import points
+from torchtheory.nets.labeled import points
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labelled import homogeneous
+from torchtheory.nets.labeled import homogeneous
 
 
 def augment(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NotConverged
-from torchtheory.nets.labelled import at_least, homogeneous, points
+from torchtheory.nets.labeled import at_least, homogeneous, points
 from torchtheory.nets.separability import Array, separate
 
 #: Labellings are kept as the bits of a signed 64-bit integer.

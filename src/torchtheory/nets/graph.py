@@ -20,7 +20,7 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.feedforward import dense, linear
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 class GraphNetwork(nn.Module):

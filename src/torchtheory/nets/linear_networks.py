@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import ShapeMismatch, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.nets.chain import as_chain
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource
 from torchtheory.nets.feedforward import linear
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 class Maxout(nn.Module):

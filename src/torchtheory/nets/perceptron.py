@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.labelled import at_least, homogeneous, labelled, points, weights
+from torchtheory.nets.labeled import at_least, homogeneous, labelled, points, weights
 from torchtheory.nets.separability import max_margin
 
 

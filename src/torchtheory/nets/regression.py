@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch, UnknownName
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.labelled import (
+from torchtheory.nets.labeled import (
     at_least,
     homogeneous,
     labelled,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import layer_outputs
-from torchtheory.nets.labelled import labelled
+from torchtheory.nets.labeled import labelled
 from torchtheory.nets.separability import separate
 
 

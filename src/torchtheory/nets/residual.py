@@ -16,7 +16,7 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
 from torchtheory.nets.feedforward import linear
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 Nonlinearity = str | Activation | type[nn.Module] | Callable[..., Any]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labelled import at_least, homogeneous, labelled, points
+from torchtheory.nets.labeled import at_least, homogeneous, labelled, points
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 EPS = float(np.finfo(np.float64).eps)

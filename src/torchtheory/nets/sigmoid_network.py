@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labelled import at_least, points, targets
+from torchtheory.nets.labeled import at_least, points, targets
 
 
 class SigmoidPerceptron(nn.Module):

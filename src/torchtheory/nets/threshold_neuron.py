@@ -21,7 +21,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
     UnknownName,
 )
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 Gate = Literal["and", "or", "nand", "nor", "not"]
 

@@ -1,9 +1,9 @@
 """Optimization: descent and its guarantees, curvature, landscapes, linear networks."""
 
-from torchtheory.optimization.activation_cells import activation_patterns
-from torchtheory.optimization.batch_statistics import batch_normalisations, with_renewed_statistics
-from torchtheory.optimization.certificates import ConvergenceCertificate, certify
-from torchtheory.optimization.convergence import (
+from torchtheory.optimization.certificates.assumptions import Assumptions
+from torchtheory.optimization.certificates.certify import ConvergenceCertificate, certify
+from torchtheory.optimization.certificates.contradictions import Contradiction, contradictions_of
+from torchtheory.optimization.certificates.convergence import (
     accelerated_bound,
     averaged_descent_bound,
     first_critical,
@@ -12,15 +12,129 @@ from torchtheory.optimization.convergence import (
     polyak_lojasiewicz_constant,
     sufficient_decrease,
 )
-from torchtheory.optimization.convexity import (
+from torchtheory.optimization.certificates.convexity import (
     Chord,
     ConvexityProbe,
     probe_convex_set,
     probe_convexity,
     tangent_excess,
 )
-from torchtheory.optimization.convolution_derivatives import LeanConvolutions, channels_last
-from torchtheory.optimization.critical_points import (
+from torchtheory.optimization.certificates.promises import (
+    Promise,
+    dominated_factor,
+    heavy_ball_factors,
+    quadratic_factor,
+)
+from torchtheory.optimization.certificates.recorded_runs import (
+    RecordedRun,
+    as_recorded,
+    record_optimizer,
+    record_points,
+    record_run,
+)
+from torchtheory.optimization.certificates.regression_constants import (
+    logistic_ridge_constants,
+    ridge_constants,
+)
+from torchtheory.optimization.certificates.run_constants import (
+    Constant,
+    convexity_from_run,
+    convexity_met,
+    curvature_constants,
+    dominance_from_run,
+    gradient_norms_of_run,
+    gradients_of_run,
+    minimum_from_run,
+    smoothness_from_run,
+    smoothness_met,
+)
+from torchtheory.optimization.certificates.stochastic_rates import (
+    LeastSquaresError,
+    StationarityPlan,
+    StationaryError,
+    StepBudget,
+    example_gradients,
+    expected_least_squares_error,
+    gradient_variance,
+    mean_square_contraction,
+    stationarity_bound,
+    stationarity_plan,
+    stationary_least_squares_error,
+    step_budget,
+    stochastic_error_floor,
+)
+from torchtheory.optimization.curvature.convolution_derivatives import (
+    LeanConvolutions,
+    channels_last,
+)
+from torchtheory.optimization.curvature.edge_of_stability import stability_limit
+from torchtheory.optimization.curvature.layer_noise import LayerNoise, gradient_noise_by_layer
+from torchtheory.optimization.curvature.noise_scale import (
+    NoiseScale,
+    gradient_noise_scale,
+    simple_noise_scale,
+)
+from torchtheory.optimization.curvature.operators import (
+    empirical_fisher_operator,
+    fisher_operator,
+    gauss_newton_operator,
+    gradient,
+    hessian_operator,
+)
+from torchtheory.optimization.descent.directions import DescentReport, descent_report
+from torchtheory.optimization.descent.flow import ParameterPath, function_flow, gradient_flow
+from torchtheory.optimization.descent.iterates import (
+    Descent,
+    average_iterate,
+    check_start,
+    descend,
+    gradient_descent,
+    gradient_of,
+    last_iterate,
+    trajectory,
+    value_and_gradient,
+)
+from torchtheory.optimization.descent.minibatch import (
+    draw_batches,
+    minibatch_direction,
+    minibatch_gradient,
+)
+from torchtheory.optimization.descent.newton import (
+    DiagonalBlocks,
+    QuadraticModel,
+    approximation_error,
+    diagonal_blocks,
+    isotropic_model,
+    layer_sizes,
+    newton_direction,
+    quadratic_model,
+    quadratic_model_of,
+)
+from torchtheory.optimization.descent.noise import (
+    accumulated_variance,
+    with_gaussian_noise,
+    with_unit_noise,
+)
+from torchtheory.optimization.descent.objectives import objective_of
+from torchtheory.optimization.descent.quadratic_dynamics import (
+    ConditionReport,
+    QuadraticDescent,
+    condition_report,
+    least_squares_bound,
+    preconditioned_matrix,
+    quadratic_descent,
+)
+from torchtheory.optimization.initial_scale import (
+    InitialisationReport,
+    LayerScale,
+    fresh_growths,
+    initialisation_report,
+)
+from torchtheory.optimization.landscape.batch_statistics import (
+    batch_normalisations,
+    with_renewed_statistics,
+)
+from torchtheory.optimization.landscape.critical_points import (
     CriticalPoint,
     ProbedPoint,
     classify,
@@ -29,14 +143,54 @@ from torchtheory.optimization.critical_points import (
     landscape_probe,
     lower_point,
 )
-from torchtheory.optimization.curvature import (
-    empirical_fisher_operator,
-    fisher_operator,
-    gauss_newton_operator,
-    gradient,
-    hessian_operator,
+from torchtheory.optimization.landscape.low_loss_paths import (
+    LastLayerFit,
+    LowLossPath,
+    MonotonePath,
+    last_layer_problem,
+    low_loss_path,
+    make_monotone,
+    minimise_last_layer,
+    path_losses,
 )
-from torchtheory.optimization.deep_factorisation import (
+from torchtheory.optimization.landscape.network_points import NetworkPoint, classify_network
+from torchtheory.optimization.landscape.parameter_space import (
+    losses_at,
+    point_vector,
+    segment_losses,
+)
+from torchtheory.optimization.landscape.slices import (
+    LossSlice,
+    SegmentProbe,
+    eigen_directions,
+    grid_minima,
+    loss_slice,
+    probe_segment,
+    random_directions,
+    slice_valleys,
+)
+from torchtheory.optimization.landscape.spin_glass import (
+    CriticalSet,
+    SphericalSpinGlass,
+    critical_points_of,
+    critical_points_of_glass,
+    descend_gradient_norm,
+    expected_index,
+)
+from torchtheory.optimization.landscape.trained_paths import bend_path
+from torchtheory.optimization.linear_networks.deep import (
+    balanced_layers,
+    critical_product,
+    deep_critical_point,
+    deep_linear_function,
+    deep_linear_gradients,
+    deep_linear_optimum,
+    deep_linear_slope,
+    flat_layers,
+    layers_of,
+    linear_layers,
+)
+from torchtheory.optimization.linear_networks.deep_factorization import (
     AlignedFactors,
     FactoredMatrix,
     align_factors,
@@ -53,98 +207,26 @@ from torchtheory.optimization.deep_factorisation import (
     product_of,
     sensing_problem,
 )
-from torchtheory.optimization.deep_linear import (
-    balanced_layers,
-    critical_product,
-    deep_critical_point,
-    deep_linear_function,
-    deep_linear_gradients,
-    deep_linear_optimum,
-    deep_linear_slope,
-    flat_layers,
-    layers_of,
-    linear_layers,
-)
-from torchtheory.optimization.deep_saddles import (
+from torchtheory.optimization.linear_networks.deep_saddles import (
     LandscapeTheorem,
     SaddleReport,
     deep_saddle_report,
     linear_landscape_certificate,
 )
-from torchtheory.optimization.degenerate_saddles import (
+from torchtheory.optimization.linear_networks.degenerate_saddles import (
     derivative_along,
     first_derivative_order,
     plateau_time,
     product_risk,
 )
-from torchtheory.optimization.descent import (
-    Descent,
-    average_iterate,
-    check_start,
-    descend,
-    gradient_descent,
-    gradient_of,
-    last_iterate,
-    trajectory,
-    value_and_gradient,
-)
-from torchtheory.optimization.descent_assumptions import Assumptions
-from torchtheory.optimization.descent_directions import DescentReport, descent_report
-from torchtheory.optimization.edge_of_stability import stability_limit
-from torchtheory.optimization.factorisation_certificates import (
-    FactorisationCertificate,
-    GrownFactorisation,
-    certify_factorisation,
-    check_factors,
-    decay_objective,
-    descend_factors,
-    grow_factorisation,
-    shared_null_direction,
-)
-from torchtheory.optimization.flow import ParameterPath, function_flow, gradient_flow
-from torchtheory.optimization.induced_regulariser import InducedPenalty, induced_penalty
-from torchtheory.optimization.initial_gradients import (
+from torchtheory.optimization.linear_networks.initial_gradients import (
     gaussian_gradient_bound,
     gaussian_gradient_moment,
     gradient_second_moments,
     sample_gradients,
     softmax_gradient_bound,
 )
-from torchtheory.optimization.initial_scale import (
-    InitialisationReport,
-    LayerScale,
-    fresh_growths,
-    initialisation_report,
-)
-from torchtheory.optimization.landscape import (
-    LossSlice,
-    SegmentProbe,
-    eigen_directions,
-    grid_minima,
-    loss_slice,
-    probe_segment,
-    random_directions,
-    slice_valleys,
-)
-from torchtheory.optimization.layer_noise import LayerNoise, gradient_noise_by_layer
-from torchtheory.optimization.low_loss_paths import (
-    LastLayerFit,
-    LowLossPath,
-    MonotonePath,
-    last_layer_problem,
-    low_loss_path,
-    make_monotone,
-    minimise_last_layer,
-    path_losses,
-)
-from torchtheory.optimization.matrix_calculus import (
-    MatrixDerivative,
-    derivative_error,
-    draw_letters,
-    matrix_derivatives,
-    verify_derivative,
-)
-from torchtheory.optimization.matrix_moments import (
+from torchtheory.optimization.linear_networks.matrix_moments import (
     FourthMoments,
     GramMoments,
     forward_norms,
@@ -154,8 +236,45 @@ from torchtheory.optimization.matrix_moments import (
     sandwiched_norm,
     three_valued_matrices,
 )
-from torchtheory.optimization.minibatch import draw_batches, minibatch_direction, minibatch_gradient
-from torchtheory.optimization.network_certificates import (
+from torchtheory.optimization.linear_networks.second_moments import (
+    Covariances,
+    ReducedRank,
+    least_squares_map,
+    reduced_rank_regression,
+)
+from torchtheory.optimization.linear_networks.two_layer import (
+    AlternatingFit,
+    alternating_minimisation,
+    best_input_factor,
+    best_output_factor,
+    column_projector,
+    critical_form_residual,
+    two_layer_curvature,
+    two_layer_gradients,
+    two_layer_hessian,
+)
+from torchtheory.optimization.linear_networks.two_layer_critical_points import (
+    Escape,
+    LinearCriticalPoint,
+    escape_direction,
+    linear_critical_points,
+)
+from torchtheory.optimization.parallel_networks.activation_cells import activation_patterns
+from torchtheory.optimization.parallel_networks.factorization_certificates import (
+    FactorisationCertificate,
+    GrownFactorisation,
+    certify_factorisation,
+    check_factors,
+    decay_objective,
+    descend_factors,
+    grow_factorisation,
+    shared_null_direction,
+)
+from torchtheory.optimization.parallel_networks.induced_regularizer import (
+    InducedPenalty,
+    induced_penalty,
+)
+from torchtheory.optimization.parallel_networks.network_certificates import (
     GrownNetwork,
     NetworkCertificate,
     best_scales,
@@ -163,29 +282,7 @@ from torchtheory.optimization.network_certificates import (
     grow_network,
     worth_of_subnetwork,
 )
-from torchtheory.optimization.network_points import NetworkPoint, classify_network
-from torchtheory.optimization.newton import (
-    DiagonalBlocks,
-    QuadraticModel,
-    approximation_error,
-    diagonal_blocks,
-    isotropic_model,
-    layer_sizes,
-    newton_direction,
-    quadratic_model,
-    quadratic_model_of,
-)
-from torchtheory.optimization.noise import (
-    accumulated_variance,
-    with_gaussian_noise,
-    with_unit_noise,
-)
-from torchtheory.optimization.noise_scale import (
-    NoiseScale,
-    gradient_noise_scale,
-    simple_noise_scale,
-)
-from torchtheory.optimization.nondegenerate_pairs import (
+from torchtheory.optimization.parallel_networks.nondegenerate_pairs import (
     DegreeMatch,
     PairCheck,
     check_pair,
@@ -195,14 +292,14 @@ from torchtheory.optimization.nondegenerate_pairs import (
     match_degrees,
     power_of_scale,
 )
-from torchtheory.optimization.nonincreasing_paths import (
+from torchtheory.optimization.parallel_networks.nonincreasing_paths import (
     DescentPath,
     Slide,
     nonincreasing_path,
     required_width,
     slide_to_zero,
 )
-from torchtheory.optimization.nuclear_norm import (
+from torchtheory.optimization.parallel_networks.nuclear_norm import (
     DecayFactorisation,
     balanced_factors,
     check_strength,
@@ -210,8 +307,8 @@ from torchtheory.optimization.nuclear_norm import (
     least_decay_objective,
     threshold_singular_values,
 )
-from torchtheory.optimization.objectives import objective_of
-from torchtheory.optimization.parallel_networks import (
+from torchtheory.optimization.parallel_networks.polar_problems import Polar, polar
+from torchtheory.optimization.parallel_networks.subnetworks import (
     HalfSquares,
     ParallelNetwork,
     Subnetwork,
@@ -222,97 +319,12 @@ from torchtheory.optimization.parallel_networks import (
     split_hidden_units,
     with_ones,
 )
-from torchtheory.optimization.parameter_space import losses_at, point_vector, segment_losses
-from torchtheory.optimization.polar_problems import Polar, polar
-from torchtheory.optimization.promises import (
-    Promise,
-    dominated_factor,
-    heavy_ball_factors,
-    quadratic_factor,
-)
-from torchtheory.optimization.quadratic_dynamics import (
-    ConditionReport,
-    QuadraticDescent,
-    condition_report,
-    least_squares_bound,
-    preconditioned_matrix,
-    quadratic_descent,
-)
-from torchtheory.optimization.recorded_runs import (
-    RecordedRun,
-    as_recorded,
-    record_optimizer,
-    record_points,
-    record_run,
-)
-from torchtheory.optimization.regression_constants import logistic_ridge_constants, ridge_constants
-from torchtheory.optimization.run_constants import (
-    Constant,
-    convexity_from_run,
-    convexity_met,
-    curvature_constants,
-    dominance_from_run,
-    gradient_norms_of_run,
-    gradients_of_run,
-    minimum_from_run,
-    smoothness_from_run,
-    smoothness_met,
-)
-from torchtheory.optimization.run_contradictions import Contradiction, contradictions_of
-from torchtheory.optimization.second_moments import (
-    Covariances,
-    ReducedRank,
-    least_squares_map,
-    reduced_rank_regression,
-)
-from torchtheory.optimization.spin_glass import (
-    CriticalSet,
-    SphericalSpinGlass,
-    critical_points_of,
-    critical_points_of_glass,
-    descend_gradient_norm,
-    expected_index,
-)
-from torchtheory.optimization.stability import (
-    MeasuredStability,
-    distance_bound,
-    logistic_constants,
-    measure_stability,
-    replace_example,
-    stability_bound,
-)
-from torchtheory.optimization.stochastic_rates import (
-    LeastSquaresError,
-    StationarityPlan,
-    StationaryError,
-    StepBudget,
-    example_gradients,
-    expected_least_squares_error,
-    gradient_variance,
-    mean_square_contraction,
-    stationarity_bound,
-    stationarity_plan,
-    stationary_least_squares_error,
-    step_budget,
-    stochastic_error_floor,
-)
-from torchtheory.optimization.trained_paths import bend_path
-from torchtheory.optimization.two_layer_critical_points import (
-    Escape,
-    LinearCriticalPoint,
-    escape_direction,
-    linear_critical_points,
-)
-from torchtheory.optimization.two_layer_linear import (
-    AlternatingFit,
-    alternating_minimisation,
-    best_input_factor,
-    best_output_factor,
-    column_projector,
-    critical_form_residual,
-    two_layer_curvature,
-    two_layer_gradients,
-    two_layer_hessian,
+from torchtheory.primer.matrix_calculus import (
+    MatrixDerivative,
+    derivative_error,
+    draw_letters,
+    matrix_derivatives,
+    verify_derivative,
 )
 
 __all__ = [
@@ -354,7 +366,6 @@ __all__ = [
     "LossSlice",
     "LowLossPath",
     "MatrixDerivative",
-    "MeasuredStability",
     "MonotonePath",
     "NetworkCertificate",
     "NetworkPoint",
@@ -432,7 +443,6 @@ __all__ = [
     "descend_gradient_norm",
     "descent_report",
     "diagonal_blocks",
-    "distance_bound",
     "dominance_from_run",
     "dominated_factor",
     "draw_batches",
@@ -495,7 +505,6 @@ __all__ = [
     "linear_landscape_certificate",
     "linear_layers",
     "linear_unit",
-    "logistic_constants",
     "logistic_ridge_constants",
     "loss_slice",
     "losses_at",
@@ -505,7 +514,6 @@ __all__ = [
     "match_degrees",
     "matrix_derivatives",
     "mean_square_contraction",
-    "measure_stability",
     "minibatch_direction",
     "minibatch_gradient",
     "minimise_last_layer",
@@ -541,7 +549,6 @@ __all__ = [
     "record_run",
     "reduced_rank_regression",
     "relu_unit",
-    "replace_example",
     "required_width",
     "ridge_constants",
     "sample_gradients",
@@ -556,7 +563,6 @@ __all__ = [
     "smoothness_met",
     "softmax_gradient_bound",
     "split_hidden_units",
-    "stability_bound",
     "stability_limit",
     "stationarity_bound",
     "stationarity_plan",

@@ -21,7 +21,7 @@ from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.watching import LayerSignal, watch_signals
-from torchtheory.optimization.batch_statistics import batches_normalised
+from torchtheory.optimization.landscape.batch_statistics import batches_normalised
 from torchtheory.training.signal_propagation import predict_signal_of
 
 #: Samples the signals are measured on.

@@ -1,5 +1,14 @@
 """Training: losses, backpropagation, optimisers, initialisers, the trainer, regularisers."""
 
+from torchtheory.data.two_clouds import (
+    bayes_accuracy,
+    legacy_stream,
+    log_densities,
+    posterior,
+    two_gaussian_clouds,
+)
+from torchtheory.nets.activation_moments import second_moment, squared_slope
+from torchtheory.primer.gaussian_means import gaussian_mean, gaussian_rule
 from torchtheory.training.adam import UncorrectedAdam
 from torchtheory.training.augmentation import OneOf, Shift, augmented, invariance_gap, shifts
 from torchtheory.training.backpropagation import (
@@ -46,12 +55,6 @@ from torchtheory.training.dropout import (
     sampled_mean,
 )
 from torchtheory.training.early_stopping import EarlyStopping
-from torchtheory.training.gaussian_moments import (
-    gaussian_mean,
-    gaussian_rule,
-    second_moment,
-    squared_slope,
-)
 from torchtheory.training.graph_backpropagation import (
     GraphBackpropagation,
     PathSum,
@@ -110,13 +113,6 @@ from torchtheory.training.surrogates import (
     zero_one_loss,
 )
 from torchtheory.training.trainer import fit
-from torchtheory.training.two_clouds import (
-    bayes_accuracy,
-    legacy_stream,
-    log_densities,
-    posterior,
-    two_gaussian_clouds,
-)
 
 __all__ = [
     "LOSSES",

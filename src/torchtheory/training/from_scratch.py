@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.data.two_clouds import legacy_stream, two_gaussian_clouds
 from torchtheory.linalg.operators import check_count
 from torchtheory.nets.feedforward import dense
-from torchtheory.training.two_clouds import legacy_stream, two_gaussian_clouds
 
 
 class BinaryCrossEntropy:

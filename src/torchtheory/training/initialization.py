@@ -27,7 +27,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName, UnsupportedModel
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.training.gaussian_moments import Function, second_moment
+from torchtheory.nets.activation_moments import Function, second_moment
 
 Named = Literal["lecun", "xavier", "he", "orthogonal"]
 Scheme = Named | float

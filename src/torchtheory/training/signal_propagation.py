@@ -27,9 +27,9 @@ from torchtheory.core.errors import (
 )
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.models.model import evaluation_mode
+from torchtheory.nets.activation_moments import Function, second_moment, squared_slope
 from torchtheory.nets.chain import as_chain
 from torchtheory.training.backpropagation import is_pointwise
-from torchtheory.training.gaussian_moments import Function, second_moment, squared_slope
 
 
 @dataclass(frozen=True, slots=True)

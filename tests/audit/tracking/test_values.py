@@ -22,8 +22,8 @@ from torchtheory.core.errors import (
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.edge_of_stability import stability_limit
-from torchtheory.optimization.noise_scale import gradient_noise_scale
+from torchtheory.optimization.curvature.edge_of_stability import stability_limit
+from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale
 
 
 def test_sharpness_of_linear_regression_is_the_top_eigenvalue_of_its_second_moments() -> None:

@@ -18,22 +18,22 @@ from torch import Tensor, nn
 from torchtheory.audit.findings.network_growth import NetworkSize, loss_dimension, measure_size
 from torchtheory.core.errors import EmptyData, InvalidInput, UnsupportedModel
 from torchtheory.generalization.algorithmic_robustness import Grid, robustness_bound
-from torchtheory.generalization.covering import vc_rademacher_bound
-from torchtheory.generalization.margin_bounds import ramp_loss
-from torchtheory.generalization.norm_bounds import frobenius_bound
-from torchtheory.generalization.norm_products import compare_norms
-from torchtheory.generalization.pac_bayes.bounds import KL, deviation_bound
-from torchtheory.generalization.pac_bayes.gaussian_prior import GaussianPrior
-from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
-from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork, spread_like
-from torchtheory.generalization.parameter_counting import count_parameters_bounds
-from torchtheory.generalization.rademacher import (
+from torchtheory.generalization.complexity.covering import vc_rademacher_bound
+from torchtheory.generalization.complexity.margin_bounds import ramp_loss
+from torchtheory.generalization.complexity.norm_bounds import frobenius_bound
+from torchtheory.generalization.complexity.norm_products import compare_norms
+from torchtheory.generalization.complexity.rademacher import (
     linear_bounds,
     sequence_deviations,
     uniform_deviation,
 )
-from torchtheory.generalization.validation_bound import ValidationBounds, validation_bounds
-from torchtheory.generalization.vc_bounds import growth_radius
+from torchtheory.generalization.learning.validation_bound import ValidationBounds, validation_bounds
+from torchtheory.generalization.pac_bayes.bounds import KL, deviation_bound
+from torchtheory.generalization.pac_bayes.gaussian_prior import GaussianPrior
+from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
+from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork, spread_like
+from torchtheory.generalization.vc.bounds import growth_radius
+from torchtheory.generalization.vc.parameter_counting import count_parameters_bounds
 from torchtheory.kernels.path_kernel import (
     ADAPTIVE_POOLS,
     AVERAGE_POOLS,

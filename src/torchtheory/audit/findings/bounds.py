@@ -23,7 +23,7 @@ from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import OutOfTime, TorchTheoryError
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, clopper_pearson
-from torchtheory.generalization.validation_bound import validation_bounds
+from torchtheory.generalization.learning.validation_bound import validation_bounds
 from torchtheory.kernels.path_kernel import CONVOLUTIONS
 from torchtheory.models.problem import Problem
 

@@ -27,7 +27,7 @@ from torchtheory.models.cost import seconds_taken
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.optimization.curvature import gradient
+from torchtheory.optimization.curvature.operators import gradient
 
 #: Epochs of the prior's training, of the bound's minimisation and passes of the final estimate.
 PRIOR_EPOCHS, BOUND_EPOCHS, PASSES = 40, 20, 30

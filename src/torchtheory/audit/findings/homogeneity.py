@@ -17,23 +17,23 @@ from torchtheory.audit.findings.hypotheses import (
 )
 from torchtheory.core.errors import UnsupportedModel
 from torchtheory.core.record import Control
-from torchtheory.generalization.homogeneous_networks import Homogeneity, trained
 from torchtheory.models.model import PureFunction, flatten
 from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import as_chain
-from torchtheory.optimization.network_certificates import (
+from torchtheory.nets.homogeneity import Homogeneity, trained
+from torchtheory.optimization.parallel_networks.network_certificates import (
     NetworkCertificate,
     certify_network,
     in_double,
     value_and_descent,
     worth_of_subnetwork,
 )
-from torchtheory.optimization.nondegenerate_pairs import (
+from torchtheory.optimization.parallel_networks.nondegenerate_pairs import (
     degree_of,
     degrees_by_group,
     layers_that_break,
 )
-from torchtheory.optimization.parallel_networks import (
+from torchtheory.optimization.parallel_networks.subnetworks import (
     OutputLoss,
     ParallelNetwork,
     split_hidden_units,

@@ -29,7 +29,7 @@ from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.optimization.curvature import gradient
+from torchtheory.optimization.curvature.operators import gradient
 
 #: The kernel is computed for at most this many rows, one for each output of each sample.
 ROWS = 1000

@@ -26,8 +26,8 @@ from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.symmetries import HiddenLayer, rescalable_layers
-from torchtheory.optimization.curvature import gradient, hessian_operator
-from torchtheory.optimization.noise_scale import gradient_noise_scale
+from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale
+from torchtheory.optimization.curvature.operators import gradient, hessian_operator
 
 #: Random vectors and Lanczos steps of the spectrum, at most.
 PROBES, STEPS = 4, 40

@@ -14,11 +14,11 @@ from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.errors import TorchTheoryError
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.kernels.wide_layer import last_layer
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.optimization.landscape import LossSlice, loss_slice, random_directions
+from torchtheory.nets.layer_features import last_layer
+from torchtheory.optimization.landscape.slices import LossSlice, loss_slice, random_directions
 
 #: Points on a side of the plane that is drawn, and samples whose loss it shows.
 SIDE, SLICED = 15, 256

@@ -1,6 +1,6 @@
 r"""In how many ways networks of one architecture can be right and wrong on :math:`m` samples.
 
-The counting of :mod:`torchtheory.generalization.network_vc` for the network at hand: convolutions
+The counting of :mod:`torchtheory.generalization.vc.networks` for the network at hand: convolutions
 share their parameters among many units, and several classes are several comparisons. Layer
 :math:`i` with :math:`k_i` units and :math:`b_i` breakpoints of the activation behind it has
 :math:`M_i=mk_ib_i` polynomials of degree :math:`i` in the :math:`W_i` parameters so far, and the
@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.generalization.growth import log_sauer_polynomial, sauer_bound
-from torchtheory.generalization.vc_bounds import first_whole_number
+from torchtheory.generalization.vc.bounds import first_whole_number
+from torchtheory.generalization.vc.growth import log_sauer_polynomial, sauer_bound
 from torchtheory.kernels.path_kernel import (
     ADAPTIVE_POOLS,
     AVERAGE_POOLS,

@@ -23,7 +23,7 @@ from torchtheory.models.cost import seconds_taken
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.optimization.curvature import gradient, hessian_operator
+from torchtheory.optimization.curvature.operators import gradient, hessian_operator
 
 #: Curvature is that of the mean loss over at most this many training samples, and at least
 #: ``FEWEST`` where time is short.

@@ -17,12 +17,12 @@ from torchtheory.audit.findings.hypotheses import (
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.generalization.rescaling import rescalable_pairs, rescale_pair
+from torchtheory.generalization.flatness.rescaling import rescalable_pairs, rescale_pair
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.optimization.curvature import hessian_operator
+from torchtheory.optimization.curvature.operators import hessian_operator
 
 #: The first of two layers is multiplied by these, the second divided.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)

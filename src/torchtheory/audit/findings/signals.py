@@ -24,7 +24,7 @@ from torchtheory.models.samples import Samples
 from torchtheory.nets.chain import as_chain
 from torchtheory.nets.linear_networks import collapse_linear
 from torchtheory.nets.watching import LayerSignal, WatchedUnits, watch_signals, watch_units
-from torchtheory.optimization.curvature import gradient
+from torchtheory.optimization.curvature.operators import gradient
 
 #: Samples looked at.
 UNIT_SAMPLES, SIGNAL_SAMPLES, PAIRS = 4096, 512, 256

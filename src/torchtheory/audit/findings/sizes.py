@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.approximation.memorisers import line_memoriser, memoriser_parameters
-from torchtheory.approximation.narrow_networks import level_path, minimal_width
+from torchtheory.approximation.depth.narrow import level_path, minimal_width
+from torchtheory.approximation.memorization.networks import line_memoriser, memoriser_parameters
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs

@@ -31,7 +31,7 @@ from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.models.model import Parameters
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
-from torchtheory.optimization.curvature import gradient
+from torchtheory.optimization.curvature.operators import gradient
 
 Scale = Literal["linear", "log", "auto"]
 SCALES: tuple[Scale, ...] = ("linear", "log", "auto")

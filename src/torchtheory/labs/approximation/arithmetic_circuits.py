@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.arithmetic_circuits import (
+from torchtheory.approximation.depth.arithmetic_circuits import (
     DeepCircuit,
     ShallowCircuit,
     best_shallow_circuit,
@@ -22,7 +22,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 #: places and features
 SIZES: tuple[tuple[int, int], ...] = ((2, 3), (4, 2), (4, 3), (4, 5), (8, 2))

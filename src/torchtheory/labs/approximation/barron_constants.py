@@ -10,20 +10,20 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from torchtheory.approximation.barron_constants import (
+from torchtheory.approximation.barron.constants import (
     gaussian_density,
     grid_barron_constant,
     monte_carlo_barron_constant,
     radial_barron_constant,
     root_dimension_bound,
 )
-from torchtheory.approximation.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
-from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
+from torchtheory.approximation.barron.fourier_pairs import FOURIER_PAIRS, convolve_on_grid
+from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, RidgeSpectrum
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 
 PAIRS = {pair.name: pair for pair in FOURIER_PAIRS}

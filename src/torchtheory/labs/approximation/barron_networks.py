@@ -10,7 +10,7 @@ import torch
 from scipy import special
 from torch import Tensor, nn
 
-from torchtheory.approximation.sampled_networks import (
+from torchtheory.approximation.barron.sampled_networks import (
     ball_points,
     barron_network,
     best_network,
@@ -18,16 +18,16 @@ from torchtheory.approximation.sampled_networks import (
     total_variation,
     units_for_error,
 )
-from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, Spectrum
+from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.bias_variance import decompose_predictions
-from torchtheory.generalization.width_choice import approximation_bound
+from torchtheory.generalization.interpolation.bias_variance import decompose_predictions
+from torchtheory.generalization.learning.width_choice import approximation_bound
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activation_properties import inspect_activation
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 WIDTHS = (16, 64, 256, 1024)
 DIMENSIONS = (1, 2, 10, 100)

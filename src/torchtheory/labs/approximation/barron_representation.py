@@ -8,14 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.infinite_width import cosine_integral, step_integral
-from torchtheory.approximation.sampled_networks import ball_points, draw_steps, total_variation
-from torchtheory.approximation.spectra import GaussianBump, PlaneWaves
+from torchtheory.approximation.barron.infinite_width import cosine_integral, step_integral
+from torchtheory.approximation.barron.sampled_networks import (
+    ball_points,
+    draw_steps,
+    total_variation,
+)
+from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 WIDTH, CENTRE = 0.6, 0.4
 

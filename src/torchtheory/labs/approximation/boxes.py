@@ -9,7 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.boxes import (
+from torchtheory.approximation.certificates import (
+    Approximant,
+    Function,
+    box_grid,
+    mean_error,
+    measured_error,
+)
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.piecewise.boxes import (
     box_indicator,
     box_network,
     cell_centres,
@@ -19,21 +27,14 @@ from torchtheory.approximation.boxes import (
     relu_bump,
     wall_distance,
 )
-from torchtheory.approximation.certificates import (
-    Approximant,
-    Function,
-    box_grid,
-    mean_error,
-    measured_error,
-)
-from torchtheory.approximation.network_calculus import affine_layers, chain
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import activation
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import lebesgue_norm
 
 BOX = ((0.0, 0.6), (0.0, 0.4), (0.1, 0.9))

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.caratheodory import PrunedNetwork, few_terms, prune_units
-from torchtheory.approximation.maurey import maurey_average, maurey_error
-from torchtheory.approximation.network_calculus import affine_layers, chain
-from torchtheory.approximation.sampled_networks import ball_points
+from torchtheory.approximation.barron.caratheodory import PrunedNetwork, few_terms, prune_units
+from torchtheory.approximation.barron.maurey import maurey_average, maurey_error
+from torchtheory.approximation.barron.sampled_networks import ball_points
+from torchtheory.approximation.network_calculus import chain
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least
 
 TERMS = (1, 2, 5, 10, 20, 50, 100)
 

@@ -9,26 +9,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.best_terms import (
+from torchtheory.approximation.certificates import network_size
+from torchtheory.approximation.dictionaries.best_terms import (
     best_terms_errors,
     haar_transform,
     inverse_haar_transform,
     largest_terms,
 )
-from torchtheory.approximation.cartoon_networks import (
+from torchtheory.approximation.dictionaries.cartoon_networks import (
     cartoon_error,
     cartoon_network,
     polygon_distance,
 )
-from torchtheory.approximation.cartoons import Cartoon, Waves, cartoon
-from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.shearlets import shearlet_frame
+from torchtheory.approximation.dictionaries.cartoons import Cartoon, Waves, cartoon
+from torchtheory.approximation.dictionaries.shearlets import shearlet_frame
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 class Curves(NamedTuple):

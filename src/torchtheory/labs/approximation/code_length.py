@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Function
-from torchtheory.approximation.code_length import (
+from torchtheory.approximation.memorization.label_coding import label_function, read_labels
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.rates.code_length import (
     LipschitzCodec,
     code_length_bounds,
     decode_network,
@@ -18,16 +21,14 @@ from torchtheory.approximation.code_length import (
     network_bits,
     smooth_packing,
 )
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.label_coding import label_function, read_labels
-from torchtheory.approximation.network_calculus import affine_layers, chain
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
-from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

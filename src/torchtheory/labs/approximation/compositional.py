@@ -10,24 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant, Function, network_size
-from torchtheory.approximation.compositional import (
+from torchtheory.approximation.depth.compositional import (
     SmoothFunction,
     bilinear_network,
     composite_network,
     tree_network,
     tree_values,
 )
-from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.network_calculus import deepen
-from torchtheory.approximation.relu_polynomials import Polynomial, polynomial_values
-from torchtheory.approximation.squaring import square_network
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
+from torchtheory.approximation.polynomials.squaring import square_network
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import curvature_floor, least_units
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 SINE = SmoothFunction(torch.sin, lambda k: 1.0)
 COSINE = SmoothFunction(torch.cos, lambda k: 1.0)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.boxes import cell_centres
-from torchtheory.approximation.bumps import BumpSum, SplineBump
 from torchtheory.approximation.certificates import measured_error
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.label_coding import sobolev_grid_norm
-from torchtheory.approximation.lower_bounds import (
+from torchtheory.approximation.memorization.label_coding import sobolev_grid_norm
+from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.rates.lower_bounds import (
     Encoder,
     SelectionWitness,
     antipodal_witness,
@@ -26,7 +26,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 Decoder = Callable[[Tensor], Callable[[Tensor], Tensor]]
 

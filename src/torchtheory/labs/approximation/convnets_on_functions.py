@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.approximation.function_convnets import (
+from torchtheory.approximation.architectures.function_convnets import (
     CellGrid,
     Image,
     blur_threshold_convnet,
@@ -25,7 +25,7 @@ from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 CUTOFF = 4.0
 BLUR, LEVEL = 0.4, 0.1

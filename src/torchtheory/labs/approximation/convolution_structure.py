@@ -8,13 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.approximation.shift_structure import convolution_matrix, equivariance_gaps
+from torchtheory.approximation.architectures.shift_structure import (
+    convolution_matrix,
+    equivariance_gaps,
+)
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.training.augmentation import Shift, invariance_gap
 
 #: stride, dilation, groups, padding, how the border is filled

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.convolutional_equivalence import (
+from torchtheory.approximation.architectures.convolutional_equivalence import (
     as_convolutional,
     as_fully_connected,
     nonzero_parameters,
 )
-from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.network_calculus import compose
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 #: sizes of the grid, channels, hidden widths
 CASES: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = (

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchtheory.approximation.convolutional_interpolation import (
+from torchtheory.approximation.memorization.convolutional import (
     convolutional_interpolant,
     pooled_network,
 )
@@ -16,7 +16,7 @@ from torchtheory.data.real import digits
 from torchtheory.kernels.wide_layer import layer_ranks
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "logistic", "softplus")
 

@@ -13,17 +13,17 @@ from torchtheory.approximation.certificates import (
     box_grid,
     measured_error,
 )
-from torchtheory.approximation.cybenko import (
+from torchtheory.approximation.universality.cybenko import (
     sigmoid_staircase,
     soft_indicator,
     staircase_factor,
 )
-from torchtheory.approximation.discriminatory import (
+from torchtheory.approximation.universality.discriminatory import (
     discriminatory_test,
     polynomial_rank,
     ridge_units,
 )
-from torchtheory.approximation.uniform_fit import best_uniform_fit, span_error
+from torchtheory.approximation.universality.uniform_fit import best_uniform_fit, span_error
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
@@ -31,7 +31,7 @@ from torchtheory.labs.approximation.interpolants import Judged, kept_promises
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import FOURTEEN
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 #: name, function, Lipschitz constant on [0, 1]
 LINES: tuple[tuple[str, Function, float], ...] = (

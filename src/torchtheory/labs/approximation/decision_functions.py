@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Function, box_grid
-from torchtheory.approximation.decision_functions import (
+from torchtheory.approximation.universality.decision_functions import (
     disagreement,
     half_space_sharpness,
     half_space_unit,
     strip_width,
 )
-from torchtheory.approximation.discriminatory import ridge_units
+from torchtheory.approximation.universality.discriminatory import ridge_units
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 SQUARE = ((0.0, 1.0), (0.0, 1.0))

@@ -8,21 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.approximate_identity import deepen_approximately, identity_network
 from torchtheory.approximation.certificates import (
     Approximant,
     Function,
     measured_error,
     sup_distance,
 )
-from torchtheory.approximation.cybenko import sigmoid_staircase
-from torchtheory.approximation.interpolants import relu_interpolant
 from torchtheory.approximation.network_calculus import deepen
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.universality.approximate_identity import (
+    deepen_approximately,
+    identity_network,
+)
+from torchtheory.approximation.universality.cybenko import sigmoid_staircase
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

@@ -12,29 +12,29 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import SupError, box_grid, measured_error
-from torchtheory.approximation.divided_differences import (
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.polynomials.divided_differences import (
     best_difference_step,
     good_bias,
     monomial_network,
 )
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.ridge_sums import (
+from torchtheory.approximation.universality.ridge_sums import (
     RidgePowers,
     lift_networks,
     monomial_as_ridges,
     ridge_interval,
 )
-from torchtheory.approximation.stone_weierstrass import (
+from torchtheory.approximation.universality.stone_weierstrass import (
     CosineNetwork,
     algebra_conditions,
     separating_cosine,
 )
-from torchtheory.approximation.uniform_fit import best_uniform_fit
+from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 GRID = torch.linspace(0, 1, 201, dtype=torch.float64)

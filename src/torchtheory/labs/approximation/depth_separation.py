@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.ball_measure import draw_band_limited
-from torchtheory.approximation.band_limited import tubes_needed
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.depth_comparison import compare_depth
-from torchtheory.approximation.radial_networks import RadialShells
+from torchtheory.approximation.depth.ball_measure import draw_band_limited
+from torchtheory.approximation.depth.band_limited import tubes_needed
+from torchtheory.approximation.depth.comparison import compare_depth
+from torchtheory.approximation.depth.radial import RadialShells
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 DIMENSIONS = (10, 20, 50, 100, 200, 500, 1000)
 CONSTANTS = (1.0, 0.1, 0.01)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Function, measured_error, sup_distance
-from torchtheory.approximation.divided_differences import monomial_network
+from torchtheory.approximation.polynomials.divided_differences import monomial_network
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import lebesgue_norm
 
 

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.cartoons import Waves
 from torchtheory.approximation.certificates import Approximant, Function, network_size
-from torchtheory.approximation.hats import hat_interpolant
-from torchtheory.approximation.horizons import (
+from torchtheory.approximation.dictionaries.cartoons import Waves
+from torchtheory.approximation.dictionaries.horizons import (
     boundary_exponent,
     gated_network,
     heaviside_error,
@@ -23,14 +22,15 @@ from torchtheory.approximation.horizons import (
     lp_distance,
     matching_smoothness,
 )
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.network_calculus import affine_layers
+from torchtheory.approximation.piecewise.hats import hat_interpolant
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least
 
 EXPONENTS = (0.5, 1.0, 2.0, 4.0)
 WIDTHS = (0.3, 0.1, 0.03, 0.01)

@@ -9,24 +9,24 @@ import torch
 from scipy import integrate, special
 from torch import Tensor
 
-from torchtheory.approximation.ball_measure import (
+from torchtheory.approximation.barron.sampled_networks import ball_points
+from torchtheory.approximation.depth.ball_measure import (
     draw_band_limited,
     length_distribution,
     sphere_tube_share,
 )
-from torchtheory.approximation.band_limited import (
+from torchtheory.approximation.depth.band_limited import (
     band_limited_root,
     covered_share,
     tube_share,
     tubes_needed,
     unit_volume_radius,
 )
-from torchtheory.approximation.sampled_networks import ball_points
 from torchtheory.core.intervals import clopper_pearson, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import fourier_transform
 
 RADIUS = 3.0

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.memorisers import (
+from torchtheory.approximation.memorization.networks import (
     Memoriser,
     inverse_certificate,
     line_memoriser,
@@ -19,7 +19,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("relu", "tanh", "softplus", "gaussian")
 EPSILON = torch.finfo(torch.float64).eps

@@ -11,7 +11,7 @@ from scipy.interpolate import BSpline
 from torch import Tensor
 
 from torchtheory.approximation.certificates import box_grid, network_size
-from torchtheory.approximation.finite_elements import (
+from torchtheory.approximation.piecewise.finite_elements import (
     Mesh,
     affine_pieces_around,
     convex_star,
@@ -21,13 +21,13 @@ from torchtheory.approximation.finite_elements import (
     line_mesh,
     nodal_network,
 )
-from torchtheory.approximation.splines import spline_network
+from torchtheory.approximation.piecewise.splines import spline_network
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 BOTH = ["A-102", "X-39"]
 

@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.fixed_basis import (
+from torchtheory.approximation.barron.fixed_basis import (
     fixed_basis_floor,
     fourier_basis_error,
     lattice_shells,
     network_beats_every_basis,
 )
-from torchtheory.approximation.sampled_networks import barron_network
-from torchtheory.approximation.spectra import PlaneWaves
+from torchtheory.approximation.barron.sampled_networks import barron_network
+from torchtheory.approximation.barron.spectra import PlaneWaves
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 CONSTANT = 2 * math.pi
 

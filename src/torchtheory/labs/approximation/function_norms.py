@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Function
-from torchtheory.approximation.function_norms import (
+from torchtheory.approximation.piecewise.function_norms import (
     box_sobolev_norm,
     holder_constant,
     holder_norm,
@@ -17,12 +17,12 @@ from torchtheory.approximation.function_norms import (
     network_lipschitz_norm,
     smooth_norm,
 )
-from torchtheory.approximation.interpolants import relu_interpolant
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import sobolev_norm
 
 UNIT = ((0.0, 1.0), (0.0, 1.0))

@@ -10,21 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.broken_lines import broken_line_network
 from torchtheory.approximation.certificates import (
     Approximant,
     Function,
     measured_error,
     network_size,
 )
-from torchtheory.approximation.interpolants import relu_interpolant, threshold_interpolant
+from torchtheory.approximation.piecewise.broken_lines import broken_line_network
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 Judged = tuple[Approximant, float]
 """A network with its promise, and its measured error."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Function, box_grid
-from torchtheory.approximation.superpositions import (
+from torchtheory.approximation.universality.superpositions import (
     InnerFunctions,
     Superposition,
     inner_functions,
@@ -22,7 +22,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 #: name, function on the square, Lipschitz constant, largest absolute value
 TARGETS: tuple[tuple[str, Function, float, float], ...] = (

@@ -8,34 +8,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.boxes import cell_centres
-from torchtheory.approximation.bumps import BumpSum, SplineBump
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.explicit_sizes import interpolant_units
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.label_coding import (
+from torchtheory.approximation.memorization.label_coding import (
     label_function,
     read_labels,
     sine_frequency,
     sobolev_grid_norm,
 )
-from torchtheory.approximation.lower_bounds import (
+from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.rates.explicit_sizes import interpolant_units
+from torchtheory.approximation.rates.lower_bounds import (
     label_cells,
     vc_minimum_weights,
     weights_vc_bound,
 )
-from torchtheory.approximation.rate_theorems import Setting
-from torchtheory.approximation.rates import THEOREMS
+from torchtheory.approximation.rates.table import THEOREMS
+from torchtheory.approximation.rates.theorems import Setting
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
-from torchtheory.generalization.growth import halfspaces, intervals, rectangles, shatters
-from torchtheory.generalization.hypothesis_sets import all_labellings
-from torchtheory.generalization.shattering import radon_partition, relu_shattering
+from torchtheory.generalization.vc.growth import halfspaces, intervals, rectangles, shatters
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.shattering import radon_partition, relu_shattering
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import parameter_count
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

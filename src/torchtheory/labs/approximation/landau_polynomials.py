@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Function, measured_error
-from torchtheory.approximation.landau_polynomials import (
+from torchtheory.approximation.polynomials.landau import (
     LandauForm,
     kernel_moment,
     landau_approximant,
@@ -23,7 +23,7 @@ from torchtheory.core.record import Control
 from torchtheory.labs.approximation.polynomials import TARGETS, arch
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

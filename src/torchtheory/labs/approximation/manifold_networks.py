@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.best_terms import best_terms_errors
-from torchtheory.approximation.cartoons import Waves
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.horizons import horizon_network
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.manifold_networks import (
+from torchtheory.approximation.dictionaries.best_terms import best_terms_errors
+from torchtheory.approximation.dictionaries.cartoons import Waves
+from torchtheory.approximation.dictionaries.horizons import horizon_network
+from torchtheory.approximation.network_calculus import chain, compose, deepen, stack
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.piecewise.manifold_networks import (
     Chart,
     ManifoldNetwork,
     chart_inverse,
@@ -24,21 +25,21 @@ from torchtheory.approximation.manifold_networks import (
     manifold_network,
     tangent_charts,
 )
-from torchtheory.approximation.manifolds import (
+from torchtheory.approximation.piecewise.manifolds import (
     ParametrisedManifold,
     circle_curve,
     intrinsic_dimension,
     swiss_roll,
     swiss_roll_sheet,
 )
-from torchtheory.approximation.network_calculus import affine_layers, chain, compose, deepen, stack
 from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least
 
 AMBIENT = (3, 30, 300)
 RADIUS, HEIGHT = 3.0, 1.6

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.maurey import compress_network, maurey_average, maurey_error
-from torchtheory.approximation.sampled_networks import inverse_sine_integral
+from torchtheory.approximation.barron.maurey import compress_network, maurey_average, maurey_error
+from torchtheory.approximation.barron.sampled_networks import inverse_sine_integral
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 TERMS = (4, 8, 16, 32, 64, 128, 256)
 

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.boolean_networks import (
+from torchtheory.approximation.certificates import network_size
+from torchtheory.approximation.memorization.boolean import (
     least_terms,
     minterm_network,
     parity_network,
     parity_tree,
 )
-from torchtheory.approximation.certificates import network_size
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.threshold_neuron import boolean_inputs, neuron_functions
 
 

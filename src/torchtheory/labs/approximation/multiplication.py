@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Approximant, box_grid
-from torchtheory.approximation.divided_differences import (
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.polynomials.divided_differences import (
     best_difference_step,
     good_bias,
     monomial_network,
 )
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.products import (
+from torchtheory.approximation.polynomials.products import (
     many_product_network,
     product_network,
     unit_product_network,
 )
-from torchtheory.approximation.relu_polynomials import (
+from torchtheory.approximation.polynomials.relu import (
     Polynomial,
     polynomial_levels,
     polynomial_network,
@@ -31,7 +31,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 Identity = Literal["difference", "sum"]
 IDENTITIES: tuple[Identity, Identity] = ("difference", "sum")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import measured_error, network_size
-from torchtheory.approximation.narrow_networks import (
+from torchtheory.approximation.depth.narrow import (
     Operation,
     fixed_size_floor,
     level_path,
@@ -27,7 +27,7 @@ from torchtheory.expressivity.folding import zigzag_network
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 HIDDEN = ((2,), (6,), (3, 3), (2, 2, 2))
 

@@ -10,27 +10,20 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.architecture_drawings import (
-    ArchitectureGraph,
-    architecture_graph,
-    draw_architecture,
-)
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.network_calculus import (
-    affine_layers,
-    block_diagonal,
-    chain,
-    compose,
-    deepen,
-    stack,
-)
+from torchtheory.approximation.network_calculus import block_diagonal, chain, compose, deepen, stack
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activation_properties import MOST_DERIVATIVES, inspect_activation
 from torchtheory.nets.activations import Activation, activation, nth_derivative
-from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.drawings import (
+    ArchitectureGraph,
+    architecture_graph,
+    draw_architecture,
+)
+from torchtheory.nets.feedforward import affine_layers, mlp
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

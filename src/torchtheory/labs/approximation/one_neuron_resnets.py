@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Approximant, mean_error
-from torchtheory.approximation.narrow_networks import sphere_witness
-from torchtheory.approximation.residual_networks import (
+from torchtheory.approximation.architectures.residual import (
     ResidualBlock,
     folding_network_of_norm,
     radial_network,
 )
+from torchtheory.approximation.certificates import Approximant, mean_error
+from torchtheory.approximation.depth.narrow import sphere_witness
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.payoffs import Payoff, payoff_network
+from torchtheory.approximation.piecewise.payoffs import Payoff, payoff_network
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 KINDS: tuple[Payoff, ...] = get_args(Payoff)
 

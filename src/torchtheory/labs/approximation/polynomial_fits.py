@@ -14,7 +14,7 @@ from torchtheory.approximation.certificates import (
     measured_error,
     sup_distance,
 )
-from torchtheory.approximation.polynomial_fits import (
+from torchtheory.approximation.polynomials.fits import (
     best_polynomial,
     chebyshev_basis,
     equispaced_interpolant,
@@ -24,7 +24,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 DEGREES = (2, 3, 6, 20)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.bernstein_polynomials import (
+from torchtheory.approximation.certificates import Function, measured_error
+from torchtheory.approximation.polynomials.bernstein import (
     bernstein_approximant,
     bernstein_basis,
     bernstein_degree,
@@ -17,12 +18,11 @@ from torchtheory.approximation.bernstein_polynomials import (
     far_bound,
     split_residual,
 )
-from torchtheory.approximation.certificates import Function, measured_error
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 def tent(x: Tensor) -> Tensor:

@@ -9,22 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.band_limited import tubes_needed
+from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.certificates import measured_error, network_size
-from torchtheory.approximation.depth_comparison import compare_depth
-from torchtheory.approximation.radial_networks import (
+from torchtheory.approximation.depth.band_limited import tubes_needed
+from torchtheory.approximation.depth.comparison import compare_depth
+from torchtheory.approximation.depth.radial import (
     RadialShells,
     absolute_sum_network,
     radial_shells,
     squared_length_network,
     squared_length_size,
 )
-from torchtheory.approximation.sampled_networks import ball_points
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 SIZES = ((2, 4), (4, 16), (8, 64), (16, 256))
 SQUARES = (8, 16, 32, 64)

@@ -10,21 +10,21 @@ import torch
 from scipy import integrate, special
 from torch import Tensor
 
-from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.random_steps import (
+from torchtheory.approximation.barron.random_steps import (
     MeanOfSteps,
     StepPairs,
     draw_step_pairs,
     sampled_exponentials,
     step_pair_network,
 )
-from torchtheory.approximation.sampled_networks import ball_points
-from torchtheory.approximation.spectra import GaussianBump, PlaneWaves, Spectrum
+from torchtheory.approximation.barron.sampled_networks import ball_points
+from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
+from torchtheory.approximation.certificates import network_size
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 COUNTS = (16, 64, 256, 1024)
 

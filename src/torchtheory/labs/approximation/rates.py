@@ -9,25 +9,25 @@ import numpy as np
 import torch
 from scipy import optimize, special
 
-from torchtheory.approximation.code_length import cartoon_packing, smooth_packing
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.label_coding import label_function
-from torchtheory.approximation.lower_bounds import continuous_selection_floor, label_cells
-from torchtheory.approximation.network_budget import size_needed
-from torchtheory.approximation.rate_theorems import Setting
-from torchtheory.approximation.rates import (
+from torchtheory.approximation.memorization.label_coding import label_function
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.rates.budget import size_needed
+from torchtheory.approximation.rates.code_length import cartoon_packing, smooth_packing
+from torchtheory.approximation.rates.lower_bounds import continuous_selection_floor, label_cells
+from torchtheory.approximation.rates.table import (
     THEOREMS,
     code_exponent,
     depth_for_weights,
     exponent_gaps,
 )
+from torchtheory.approximation.rates.theorems import Setting
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
-from torchtheory.generalization.network_vc import piecewise_linear_vc_order
+from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

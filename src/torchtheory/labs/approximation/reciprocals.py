@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Approximant, box_grid
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.reciprocals import (
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.polynomials.reciprocals import (
     RationalNetwork,
     rational_network,
     reciprocal_factors,
     reciprocal_network,
 )
-from torchtheory.approximation.relu_polynomials import Polynomial, polynomial_values
+from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 #: name, numerator, denominator, low, high, largest numerator on [-1, 1]^d
 QUOTIENTS: tuple[tuple[str, Polynomial, Polynomial, float, float, float], ...] = (

@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.network_calculus import affine_layers, chain
-from torchtheory.approximation.recurrent_systems import (
-    DynamicalSystem,
-    ShallowRNN,
-    rnn_with_bias,
-)
-from torchtheory.approximation.sequence_approximation import (
+from torchtheory.approximation.architectures.recurrent_sequences import (
     LengthStress,
     SequenceFunction,
     failure_probability,
@@ -27,14 +20,21 @@ from torchtheory.approximation.sequence_approximation import (
     sequence_values,
     windows,
 )
-from torchtheory.approximation.system_simulation import simulate_system
+from torchtheory.approximation.architectures.recurrent_simulation import simulate_system
+from torchtheory.approximation.architectures.recurrent_systems import (
+    DynamicalSystem,
+    ShallowRNN,
+    rnn_with_bias,
+)
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.feedforward import affine_layers, mlp
+from torchtheory.nets.labeled import at_least
 
 
 def median(x: Tensor) -> Tensor:

@@ -11,9 +11,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Box, box_grid
-from torchtheory.approximation.recurrent_systems import DynamicalSystem, ShallowRNN
-from torchtheory.approximation.system_simulation import (
+from torchtheory.approximation.architectures.recurrent_simulation import (
     Simulation,
     SystemDistance,
     error_growth,
@@ -24,12 +22,14 @@ from torchtheory.approximation.system_simulation import (
     simulate_system,
     system_distance,
 )
+from torchtheory.approximation.architectures.recurrent_systems import DynamicalSystem, ShallowRNN
+from torchtheory.approximation.certificates import Box, box_grid
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 def pendulum(h: Tensor, x: Tensor) -> Tensor:

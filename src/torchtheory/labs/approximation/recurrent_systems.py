@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.recurrent_systems import (
+from torchtheory.approximation.architectures.recurrent_systems import (
     ShallowRNN,
     constant_neuron,
     rnn_with_bias,
@@ -17,7 +17,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "relu", "logistic", "softsign")
 

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import measured_error
-from torchtheory.approximation.cybenko import sigmoid_staircase
-from torchtheory.approximation.risk_gaps import (
+from torchtheory.approximation.rates.risk_gaps import (
     LossName,
     RiskChain,
     linear_class_chain,
     loss_lipschitz,
 )
-from torchtheory.approximation.uniform_fit import best_uniform_fit
+from torchtheory.approximation.universality.cybenko import sigmoid_staircase
+from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 X = torch.linspace(0, 1, 257, dtype=torch.float64)

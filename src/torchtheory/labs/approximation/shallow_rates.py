@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Function, box_grid
-from torchtheory.approximation.divided_differences import activation_derivative, good_bias
-from torchtheory.approximation.shallow_polynomials import (
+from torchtheory.approximation.polynomials.divided_differences import (
+    activation_derivative,
+    good_bias,
+)
+from torchtheory.approximation.polynomials.shallow import (
     ShallowPolynomial,
     SpanDistance,
     exponential_span,
@@ -22,7 +25,7 @@ from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 BOTH = ["A-31", "X-18"]
 

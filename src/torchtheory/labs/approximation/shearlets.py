@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.boxes import cell_centres
-from torchtheory.approximation.cartoons import cartoon
-from torchtheory.approximation.dictionary_networks import dictionary_element
-from torchtheory.approximation.shearlets import (
+from torchtheory.approximation.dictionaries.cartoons import cartoon
+from torchtheory.approximation.dictionaries.networks import dictionary_element
+from torchtheory.approximation.dictionaries.shearlets import (
     ShearletFrame,
     parabolic_scaling,
     shear,
     shearlet,
     shearlet_frame,
 )
+from torchtheory.approximation.piecewise.boxes import cell_centres
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 ELEMENTS = ((0, 0), (1, 1), (2, -1), (2, 2), (3, 1), (4, -3))
 SHEARS = range(-5, 6)

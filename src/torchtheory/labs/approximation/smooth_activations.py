@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Function, measured_error
-from torchtheory.approximation.divided_differences import (
+from torchtheory.approximation.polynomials.divided_differences import (
     activation_derivative,
     best_difference_step,
     good_bias,
@@ -18,14 +18,18 @@ from torchtheory.approximation.divided_differences import (
     monomial_error,
     monomial_network,
 )
-from torchtheory.approximation.uniform_fit import best_uniform_fit, random_units, span_error
+from torchtheory.approximation.universality.uniform_fit import (
+    best_uniform_fit,
+    random_units,
+    span_error,
+)
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import nth_derivative
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)

@@ -10,26 +10,26 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant
-from torchtheory.approximation.divided_differences import (
+from torchtheory.approximation.polynomials.divided_differences import (
     activation_derivative,
     best_difference_step,
     good_bias,
     monomial_network,
 )
-from torchtheory.approximation.smooth_gates import (
+from torchtheory.approximation.polynomials.smooth_gates import (
     best_product_step,
     deep_product_network,
     shallow_product_error,
     shallow_product_network,
     smooth_square_network,
 )
-from torchtheory.approximation.squaring import square_network, squaring_levels
+from torchtheory.approximation.polynomials.squaring import square_network, squaring_levels
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 ACTIVATIONS = ("tanh", "logistic", "softplus", "exp", "sin")
 X = torch.linspace(-1, 1, 401, dtype=torch.float64)

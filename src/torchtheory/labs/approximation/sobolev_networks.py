@@ -9,21 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.certificates import Function, box_grid, network_size, values_of
-from torchtheory.approximation.explicit_sizes import yarotsky_units
-from torchtheory.approximation.function_norms import multi_indices, partial_derivatives
-from torchtheory.approximation.partition_of_unity import (
-    partition_of_unity_values,
-    patch_centres,
-    trapezoid_network,
-)
-from torchtheory.approximation.skip_networks import (
+from torchtheory.approximation.architectures.skip_connections import (
     skip_local_line,
     skip_taylor_network,
     skip_to_plain,
 )
-from torchtheory.approximation.uniform_fit import best_uniform_fit
-from torchtheory.approximation.yarotsky import (
+from torchtheory.approximation.certificates import Function, box_grid, network_size, values_of
+from torchtheory.approximation.piecewise.function_norms import multi_indices, partial_derivatives
+from torchtheory.approximation.piecewise.partition_of_unity import (
+    partition_of_unity_values,
+    patch_centres,
+    trapezoid_network,
+)
+from torchtheory.approximation.piecewise.yarotsky import (
     SmoothApproximant,
     cells_and_levels,
     local_monomial,
@@ -31,12 +29,14 @@ from torchtheory.approximation.yarotsky import (
     smooth_network,
     taylor_patches,
 )
+from torchtheory.approximation.rates.explicit_sizes import yarotsky_units
+from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.primer.function_spaces import slobodeckij_seminorm
 
 YAROTSKY = ["X-31", "A-92"]

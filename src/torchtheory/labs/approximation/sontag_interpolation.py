@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.memorisers import shallow_memoriser
-from torchtheory.approximation.network_calculus import affine_layers, chain
-from torchtheory.approximation.sontag import SontagInterpolant, sontag_interpolant
+from torchtheory.approximation.memorization.networks import shallow_memoriser
+from torchtheory.approximation.memorization.sontag import SontagInterpolant, sontag_interpolant
+from torchtheory.approximation.network_calculus import chain
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

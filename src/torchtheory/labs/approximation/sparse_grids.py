@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import Function
-from torchtheory.approximation.sparse_grids import (
+from torchtheory.approximation.piecewise.sparse_grids import (
     sparse_grid,
     sparse_grid_error,
     sparse_grid_network,
@@ -20,7 +20,7 @@ from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 def bump(x: Tensor) -> Tensor:

@@ -8,9 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant, measured_error
-from torchtheory.approximation.interpolants import relu_interpolant
-from torchtheory.approximation.network_calculus import affine_layers, chain
-from torchtheory.approximation.squaring import recurrent_square, square_network, squaring_levels
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+from torchtheory.approximation.polynomials.squaring import (
+    recurrent_square,
+    square_network,
+    squaring_levels,
+)
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import curvature_floor, most_pieces
@@ -18,7 +22,8 @@ from torchtheory.expressivity.folding import sawtooth_network
 from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.sampled_networks import ball_points
-from torchtheory.approximation.stratified_steps import steps_in_strata
+from torchtheory.approximation.barron.sampled_networks import ball_points
+from torchtheory.approximation.barron.stratified_steps import steps_in_strata
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 #: cells a side, by dimension; cells must be small beside the ball for the rate to show
 SIZES = {1: (8, 16, 32, 64, 128), 2: (6, 10, 16, 26), 3: (5, 8, 12, 17)}

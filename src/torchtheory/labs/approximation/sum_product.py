@@ -7,13 +7,17 @@ from typing import Any
 
 import torch
 
-from torchtheory.approximation.relu_polynomials import polynomial_values
-from torchtheory.approximation.sum_product import ShallowSumProduct, SumProductTree, expand_tree
+from torchtheory.approximation.depth.sum_product import (
+    ShallowSumProduct,
+    SumProductTree,
+    expand_tree,
+)
+from torchtheory.approximation.polynomials.relu import polynomial_values
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

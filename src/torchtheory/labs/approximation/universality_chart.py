@@ -10,27 +10,27 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import network_size, sup_distance
-from torchtheory.approximation.discriminatory import ridge_units
-from torchtheory.approximation.divided_differences import smooth_layer
-from torchtheory.approximation.fourier_networks import CosineSquasher, fourier_network
-from torchtheory.approximation.mollified_activations import (
-    mollified_activation,
-    smooth_bump,
-    smoothed_relu_power,
-)
-from torchtheory.approximation.uniform_fit import span_error
-from torchtheory.approximation.universality_chart import (
+from torchtheory.approximation.polynomials.divided_differences import smooth_layer
+from torchtheory.approximation.universality.chart import (
     SPACES,
     UNIVERSALITY_CHART,
     which_universality,
 )
+from torchtheory.approximation.universality.discriminatory import ridge_units
+from torchtheory.approximation.universality.fourier_networks import CosineSquasher, fourier_network
+from torchtheory.approximation.universality.mollified_activations import (
+    mollified_activation,
+    smooth_bump,
+    smoothed_relu_power,
+)
+from torchtheory.approximation.universality.uniform_fit import span_error
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import as_layer
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 GRID = torch.linspace(-1, 1, 201, dtype=torch.float64).unsqueeze(1)
 

@@ -9,29 +9,33 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchtheory.approximation.best_terms import best_terms_errors, greedy_terms, haar_transform
-from torchtheory.approximation.boxes import cell_centres
-from torchtheory.approximation.cartoons import cartoon
 from torchtheory.approximation.certificates import Function, network_size
-from torchtheory.approximation.dictionary_networks import (
+from torchtheory.approximation.dictionaries.best_terms import (
+    best_terms_errors,
+    greedy_terms,
+    haar_transform,
+)
+from torchtheory.approximation.dictionaries.cartoons import cartoon
+from torchtheory.approximation.dictionaries.networks import (
     dictionary_element,
     dictionary_network,
     haar_generator,
     haar_generator_error,
     transfer_bound,
 )
-from torchtheory.approximation.network_calculus import combine
-from torchtheory.approximation.relu_wavelets import (
+from torchtheory.approximation.dictionaries.wavelets import (
     bump_constant,
     bump_network,
     wavelet_generator,
     wavelet_grid,
 )
+from torchtheory.approximation.network_calculus import combine
+from torchtheory.approximation.piecewise.boxes import cell_centres
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 KINDS = ((0, 0), (0, 1), (1, 0), (1, 1))
 

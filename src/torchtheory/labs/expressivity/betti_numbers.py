@@ -23,7 +23,7 @@ from torchtheory.expressivity.topology import (
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.training.many_networks import fit_many
 
 PLANE = ((-1.0, 1.0), (-1.0, 1.0))

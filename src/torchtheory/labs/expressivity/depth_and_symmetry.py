@@ -16,7 +16,7 @@ from torchtheory.expressivity.pieces import affine_pieces
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import least_squares
 
 

@@ -23,7 +23,7 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.expressivity.montufar import draw_cells
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 DEPTHS = (1, 2, 4)
 

@@ -11,25 +11,25 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
 from torchtheory.core.record import Control
-from torchtheory.generalization.bayes import (
+from torchtheory.generalization.learning.bayes import (
     bayes_classifier,
     bayes_regression,
     classification_excess,
     regression_excess,
 )
-from torchtheory.generalization.finite_distributions import FiniteDistribution
-from torchtheory.generalization.hypothesis_sets import (
-    all_labellings,
-    labellings_with_changes,
-    threshold_network_labellings,
-)
-from torchtheory.generalization.learners import (
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.learning.learners import (
     majority,
     minimize_errors,
     nearest_neighbour,
     outside_hypothesis_set,
 )
-from torchtheory.generalization.learning_tasks import prediction_task
+from torchtheory.generalization.learning.tasks import prediction_task
+from torchtheory.generalization.vc.hypothesis_sets import (
+    all_labellings,
+    labellings_with_changes,
+    threshold_network_labellings,
+)
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss

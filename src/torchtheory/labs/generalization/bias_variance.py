@@ -12,18 +12,21 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.bias_variance import (
+from torchtheory.generalization.interpolation.bias_variance import (
     decompose_estimates,
     decompose_predictions,
     excess_risk,
     gaussian_bias_variance,
     gaussian_variance_factor,
 )
-from torchtheory.generalization.minimum_norm import design_bias_variance, minimum_norm_weights
+from torchtheory.generalization.interpolation.minimum_norm import (
+    design_bias_variance,
+    minimum_norm_weights,
+)
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.regression import least_squares
-from torchtheory.optimization.descent import gradient_descent
+from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.shrinkage import early_stopping_factors
 
 

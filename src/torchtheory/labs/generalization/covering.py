@@ -11,7 +11,7 @@ from torch import Tensor
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
-from torchtheory.generalization.covering import (
+from torchtheory.generalization.complexity.covering import (
     covering_bounds,
     covering_dimension,
     covering_number,
@@ -21,18 +21,18 @@ from torchtheory.generalization.covering import (
     separation_radii,
     vc_rademacher_bound,
 )
-from torchtheory.generalization.finite_distributions import FiniteDistribution
-from torchtheory.generalization.hypothesis_sets import all_labellings, labellings_with_changes
-from torchtheory.generalization.rademacher import (
+from torchtheory.generalization.complexity.rademacher import (
     estimate_rademacher,
     exact_rademacher,
     finite_class,
     linear_class,
 )
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings, labellings_with_changes
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.dichotomies import realisable_dichotomies
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.generalization.darc import (
+from torchtheory.generalization.complexity.rademacher import exact_rademacher, finite_class
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.nets.feedforward import mlp
+from torchtheory.training.darc import (
     STRENGTH,
     darc1,
     darc_with_signs,
     free_optimum,
 )
-from torchtheory.generalization.hypothesis_sets import all_labellings
-from torchtheory.generalization.rademacher import exact_rademacher, finite_class
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
-from torchtheory.nets.feedforward import mlp
 
 
 @lab(

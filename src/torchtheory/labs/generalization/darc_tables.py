@@ -16,18 +16,18 @@ from torchtheory.core.record import Control
 from torchtheory.data.cifar10 import load_cifar10
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits
-from torchtheory.generalization.darc import (
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.nets.image_networks import lenet, preactivation_resnet18, resnext29
+from torchtheory.training.augmentation import augmented, shifts
+from torchtheory.training.darc import (
     STRENGTH,
     WithDARC1,
     free_optimum,
     largest_size,
     output_size,
 )
-from torchtheory.generalization.image_networks import lenet, preactivation_resnet18, resnext29
-from torchtheory.generalization.image_recipes import recipe
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
-from torchtheory.training.augmentation import augmented, shifts
+from torchtheory.training.image_recipes import recipe
 from torchtheory.training.many_networks import fit_many, mlp_family
 
 

@@ -13,14 +13,14 @@ from torchtheory.core.errors import NotConverged
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
-from torchtheory.generalization.hard_margin import hard_margin_svm
-from torchtheory.generalization.layer_balance import (
+from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
+from torchtheory.generalization.implicit_bias.layer_balance import (
     alignment_bound,
     balanced_weights,
     layer_alignment,
     layer_balance_of,
 )
-from torchtheory.generalization.smoothed_margin import (
+from torchtheory.generalization.implicit_bias.smoothed_margin import (
     MarginCurve,
     follow_margin,
     growing_margin,
@@ -29,7 +29,7 @@ from torchtheory.generalization.smoothed_margin import (
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import Parameters, flatten, unflatten
-from torchtheory.nets.labelled import at_least, positive
+from torchtheory.nets.labeled import at_least, positive
 from torchtheory.training.backpropagation import backpropagate
 
 

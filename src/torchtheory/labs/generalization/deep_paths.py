@@ -14,7 +14,7 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
-from torchtheory.generalization.graph_paths import every_path
+from torchtheory.generalization.paths.graph import every_path
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run

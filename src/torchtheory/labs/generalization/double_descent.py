@@ -13,7 +13,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
-from torchtheory.generalization.double_descent import (
+from torchtheory.generalization.interpolation.double_descent import (
     RiskCurve,
     effective_complexity,
     feature_curve,

@@ -14,16 +14,16 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.bayes import (
+from torchtheory.generalization.interpolation.step_functions import best_steps, greedy_steps
+from torchtheory.generalization.learning.bayes import (
     bayes_classifier,
     bayes_regression,
     classification_excess,
     regression_excess,
 )
-from torchtheory.generalization.error_decomposition import ErrorTerms, decompose_error
-from torchtheory.generalization.finite_distributions import FiniteDistribution
-from torchtheory.generalization.hypothesis_sets import labellings_with_changes
-from torchtheory.generalization.step_functions import best_steps, greedy_steps
+from torchtheory.generalization.learning.error_decomposition import ErrorTerms, decompose_error
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.vc.hypothesis_sets import labellings_with_changes
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss

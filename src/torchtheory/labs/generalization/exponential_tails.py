@@ -11,8 +11,8 @@ from torch import Tensor
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
-from torchtheory.generalization.hard_margin import hard_margin_svm, kkt_residuals
-from torchtheory.generalization.separable_flow import (
+from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm, kkt_residuals
+from torchtheory.generalization.implicit_bias.separable_flow import (
     EXPONENTIAL,
     LOGISTIC,
     POLYNOMIAL,
@@ -21,7 +21,7 @@ from torchtheory.generalization.separable_flow import (
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import NotSeparable, separate
 from torchtheory.training.surrogates import logistic_surrogate
 

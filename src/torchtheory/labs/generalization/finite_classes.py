@@ -17,8 +17,8 @@ from torchtheory.generalization.concentration import (
     mcdiarmid_radius,
     weighted_class_radius,
 )
-from torchtheory.generalization.finite_distributions import FiniteDistribution
-from torchtheory.generalization.hypothesis_sets import all_labellings
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import zero_one_loss

@@ -12,22 +12,22 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.generalization.flatness import (
-    HessianSharpness,
-    ball_sharpness,
-    hessian_sharpness,
-    noise_sharpness,
-    relative_hessian,
-)
-from torchtheory.generalization.norm_bounds import frobenius_norms
-from torchtheory.generalization.parameter_robustness import robust_parameter_ball
-from torchtheory.generalization.rescaling import (
+from torchtheory.generalization.complexity.norm_bounds import frobenius_norms
+from torchtheory.generalization.flatness.parameter_robustness import robust_parameter_ball
+from torchtheory.generalization.flatness.rescaling import (
     balanced,
     block_hessian,
     rescalable_pairs,
     rescale_pair,
     rescaled,
     sharpening_factor,
+)
+from torchtheory.generalization.flatness.sharpness import (
+    HessianSharpness,
+    ball_sharpness,
+    hessian_sharpness,
+    noise_sharpness,
+    relative_hessian,
 )
 from torchtheory.kernels.path_kernel import path_norms
 from torchtheory.labs.engine.registry import lab

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
-from torchtheory.generalization.gap_decomposition import GapDecomposition, decompose_gap
+from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run

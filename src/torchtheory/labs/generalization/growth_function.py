@@ -11,7 +11,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.generalization.growth import (
+from torchtheory.generalization.vc.growth import (
     Restriction,
     different_labellings,
     growth_halfspaces,

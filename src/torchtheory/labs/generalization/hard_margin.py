@@ -12,8 +12,8 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
-from torchtheory.generalization.hard_margin import hard_margin_svm
-from torchtheory.generalization.separable_flow import (
+from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
+from torchtheory.generalization.implicit_bias.separable_flow import (
     EXPONENTIAL,
     LOGISTIC,
     POLYNOMIAL,
@@ -23,8 +23,8 @@ from torchtheory.generalization.separable_flow import (
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
-from torchtheory.optimization.descent import gradient_descent
+from torchtheory.nets.labeled import at_least
+from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.surrogates import logistic_surrogate
 
 

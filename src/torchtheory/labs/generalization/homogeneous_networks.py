@@ -13,20 +13,15 @@ from torch import Tensor, nn
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians, xor
-from torchtheory.generalization.hard_margin import hard_margin_svm
-from torchtheory.generalization.homogeneous_networks import (
-    Margins,
-    measure_homogeneity,
-    network_margins,
-)
-from torchtheory.generalization.kkt_audit import MarginKKT, margin_kkt
-from torchtheory.generalization.separable_flow import (
+from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
+from torchtheory.generalization.implicit_bias.kkt import MarginKKT, margin_kkt
+from torchtheory.generalization.implicit_bias.separable_flow import (
     EXPONENTIAL,
     LOGISTIC,
     POLYNOMIAL,
     separable_flow,
 )
-from torchtheory.generalization.smoothed_margin import (
+from torchtheory.generalization.implicit_bias.smoothed_margin import (
     MarginCurve,
     follow_margin,
     growing_margin,
@@ -34,7 +29,12 @@ from torchtheory.generalization.smoothed_margin import (
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import homogeneous, positive
+from torchtheory.nets.homogeneity import (
+    Margins,
+    measure_homogeneity,
+    network_margins,
+)
+from torchtheory.nets.labeled import homogeneous, positive
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.generalization.least_norm import (
+from torchtheory.generalization.implicit_bias.least_norm import (
     closest_interpolant,
     effective_degrees,
     least_squares_step_limit,
@@ -19,8 +19,8 @@ from torchtheory.generalization.least_norm import (
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
-from torchtheory.optimization.descent import gradient_descent
+from torchtheory.nets.labeled import at_least
+from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.shrinkage import (
     LARGEST_RATIO,
     early_stopping_factors,

@@ -13,13 +13,13 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.interpolators import (
+from torchtheory.generalization.interpolation.interpolators import (
     noise_amplification,
     piecewise_linear_weights,
     polynomial_weights,
     singular_kernel_weights,
 )
-from torchtheory.generalization.minimum_norm import minimum_norm_weights
+from torchtheory.generalization.interpolation.minimum_norm import minimum_norm_weights
 from torchtheory.kernels.functions import gaussian, laplace, polynomial, quadratic_features
 from torchtheory.kernels.regression import kernel_least_squares
 from torchtheory.labs.engine.registry import lab

@@ -13,14 +13,17 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.bias_variance import excess_risk, gaussian_variance_factor
-from torchtheory.generalization.minimum_norm import (
+from torchtheory.generalization.interpolation.bias_variance import (
+    excess_risk,
+    gaussian_variance_factor,
+)
+from torchtheory.generalization.interpolation.minimum_norm import (
     copied_signs_moment,
     design_bias_variance,
     minimum_norm_weights,
     one_sample_variance,
 )
-from torchtheory.generalization.spectral_asymptotics import (
+from torchtheory.generalization.interpolation.spectral_asymptotics import (
     asymptotic_variance,
     effective_ranks,
     marchenko_pastur_cdf,

@@ -11,12 +11,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.generalization.hypothesis_sets import (
-    all_labellings,
-    labellings_with_changes,
-    threshold_network_labellings,
-)
-from torchtheory.generalization.learners import (
+from torchtheory.generalization.learning.learners import (
     Learner,
     majority,
     memorize,
@@ -24,12 +19,17 @@ from torchtheory.generalization.learners import (
     nearest_neighbour,
     train_network,
 )
-from torchtheory.generalization.no_free_lunch import (
+from torchtheory.generalization.learning.no_free_lunch import (
     TargetCensus,
     missed_mass,
     no_free_lunch_bound,
     slow_distribution,
     target_census,
+)
+from torchtheory.generalization.vc.hypothesis_sets import (
+    all_labellings,
+    labellings_with_changes,
+    threshold_network_labellings,
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
-from torchtheory.generalization.hypothesis_sets import all_labellings
-from torchtheory.generalization.margin_bounds import (
+from torchtheory.generalization.complexity.margin_bounds import (
     best_margin_bound,
     margin_bound,
     margin_error,
     ramp_loss,
 )
-from torchtheory.generalization.norm_bounds import (
+from torchtheory.generalization.complexity.norm_bounds import (
     ascended_relu_class,
     frobenius_bound,
     frobenius_norms,
@@ -26,7 +25,7 @@ from torchtheory.generalization.norm_bounds import (
     normalize_layers,
     planar_relu_class,
 )
-from torchtheory.generalization.rademacher import (
+from torchtheory.generalization.complexity.rademacher import (
     empirical_uniform_deviation,
     estimate_rademacher,
     exact_rademacher,
@@ -34,11 +33,12 @@ from torchtheory.generalization.rademacher import (
     linear_bounds,
     linear_class,
 )
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activation_properties import inspect_activation
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import clopper_pearson, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.gap_decomposition import GapDecomposition, decompose_gap
-from torchtheory.generalization.norm_bounds import frobenius_norms
+from torchtheory.generalization.complexity.norm_bounds import frobenius_norms
 from torchtheory.generalization.order_preservation import (
     OrderComparison,
     compare_orders,
     order_table,
     precedes,
 )
+from torchtheory.generalization.paths.gap_decomposition import GapDecomposition, decompose_gap
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, mlp

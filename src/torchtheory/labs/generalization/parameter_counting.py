@@ -12,13 +12,13 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
-from torchtheory.generalization.hypothesis_sets import all_labellings
-from torchtheory.generalization.parameter_counting import (
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.parameter_counting import (
     count_parameters_bounds,
     input_dimension,
     log10_parameters_needed,
 )
-from torchtheory.generalization.shattering import relu_shattering
+from torchtheory.generalization.vc.shattering import relu_shattering
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 

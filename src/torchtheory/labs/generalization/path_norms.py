@@ -14,9 +14,9 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
-from torchtheory.generalization.graph_paths import every_path, graph_path_norms
-from torchtheory.generalization.norm_products import compare_norms
-from torchtheory.generalization.path_angles import PathAngles, path_cosines
+from torchtheory.generalization.complexity.norm_products import compare_norms
+from torchtheory.generalization.paths.angles import PathAngles, path_cosines
+from torchtheory.generalization.paths.graph import every_path, graph_path_norms
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.kernels.path_kernel import deep_path_kernel, number_of_paths, path_norms
 from torchtheory.labs.engine.registry import lab

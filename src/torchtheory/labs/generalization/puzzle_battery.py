@@ -12,8 +12,8 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.memorisation import fit_and_test, seeded_network
-from torchtheory.generalization.puzzle_battery import ErrorCurve, puzzle_curve
+from torchtheory.generalization.memorization.experiment import fit_and_test, seeded_network
+from torchtheory.generalization.memorization.puzzle_battery import ErrorCurve, puzzle_curve
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.generalization.random_labels import Pair, draw

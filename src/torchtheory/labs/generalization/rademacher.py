@@ -13,9 +13,7 @@ from torch import Tensor
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.finite_distributions import FiniteDistribution
-from torchtheory.generalization.hypothesis_sets import all_labellings, labellings_with_changes
-from torchtheory.generalization.rademacher import (
+from torchtheory.generalization.complexity.rademacher import (
     estimate_rademacher,
     exact_rademacher,
     finite_class,
@@ -23,10 +21,12 @@ from torchtheory.generalization.rademacher import (
     linear_class,
     massart_bound,
 )
-from torchtheory.generalization.symmetrisation import expected_rademacher
+from torchtheory.generalization.complexity.symmetrization import expected_rademacher
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings, labellings_with_changes
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

@@ -17,24 +17,27 @@ from torchtheory.core.random import rademacher
 from torchtheory.core.record import Control
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits
-from torchtheory.generalization.fitting_capacity import (
-    rademacher_from_fits,
-    trained_class,
-    vc_dimension_from_fits,
+from torchtheory.generalization.complexity.norm_bounds import frobenius_bound, frobenius_norms
+from torchtheory.generalization.complexity.rademacher import (
+    empirical_uniform_deviation,
+    linear_bounds,
 )
-from torchtheory.generalization.gap_decomposition import decompose_gap
-from torchtheory.generalization.growth import growth_halfspaces
-from torchtheory.generalization.memorisation import (
+from torchtheory.generalization.memorization.experiment import (
     MakeNetwork,
     Memorisation,
     fit_and_test,
     memorisation_test,
     seeded_network,
 )
-from torchtheory.generalization.network_vc import log2_network_growth_bound
-from torchtheory.generalization.norm_bounds import frobenius_bound, frobenius_norms
-from torchtheory.generalization.rademacher import empirical_uniform_deviation, linear_bounds
-from torchtheory.generalization.vc_bounds import growth_radius
+from torchtheory.generalization.memorization.fitting_capacity import (
+    rademacher_from_fits,
+    trained_class,
+    vc_dimension_from_fits,
+)
+from torchtheory.generalization.paths.gap_decomposition import decompose_gap
+from torchtheory.generalization.vc.bounds import growth_radius
+from torchtheory.generalization.vc.growth import growth_halfspaces
+from torchtheory.generalization.vc.networks import log2_network_growth_bound
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.separability import separate

@@ -13,9 +13,9 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.bayes import bayes_classifier
-from torchtheory.generalization.finite_distributions import FiniteDistribution
-from torchtheory.generalization.hypothesis_sets import all_labellings, labellings_with_changes
+from torchtheory.generalization.learning.bayes import bayes_classifier
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings, labellings_with_changes
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import zero_one_loss

@@ -13,6 +13,8 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.stability import (
+    Trained,
+    Training,
     leave_one_out,
     ridge_stability,
     textbook_ridge_stability,
@@ -20,7 +22,6 @@ from torchtheory.generalization.stability import (
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.stability import Trained, Training
 
 #: Size of the sample that is made to move ridge regression.
 CONTRARY = 2000

@@ -13,9 +13,9 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import hoeffding_radius, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
-from torchtheory.generalization.bayes import bayes_regression, regression_excess
-from torchtheory.generalization.finite_distributions import FiniteDistribution
-from torchtheory.generalization.learning_tasks import (
+from torchtheory.generalization.learning.bayes import bayes_regression, regression_excess
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.learning.tasks import (
     induced_distribution,
     self_supervised_task,
     split_fibres,

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
-from torchtheory.generalization.two_phase_bounds import (
+from torchtheory.generalization.paths.two_phase_bounds import (
     FeatureLaw,
     measure_feature_law,
     path_weight_sizes,
     two_phase_gap_bound,
 )
-from torchtheory.generalization.two_phase_training import FrozenGates
+from torchtheory.generalization.paths.two_phase_training import FrozenGates
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run

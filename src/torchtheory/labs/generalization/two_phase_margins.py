@@ -10,7 +10,7 @@ from torch import nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import clopper_pearson, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.two_phase_margins import (
+from torchtheory.generalization.paths.two_phase_margins import (
     ball_complexity,
     best_two_phase_margin_bound,
     class_margins,
@@ -18,7 +18,7 @@ from torchtheory.generalization.two_phase_margins import (
     margin_loss,
     two_phase_margin_bound,
 )
-from torchtheory.generalization.two_phase_training import gated_outputs
+from torchtheory.generalization.paths.two_phase_training import gated_outputs
 from torchtheory.kernels.deep_paths import path_features
 from torchtheory.kernels.path_kernel import deep_path_kernel, path_norms
 from torchtheory.labs.engine.registry import lab

@@ -16,7 +16,7 @@ from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.data.real import digits, split
-from torchtheory.generalization.two_phase_training import (
+from torchtheory.generalization.paths.two_phase_training import (
     FrozenGates,
     fit_two_phases,
     gate_pattern,

@@ -17,22 +17,27 @@ from torchtheory.generalization.algorithmic_robustness import (
     cell_oscillation,
     robustness_bound,
 )
-from torchtheory.generalization.hypothesis_sets import all_labellings
-from torchtheory.generalization.rademacher import exact_rademacher, finite_class, uniform_deviation
-from torchtheory.generalization.rescaling import rescaled, sharpening_factor
-from torchtheory.generalization.shattering import relu_shattering
+from torchtheory.generalization.complexity.rademacher import (
+    exact_rademacher,
+    finite_class,
+    uniform_deviation,
+)
+from torchtheory.generalization.flatness.rescaling import rescaled, sharpening_factor
 from torchtheory.generalization.stability import (
+    Trained,
+    Training,
     choose_by_sample,
     leave_one_out,
     uniform_stability_bound,
 )
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.shattering import relu_shattering
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.linalg.eigenvalues import top_eigenpairs
 from torchtheory.models.problem import Problem
 from torchtheory.nets.symmetries import hidden_layers, permute_units, with_parameters
-from torchtheory.optimization.curvature import hessian_operator
-from torchtheory.optimization.stability import Trained, Training
+from torchtheory.optimization.curvature.operators import hessian_operator
 from torchtheory.training.trainer import fit
 
 TARGETS = (1.0, 1e3, 1e6)

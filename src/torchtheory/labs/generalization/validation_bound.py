@@ -12,7 +12,7 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.concentration import finite_class_radius
-from torchtheory.generalization.validation_bound import (
+from torchtheory.generalization.learning.validation_bound import (
     log_models_allowed,
     validation_bounds,
     validation_sample_size,

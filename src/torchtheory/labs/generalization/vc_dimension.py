@@ -11,7 +11,8 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.generalization.growth import (
+from torchtheory.generalization.vc.bounds import vc_sample_size
+from torchtheory.generalization.vc.growth import (
     Restriction,
     halfspaces,
     intervals,
@@ -21,20 +22,19 @@ from torchtheory.generalization.growth import (
     thresholds,
     vc_dimension_on,
 )
-from torchtheory.generalization.hypothesis_sets import all_labellings
-from torchtheory.generalization.network_vc import (
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.networks import (
     anthony_bartlett_vc_bound,
     network_vc_bound,
     piecewise_linear_vc_lower_order,
     piecewise_linear_vc_order,
     piecewise_polynomial_vc_order,
 )
-from torchtheory.generalization.shattering import (
+from torchtheory.generalization.vc.shattering import (
     linear_shattering,
     radon_partition,
     relu_shattering,
 )
-from torchtheory.generalization.vc_bounds import vc_sample_size
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import parameter_count

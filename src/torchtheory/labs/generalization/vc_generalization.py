@@ -12,16 +12,16 @@ from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
-from torchtheory.generalization.growth import (
-    growth_halfspaces,
-    growth_signed_thresholds,
-    log_sauer_polynomial,
-)
-from torchtheory.generalization.vc_bounds import (
+from torchtheory.generalization.vc.bounds import (
     growth_radius,
     vc_radius,
     vc_rate,
     vc_sample_size,
+)
+from torchtheory.generalization.vc.growth import (
+    growth_halfspaces,
+    growth_signed_thresholds,
+    log_sauer_polynomial,
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.width_choice import (
+from torchtheory.generalization.learning.width_choice import (
     approximation_bound,
     choose_width,
     estimation_order,

@@ -15,7 +15,7 @@ from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import DescentRule, HeavyBallRule, KernelTraining
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.descent import gradient_descent
+from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.training.momentum import HeavyBall
 
 

@@ -20,7 +20,7 @@ from torchtheory.kernels.functions import (
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import MaxMargin, max_margin, minimum_norm_point, separate
 
 EXACT = 1e-12

@@ -18,7 +18,7 @@ from torchtheory.kernels.infinite_width import LimitKernels, limit_kernels
 from torchtheory.kernels.parametrization import ntk_convolutional, ntk_mlp
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 CLASSES = 10
 BIAS = 0.1

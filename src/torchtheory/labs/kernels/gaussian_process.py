@@ -17,7 +17,7 @@ from torchtheory.kernels.gaussian_process import posterior, sample_paths
 from torchtheory.kernels.regression import kernel_least_squares
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

@@ -30,7 +30,7 @@ from torchtheory.kernels.two_layer import (
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import activation
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 
 @lab(

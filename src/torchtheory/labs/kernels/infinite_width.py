@@ -14,7 +14,6 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.kernels.dual_activations import activation_layer, dual_activation, dual_moments
-from torchtheory.kernels.gaussian_pairs import gaussian_pair_mean
 from torchtheory.kernels.infinite_width import limit_kernels, nngp
 from torchtheory.kernels.parametrization import ScaledLinear, ntk_mlp
 from torchtheory.kernels.tangent import empirical_ntk
@@ -22,7 +21,8 @@ from torchtheory.kernels.two_layer import slope_of
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import PureFunction
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
+from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 NAMES = ("relu", "leaky relu", "abs", "erf", "gelu", "sin", "tanh", "softplus")
 WEIGHT = 2.0

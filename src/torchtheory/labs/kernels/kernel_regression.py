@@ -27,7 +27,7 @@ from torchtheory.kernels.functions import (
 from torchtheory.kernels.regression import SOLVERS, KernelFit, kernel_least_squares
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 KERNELS = (
     linear(),

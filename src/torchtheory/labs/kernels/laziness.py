@@ -22,7 +22,7 @@ from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import PureFunction, flatten
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.training.many_networks import fit_many
 from torchtheory.training.trainer import fit
 

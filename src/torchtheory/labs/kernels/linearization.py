@@ -22,7 +22,7 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import as_layer, nth_derivative
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least, positive
+from torchtheory.nets.labeled import at_least, positive
 
 SMOOTH: tuple[Any, ...] = ("logistic", "tanh", nn.Softplus(), torch.sin)
 

@@ -18,7 +18,7 @@ from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import PureFunction
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 
 CONFIDENCE = 0.999
 

@@ -21,9 +21,9 @@ from torchtheory.labs.engine.run import Run
 from torchtheory.labs.kernels.laws import CONFIDENCE, WideNetwork, lifted, wide_kernels
 from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import gradient
-from torchtheory.optimization.descent import Direction, trajectory
-from torchtheory.optimization.flow import ParameterPath, gradient_flow
+from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.optimization.descent.flow import ParameterPath, gradient_flow
+from torchtheory.optimization.descent.iterates import Direction, trajectory
 
 STEEPNESS = 1.0
 

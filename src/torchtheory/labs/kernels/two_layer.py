@@ -28,8 +28,8 @@ from torchtheory.kernels.two_layer import (
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
-from torchtheory.optimization.descent import gradient_of
+from torchtheory.nets.labeled import at_least
+from torchtheory.optimization.descent.iterates import gradient_of
 from torchtheory.primer.spectra import loewner_order
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope
 from torchtheory.core.record import Control
-from torchtheory.kernels.gaussian_pairs import gaussian_pair_mean
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.wide_convergence import (
     WideDescent,
@@ -24,11 +23,12 @@ from torchtheory.kernels.wide_convergence import (
     wide_descent,
     wide_network,
 )
-from torchtheory.kernels.wide_layer import last_hidden_features
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import PureFunction, flatten, unflatten
-from torchtheory.nets.labelled import at_least, homogeneous
+from torchtheory.nets.labeled import at_least, homogeneous
+from torchtheory.nets.layer_features import last_hidden_features
+from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 STEEPEST_BEND = 4 / (3 * math.sqrt(3))
 r""":math:`\sup|\tanh''|`, attained where :math:`\tanh^2=\frac13`."""

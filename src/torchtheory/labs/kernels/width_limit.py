@@ -19,7 +19,7 @@ from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.training.initialization import initialize
 
 BIAS = 0.1

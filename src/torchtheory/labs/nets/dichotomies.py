@@ -21,7 +21,7 @@ from torchtheory.nets.dichotomies import (
     in_general_position,
     realisable_dichotomies,
 )
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import separate
 
 

@@ -25,7 +25,7 @@ from torchtheory.nets.feedforward import (
     mlp,
     parameter_count,
 )
-from torchtheory.nets.labelled import homogeneous
+from torchtheory.nets.labeled import homogeneous
 
 
 @lab(

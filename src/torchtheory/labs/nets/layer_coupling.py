@@ -17,7 +17,7 @@ from torchtheory.data.real import digits, split
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import dense, linear
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.normalization import chain_step_coefficients, standardize
 
 EXACT = 1e-12

@@ -13,7 +13,7 @@ from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.activations import ACTIVATIONS, activation
 from torchtheory.nets.feedforward import dense, mlp
-from torchtheory.nets.labelled import homogeneous
+from torchtheory.nets.labeled import homogeneous
 from torchtheory.nets.linear_networks import collapse_linear, probe_linearity
 from torchtheory.nets.ridge import Ridge, find_ridge
 

@@ -12,7 +12,7 @@ from torchtheory.core.record import Control
 from torchtheory.data.synthetic import PlantedSample, separable_gaussians, unit_vectors
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least, homogeneous, positive
+from torchtheory.nets.labeled import at_least, homogeneous, positive
 from torchtheory.nets.perceptron import (
     Perceptron,
     margin,

@@ -14,7 +14,7 @@ from torchtheory.core.record import Control
 from torchtheory.data.synthetic import linear_sample, logistic_sample, separable_gaussians
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import (
     NoMinimiser,
     least_squares,

@@ -16,7 +16,7 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.comparing import gap
 from torchtheory.nets.feedforward import layer_outputs, mlp
-from torchtheory.nets.labelled import homogeneous
+from torchtheory.nets.labeled import homogeneous
 from torchtheory.nets.representations import layerwise_separability, polar_coordinates
 from torchtheory.nets.separability import separate
 from torchtheory.nets.sigmoid_network import SigmoidPerceptron

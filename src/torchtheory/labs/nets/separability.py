@@ -14,7 +14,7 @@ from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians, xor
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least, homogeneous
+from torchtheory.nets.labeled import at_least, homogeneous
 from torchtheory.nets.perceptron import perceptron_fit
 from torchtheory.nets.separability import (
     MaxMargin,

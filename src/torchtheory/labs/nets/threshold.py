@@ -15,7 +15,7 @@ from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.dichotomies import realisable_dichotomies
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.threshold_neuron import (
     Gate,
     boolean_inputs,

@@ -17,7 +17,7 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.normalization import central_differences
 from torchtheory.nets.feedforward import dense
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.nets.normalization import reparametrize, standardize, weight_norm_gradient
 
 EXACT = 1e-12

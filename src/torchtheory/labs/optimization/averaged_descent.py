@@ -16,8 +16,13 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import error_bars, half_square, logistic
 from torchtheory.nets.feedforward import dense
-from torchtheory.optimization.convergence import averaged_descent_bound
-from torchtheory.optimization.descent import (
+from torchtheory.optimization.certificates.convergence import averaged_descent_bound
+from torchtheory.optimization.certificates.stochastic_rates import (
+    LeastSquaresError,
+    expected_least_squares_error,
+    stationary_least_squares_error,
+)
+from torchtheory.optimization.descent.iterates import (
     Direction,
     Function,
     average_iterate,
@@ -25,13 +30,8 @@ from torchtheory.optimization.descent import (
     last_iterate,
     trajectory,
 )
-from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
-from torchtheory.optimization.noise import with_unit_noise
-from torchtheory.optimization.stochastic_rates import (
-    LeastSquaresError,
-    expected_least_squares_error,
-    stationary_least_squares_error,
-)
+from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.descent.noise import with_unit_noise
 from torchtheory.training.projection import onto_ball
 
 #: Confidence of each statistical comparison.

@@ -13,24 +13,24 @@ from torch.optim import Optimizer
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.certificates import ConvergenceCertificate, certify
-from torchtheory.optimization.descent import (
+from torchtheory.optimization.certificates.assumptions import Assumptions
+from torchtheory.optimization.certificates.certify import ConvergenceCertificate, certify
+from torchtheory.optimization.certificates.recorded_runs import (
+    RecordedRun,
+    record_optimizer,
+    record_points,
+    record_run,
+)
+from torchtheory.optimization.descent.iterates import (
     Direction,
     Function,
     gradient_descent,
     last_iterate,
     trajectory,
 )
-from torchtheory.optimization.descent_assumptions import Assumptions
-from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
-from torchtheory.optimization.newton import newton_direction
-from torchtheory.optimization.noise import with_gaussian_noise
-from torchtheory.optimization.recorded_runs import (
-    RecordedRun,
-    record_optimizer,
-    record_points,
-    record_run,
-)
+from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.descent.newton import newton_direction
+from torchtheory.optimization.descent.noise import with_gaussian_noise
 from torchtheory.training.momentum import HeavyBall, Nesterov
 
 

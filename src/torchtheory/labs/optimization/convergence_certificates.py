@@ -14,25 +14,25 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.certificates import ConvergenceCertificate, certify
-from torchtheory.optimization.convexity import tangent_excess
-from torchtheory.optimization.descent import (
+from torchtheory.optimization.certificates.assumptions import Assumptions
+from torchtheory.optimization.certificates.certify import ConvergenceCertificate, certify
+from torchtheory.optimization.certificates.convexity import tangent_excess
+from torchtheory.optimization.certificates.promises import PROMISES
+from torchtheory.optimization.certificates.recorded_runs import as_recorded
+from torchtheory.optimization.certificates.regression_constants import (
+    logistic_ridge_constants,
+    ridge_constants,
+)
+from torchtheory.optimization.certificates.run_constants import smoothness_from_run
+from torchtheory.optimization.descent.iterates import (
     Descent,
     Function,
     gradient_descent,
     gradient_of,
     last_iterate,
 )
-from torchtheory.optimization.descent_assumptions import Assumptions
-from torchtheory.optimization.newton import newton_direction
-from torchtheory.optimization.objectives import objective_of
-from torchtheory.optimization.promises import PROMISES
-from torchtheory.optimization.recorded_runs import as_recorded
-from torchtheory.optimization.regression_constants import (
-    logistic_ridge_constants,
-    ridge_constants,
-)
-from torchtheory.optimization.run_constants import smoothness_from_run
+from torchtheory.optimization.descent.newton import newton_direction
+from torchtheory.optimization.descent.objectives import objective_of
 
 PENALTY = 0.1
 

@@ -15,15 +15,15 @@ from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.convexity import (
+from torchtheory.optimization.certificates.convexity import (
     ConvexityProbe,
     probe_convex_set,
     probe_convexity,
     tangent_excess,
 )
-from torchtheory.optimization.descent import Function
-from torchtheory.optimization.descent_directions import descent_report
-from torchtheory.optimization.objectives import objective_of
+from torchtheory.optimization.descent.directions import descent_report
+from torchtheory.optimization.descent.iterates import Function
+from torchtheory.optimization.descent.objectives import objective_of
 from torchtheory.primer.smoothness import parabola_bounds
 
 

@@ -14,8 +14,8 @@ from torchtheory.core.intervals import Interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.descent import Function, gradient_descent
-from torchtheory.optimization.spin_glass import (
+from torchtheory.optimization.descent.iterates import Function, gradient_descent
+from torchtheory.optimization.landscape.spin_glass import (
     CriticalSet,
     SphericalSpinGlass,
     critical_points_of,

@@ -15,13 +15,18 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense
-from torchtheory.optimization.critical_points import Label, landscape_probe
-from torchtheory.optimization.deep_linear import deep_linear_function, flat_layers
-from torchtheory.optimization.degenerate_saddles import product_risk
-from torchtheory.optimization.descent import gradient_descent
-from torchtheory.optimization.objectives import objective_of
-from torchtheory.optimization.second_moments import Covariances, reduced_rank_regression
-from torchtheory.optimization.two_layer_critical_points import linear_critical_points
+from torchtheory.optimization.descent.iterates import gradient_descent
+from torchtheory.optimization.descent.objectives import objective_of
+from torchtheory.optimization.landscape.critical_points import Label, landscape_probe
+from torchtheory.optimization.linear_networks.deep import deep_linear_function, flat_layers
+from torchtheory.optimization.linear_networks.degenerate_saddles import product_risk
+from torchtheory.optimization.linear_networks.second_moments import (
+    Covariances,
+    reduced_rank_regression,
+)
+from torchtheory.optimization.linear_networks.two_layer_critical_points import (
+    linear_critical_points,
+)
 
 #: Places, heights and second derivatives of the curve; between them it is of degree five.
 NODES = (

@@ -17,13 +17,13 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.two_layer_linear import regression, settled, weighted_fit
 from torchtheory.nets.feedforward import dense
-from torchtheory.optimization.critical_points import (
+from torchtheory.optimization.descent.iterates import Function, gradient_descent
+from torchtheory.optimization.landscape.critical_points import (
     critical_point,
     landscape_probe,
     lower_point,
 )
-from torchtheory.optimization.deep_factorisation import product_of
-from torchtheory.optimization.deep_linear import (
+from torchtheory.optimization.linear_networks.deep import (
     balanced_layers,
     critical_product,
     deep_critical_point,
@@ -34,13 +34,13 @@ from torchtheory.optimization.deep_linear import (
     flat_layers,
     layers_of,
 )
-from torchtheory.optimization.deep_saddles import (
+from torchtheory.optimization.linear_networks.deep_factorization import product_of
+from torchtheory.optimization.linear_networks.deep_saddles import (
     SaddleReport,
     deep_saddle_report,
     linear_landscape_certificate,
 )
-from torchtheory.optimization.descent import Function, gradient_descent
-from torchtheory.optimization.second_moments import Covariances, least_squares_map
+from torchtheory.optimization.linear_networks.second_moments import Covariances, least_squares_map
 
 
 @lab(

@@ -12,13 +12,18 @@ from torch import Tensor, nn
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
-from torchtheory.generalization.layer_balance import balanced_weights, layer_balance_of
+from torchtheory.generalization.implicit_bias.layer_balance import (
+    balanced_weights,
+    layer_balance_of,
+)
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import flatten, unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import gradient
-from torchtheory.optimization.deep_factorisation import (
+from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.optimization.descent.flow import ParameterPath, gradient_flow
+from torchtheory.optimization.descent.iterates import gradient_descent
+from torchtheory.optimization.linear_networks.deep_factorization import (
     FactoredMatrix,
     align_factors,
     factor_gradients,
@@ -27,8 +32,6 @@ from torchtheory.optimization.deep_factorisation import (
     product_of,
     sensing_problem,
 )
-from torchtheory.optimization.descent import gradient_descent
-from torchtheory.optimization.flow import ParameterPath, gradient_flow
 
 
 class BentProduct(FactoredMatrix):

@@ -14,26 +14,31 @@ from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.deep_linear import (
-    deep_linear_function,
-    deep_linear_optimum,
-    deep_linear_slope,
-    flat_layers,
-)
-from torchtheory.optimization.degenerate_saddles import (
-    derivative_along,
-    first_derivative_order,
-    plateau_time,
-    product_risk,
-)
-from torchtheory.optimization.descent import (
+from torchtheory.optimization.descent.iterates import (
     Function,
     gradient_descent,
     last_iterate,
     trajectory,
 )
-from torchtheory.optimization.second_moments import Covariances, reduced_rank_regression
-from torchtheory.optimization.two_layer_critical_points import linear_critical_points
+from torchtheory.optimization.linear_networks.deep import (
+    deep_linear_function,
+    deep_linear_optimum,
+    deep_linear_slope,
+    flat_layers,
+)
+from torchtheory.optimization.linear_networks.degenerate_saddles import (
+    derivative_along,
+    first_derivative_order,
+    plateau_time,
+    product_risk,
+)
+from torchtheory.optimization.linear_networks.second_moments import (
+    Covariances,
+    reduced_rank_regression,
+)
+from torchtheory.optimization.linear_networks.two_layer_critical_points import (
+    linear_critical_points,
+)
 
 RATE = 0.1
 LEFT = 0.4  # a factor of this size has left the saddle; the minimum is at 1

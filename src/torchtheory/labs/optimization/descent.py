@@ -12,12 +12,12 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.convergence import (
+from torchtheory.optimization.certificates.convergence import (
     first_critical,
     iterations_to_critical_point,
     sufficient_decrease,
 )
-from torchtheory.optimization.descent import Function, gradient_descent
+from torchtheory.optimization.descent.iterates import Function, gradient_descent
 from torchtheory.primer.smoothness import smoothness_from_below
 
 

@@ -16,11 +16,16 @@ from torchtheory.labs.engine.run import Run
 from torchtheory.linalg.eigenvalues import extremal_eigenvalues
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.critical_points import classify, critical_point
-from torchtheory.optimization.curvature import hessian_operator
-from torchtheory.optimization.descent import Function, gradient_descent, gradient_of, last_iterate
-from torchtheory.optimization.flow import function_flow
-from torchtheory.optimization.objectives import objective_of
+from torchtheory.optimization.curvature.operators import hessian_operator
+from torchtheory.optimization.descent.flow import function_flow
+from torchtheory.optimization.descent.iterates import (
+    Function,
+    gradient_descent,
+    gradient_of,
+    last_iterate,
+)
+from torchtheory.optimization.descent.objectives import objective_of
+from torchtheory.optimization.landscape.critical_points import classify, critical_point
 
 
 @lab(

@@ -14,15 +14,15 @@ from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope, mea
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.critical_points import critical_point, escape_times
-from torchtheory.optimization.descent import (
+from torchtheory.optimization.descent.iterates import (
     Direction,
     Function,
     gradient_of,
     last_iterate,
     trajectory,
 )
-from torchtheory.optimization.noise import accumulated_variance, with_gaussian_noise
+from torchtheory.optimization.descent.noise import accumulated_variance, with_gaussian_noise
+from torchtheory.optimization.landscape.critical_points import critical_point, escape_times
 
 TILT = 0.3
 STEP = 0.02

@@ -14,8 +14,13 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.descent import Function, gradient_descent, gradient_of, trajectory
-from torchtheory.optimization.edge_of_stability import stability_limit
+from torchtheory.optimization.curvature.edge_of_stability import stability_limit
+from torchtheory.optimization.descent.iterates import (
+    Function,
+    gradient_descent,
+    gradient_of,
+    trajectory,
+)
 
 WIDTH = 6
 

@@ -12,12 +12,16 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
-from torchtheory.generalization.homogeneous_networks import measure_homogeneity
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
-from torchtheory.optimization.nondegenerate_pairs import check_pair, degree_of, match_degrees
-from torchtheory.optimization.parallel_networks import (
+from torchtheory.nets.homogeneity import measure_homogeneity
+from torchtheory.optimization.parallel_networks.nondegenerate_pairs import (
+    check_pair,
+    degree_of,
+    match_degrees,
+)
+from torchtheory.optimization.parallel_networks.subnetworks import (
     Subnetwork,
     deep_subnetwork,
     linear_unit,

@@ -15,18 +15,18 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
-from torchtheory.optimization.initial_gradients import (
-    gaussian_gradient_bound,
-    gaussian_gradient_moment,
-    gradient_second_moments,
-    sample_gradients,
-)
 from torchtheory.optimization.initial_scale import (
     InitialisationReport,
     fresh_growths,
     initialisation_report,
 )
-from torchtheory.optimization.matrix_moments import KURTOSIS, three_valued_matrices
+from torchtheory.optimization.linear_networks.initial_gradients import (
+    gaussian_gradient_bound,
+    gaussian_gradient_moment,
+    gradient_second_moments,
+    sample_gradients,
+)
+from torchtheory.optimization.linear_networks.matrix_moments import KURTOSIS, three_valued_matrices
 from torchtheory.training.initialization import draw_weight
 
 #: Confidence of each Monte Carlo comparison; there are some twenty of them.

@@ -22,9 +22,9 @@ from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import half_square
-from torchtheory.optimization.descent import last_iterate, trajectory
-from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
-from torchtheory.optimization.noise import accumulated_variance
+from torchtheory.optimization.descent.iterates import last_iterate, trajectory
+from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.descent.noise import accumulated_variance
 from torchtheory.training.schedules import PowerLaw, Schedule, robbins_monro
 
 #: Confidence of each statistical comparison.

@@ -13,15 +13,15 @@ from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import half_square
-from torchtheory.optimization.descent import gradient_descent, trajectory
-from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
-from torchtheory.optimization.stochastic_rates import (
+from torchtheory.optimization.certificates.stochastic_rates import (
     LeastSquaresError,
     expected_least_squares_error,
     mean_square_contraction,
     stationary_least_squares_error,
     stochastic_error_floor,
 )
+from torchtheory.optimization.descent.iterates import gradient_descent, trajectory
+from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
 
 
 @lab(

@@ -16,7 +16,8 @@ from torchtheory.models.model import Parameters, flatten, unflatten
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense, mlp
 from torchtheory.nets.symmetries import hidden_layers, permute_units
-from torchtheory.optimization.landscape import (
+from torchtheory.optimization.landscape.parameter_space import losses_at
+from torchtheory.optimization.landscape.slices import (
     LossSlice,
     SegmentProbe,
     eigen_directions,
@@ -25,7 +26,6 @@ from torchtheory.optimization.landscape import (
     random_directions,
     slice_valleys,
 )
-from torchtheory.optimization.parameter_space import losses_at
 
 ZOOM = 4
 

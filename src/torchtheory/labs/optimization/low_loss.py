@@ -20,9 +20,8 @@ from torchtheory.linalg.eigenvalues import extremal_eigenvalues
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense
-from torchtheory.optimization.curvature import hessian_operator
-from torchtheory.optimization.landscape import probe_segment
-from torchtheory.optimization.low_loss_paths import (
+from torchtheory.optimization.curvature.operators import hessian_operator
+from torchtheory.optimization.landscape.low_loss_paths import (
     LEGS,
     LowLossPath,
     last_layer_problem,
@@ -31,8 +30,9 @@ from torchtheory.optimization.low_loss_paths import (
     minimise_last_layer,
     path_losses,
 )
-from torchtheory.optimization.parameter_space import losses_at
-from torchtheory.optimization.trained_paths import bend_path
+from torchtheory.optimization.landscape.parameter_space import losses_at
+from torchtheory.optimization.landscape.slices import probe_segment
+from torchtheory.optimization.landscape.trained_paths import bend_path
 
 
 @lab(

@@ -9,7 +9,8 @@ from torch import Tensor
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.matrix_calculus import (
+from torchtheory.primer.differences import directional_difference
+from torchtheory.primer.matrix_calculus import (
     Letters,
     MatrixDerivative,
     derivative_error,
@@ -17,7 +18,6 @@ from torchtheory.optimization.matrix_calculus import (
     matrix_derivatives,
     verify_derivative,
 )
-from torchtheory.primer.differences import directional_difference
 
 
 @lab(

@@ -15,7 +15,7 @@ from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import error_bars
-from torchtheory.optimization.matrix_moments import (
+from torchtheory.optimization.linear_networks.matrix_moments import (
     KURTOSIS,
     forward_norms,
     fourth_moments,

@@ -17,30 +17,32 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.descent import gradient_descent
-from torchtheory.optimization.factorisation_certificates import certify_factorisation
-from torchtheory.optimization.induced_regulariser import induced_penalty
-from torchtheory.optimization.network_certificates import (
+from torchtheory.optimization.descent.iterates import gradient_descent
+from torchtheory.optimization.parallel_networks.factorization_certificates import (
+    certify_factorisation,
+)
+from torchtheory.optimization.parallel_networks.induced_regularizer import induced_penalty
+from torchtheory.optimization.parallel_networks.network_certificates import (
     GrownNetwork,
     best_scales,
     certify_network,
     grow_network,
     worth_of_subnetwork,
 )
-from torchtheory.optimization.nonincreasing_paths import (
+from torchtheory.optimization.parallel_networks.nonincreasing_paths import (
     DescentPath,
     nonincreasing_path,
     required_width,
     slide_to_zero,
 )
-from torchtheory.optimization.parallel_networks import (
+from torchtheory.optimization.parallel_networks.polar_problems import polar
+from torchtheory.optimization.parallel_networks.subnetworks import (
     HalfSquares,
     ParallelNetwork,
     linear_unit,
     parallel_network,
     relu_unit,
 )
-from torchtheory.optimization.polar_problems import polar
 
 
 @lab(

@@ -16,13 +16,16 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.certificates import ConvergenceCertificate, certify
-from torchtheory.optimization.convergence import geometric_bound, polyak_lojasiewicz_constant
-from torchtheory.optimization.convexity import probe_convexity
-from torchtheory.optimization.descent import Function, gradient_descent, gradient_of
-from torchtheory.optimization.descent_assumptions import Assumptions
-from torchtheory.optimization.objectives import objective_of
-from torchtheory.optimization.promises import PROMISES, dominated_factor
+from torchtheory.optimization.certificates.assumptions import Assumptions
+from torchtheory.optimization.certificates.certify import ConvergenceCertificate, certify
+from torchtheory.optimization.certificates.convergence import (
+    geometric_bound,
+    polyak_lojasiewicz_constant,
+)
+from torchtheory.optimization.certificates.convexity import probe_convexity
+from torchtheory.optimization.certificates.promises import PROMISES, dominated_factor
+from torchtheory.optimization.descent.iterates import Function, gradient_descent, gradient_of
+from torchtheory.optimization.descent.objectives import objective_of
 
 SMOOTH = 8.0  # of x² + 3 sin² x, whose second derivative is 2 + 6 cos 2x
 

@@ -15,9 +15,9 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.problem import Problem
 from torchtheory.nets.regression import least_squares
-from torchtheory.optimization.curvature import gauss_newton_operator
-from torchtheory.optimization.descent import Function, gradient_descent
-from torchtheory.optimization.quadratic_dynamics import (
+from torchtheory.optimization.curvature.operators import gauss_newton_operator
+from torchtheory.optimization.descent.iterates import Function, gradient_descent
+from torchtheory.optimization.descent.quadratic_dynamics import (
     ConditionReport,
     condition_report,
     least_squares_bound,

@@ -15,9 +15,9 @@ from torchtheory.labs.engine.run import Run
 from torchtheory.linalg.conjugate_gradients import NotPositiveDefinite
 from torchtheory.linalg.operators import LinearOperator
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.curvature import hessian_operator
-from torchtheory.optimization.descent import Function, gradient_of, trajectory
-from torchtheory.optimization.newton import (
+from torchtheory.optimization.curvature.operators import hessian_operator
+from torchtheory.optimization.descent.iterates import Function, gradient_of, trajectory
+from torchtheory.optimization.descent.newton import (
     DiagonalBlocks,
     QuadraticModel,
     approximation_error,

@@ -14,7 +14,7 @@ from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.initial_gradients import (
+from torchtheory.optimization.linear_networks.initial_gradients import (
     LinearLoss,
     gradient_second_moments,
     sample_gradients,

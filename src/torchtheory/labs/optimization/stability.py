@@ -14,17 +14,17 @@ from torch.nn.functional import softplus
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
-from torchtheory.labs.engine.registry import lab
-from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.descent import last_iterate, trajectory
-from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
-from torchtheory.optimization.stability import (
+from torchtheory.generalization.stability import (
     distance_bound,
     logistic_constants,
     measure_stability,
     replace_example,
     stability_bound,
 )
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.optimization.descent.iterates import last_iterate, trajectory
+from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
 
 #: The law of the examples is uniform on this many, so that the risk is an exact mean.
 POPULATION = 2000

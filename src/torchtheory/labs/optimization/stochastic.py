@@ -17,13 +17,13 @@ from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import half_square
-from torchtheory.optimization.descent import descend, last_iterate, trajectory
-from torchtheory.optimization.minibatch import (
+from torchtheory.optimization.curvature.noise_scale import gradient_noise_scale
+from torchtheory.optimization.descent.iterates import descend, last_iterate, trajectory
+from torchtheory.optimization.descent.minibatch import (
     draw_batches,
     minibatch_direction,
     minibatch_gradient,
 )
-from torchtheory.optimization.noise_scale import gradient_noise_scale
 
 #: Confidence of each statistical comparison.
 SURE = 0.9999

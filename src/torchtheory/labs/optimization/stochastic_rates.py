@@ -18,19 +18,24 @@ from torchtheory.labs.engine.run import Run
 from torchtheory.labs.optimization.example_losses import error_bars, half_square
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
-from torchtheory.optimization.convergence import iterations_to_critical_point
-from torchtheory.optimization.curvature import gradient
-from torchtheory.optimization.descent import descend, gradient_descent, gradient_of, trajectory
-from torchtheory.optimization.layer_noise import gradient_noise_by_layer
-from torchtheory.optimization.minibatch import draw_batches, minibatch_direction
-from torchtheory.optimization.noise import with_gaussian_noise
-from torchtheory.optimization.stochastic_rates import (
+from torchtheory.optimization.certificates.convergence import iterations_to_critical_point
+from torchtheory.optimization.certificates.stochastic_rates import (
     expected_least_squares_error,
     gradient_variance,
     stationarity_bound,
     stationarity_plan,
     step_budget,
 )
+from torchtheory.optimization.curvature.layer_noise import gradient_noise_by_layer
+from torchtheory.optimization.curvature.operators import gradient
+from torchtheory.optimization.descent.iterates import (
+    descend,
+    gradient_descent,
+    gradient_of,
+    trajectory,
+)
+from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_direction
+from torchtheory.optimization.descent.noise import with_gaussian_noise
 
 #: Confidence of each statistical comparison.
 SURE = 0.9999

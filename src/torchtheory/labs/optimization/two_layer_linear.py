@@ -20,27 +20,29 @@ from torchtheory.labs.optimization.two_layer_points import (
 )
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import dense
-from torchtheory.optimization.deep_linear import (
+from torchtheory.optimization.descent.flow import gradient_flow
+from torchtheory.optimization.descent.iterates import gradient_descent, last_iterate
+from torchtheory.optimization.linear_networks.deep import (
     deep_linear_function,
     deep_linear_slope,
     flat_layers,
     layers_of,
 )
-from torchtheory.optimization.descent import gradient_descent, last_iterate
-from torchtheory.optimization.flow import gradient_flow
-from torchtheory.optimization.second_moments import (
+from torchtheory.optimization.linear_networks.second_moments import (
     Covariances,
     least_squares_map,
     reduced_rank_regression,
 )
-from torchtheory.optimization.two_layer_critical_points import linear_critical_points
-from torchtheory.optimization.two_layer_linear import (
+from torchtheory.optimization.linear_networks.two_layer import (
     alternating_minimisation,
     best_input_factor,
     best_output_factor,
     column_projector,
     two_layer_gradients,
     two_layer_hessian,
+)
+from torchtheory.optimization.linear_networks.two_layer_critical_points import (
+    linear_critical_points,
 )
 
 

@@ -12,28 +12,28 @@ from torch import Tensor
 from torchtheory.core.figure import COLOURS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.run import Run
-from torchtheory.optimization.critical_points import critical_point
-from torchtheory.optimization.deep_linear import (
+from torchtheory.optimization.landscape.critical_points import critical_point
+from torchtheory.optimization.linear_networks.deep import (
     deep_linear_function,
     deep_linear_slope,
     flat_layers,
     layers_of,
 )
-from torchtheory.optimization.second_moments import (
+from torchtheory.optimization.linear_networks.second_moments import (
     Covariances,
     least_squares_map,
     reduced_rank_regression,
 )
-from torchtheory.optimization.two_layer_critical_points import (
-    LinearCriticalPoint,
-    escape_direction,
-    linear_critical_points,
-)
-from torchtheory.optimization.two_layer_linear import (
+from torchtheory.optimization.linear_networks.two_layer import (
     column_projector,
     critical_form_residual,
     two_layer_gradients,
     two_layer_hessian,
+)
+from torchtheory.optimization.linear_networks.two_layer_critical_points import (
+    LinearCriticalPoint,
+    escape_direction,
+    linear_critical_points,
 )
 
 

@@ -14,6 +14,14 @@ from torchtheory.core.figure import COLOURS
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import Sample
+from torchtheory.data.two_clouds import (
+    COVARIANCES,
+    MEANS,
+    bayes_accuracy,
+    legacy_stream,
+    posterior,
+    two_gaussian_clouds,
+)
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.models.model import global_randomness_kept
@@ -32,14 +40,6 @@ from torchtheory.training.from_scratch import (
     TrainingRun,
     lecture_run,
     train_mlp,
-)
-from torchtheory.training.two_clouds import (
-    COVARIANCES,
-    MEANS,
-    bayes_accuracy,
-    legacy_stream,
-    posterior,
-    two_gaussian_clouds,
 )
 
 FRESH = 40_000

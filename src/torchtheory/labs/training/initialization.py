@@ -13,9 +13,9 @@ from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
+from torchtheory.nets.activation_moments import second_moment
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
-from torchtheory.training.gaussian_moments import second_moment
+from torchtheory.nets.labeled import at_least
 from torchtheory.training.initialization import (
     Distribution,
     Scheme,

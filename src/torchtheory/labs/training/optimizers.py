@@ -21,7 +21,7 @@ from torchtheory.labs.training.adaptive_optimizers import (
     plot_adam,
 )
 from torchtheory.labs.training.optimizer_paths import EXACT, Function, trajectory
-from torchtheory.optimization.convergence import accelerated_bound
+from torchtheory.optimization.certificates.convergence import accelerated_bound
 from torchtheory.training.momentum import HeavyBall, Nesterov, effective_step, nesterov_iterate
 
 

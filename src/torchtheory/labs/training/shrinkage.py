@@ -13,7 +13,7 @@ from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.training.shrinkage import (
     LARGEST_RATIO,
     WORST_RATIO_AT,

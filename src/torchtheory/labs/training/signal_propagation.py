@@ -15,7 +15,7 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activations import activation
 from torchtheory.nets.feedforward import mlp
-from torchtheory.nets.labelled import at_least
+from torchtheory.nets.labeled import at_least
 from torchtheory.training.initialization import Scheme, draw_weight, initialize, weight_variance
 from torchtheory.training.signal_propagation import (
     Signal,

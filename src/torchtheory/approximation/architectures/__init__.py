@@ -1,0 +1,1 @@
+"""What convolutional, recurrent, residual and skip-connected networks compute and approximate."""

@@ -1,0 +1,303 @@
+r"""Functions of sequences of any length: followed in probability, and not in the sup norm.
+
+A probability on :math:`(\mathbb R^m)^*=\bigcup_{i\ge0}(\mathbb R^m)^i` puts little weight on long
+sequences. So a recurrent network that keeps the last :math:`i_0` entries in a shift register, and
+computes a shallow network of them, errs only on what is longer, or badly fitted. No bounded
+activation follows a function that grows with the length, and no ReLU network one that grows faster
+than every exponential. Source: Mathematical Aspects of Deep Learning, section 3.8.3 (Definition
+3.33, Theorem 3.34).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.architectures.recurrent_systems import ShallowRNN, rnn_with_bias
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.errors import (
+    EmptyData,
+    InvalidInput,
+    NotConverged,
+    ShapeMismatch,
+    UnsupportedModel,
+)
+from torchtheory.core.intervals import Interval, clopper_pearson
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.activation_properties import inspect_activation
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least, positive
+from torchtheory.nets.regression import least_squares
+
+SequenceFunction = Callable[[Tensor], Tensor]
+"""From sequences ``[batch, i, m]`` of one length, any length, to ``[batch, p]``."""
+
+
+def length_cutoff(tail: Callable[[int], float], delta: float, *, most: int = 1_000_000) -> int:
+    r"""The least :math:`i_0` with :math:`P(\text{length}>i_0)\le\delta/2`.
+
+    Args:
+        tail: :math:`i\mapsto P(\text{length}>i)`.
+        delta: the probability of failure that is allowed; half of it goes to long sequences.
+        most: where to give up.
+
+    >>> length_cutoff(lambda i: 0.5**i, 0.2)
+    4
+    """
+    if not 0 < delta < 1:
+        raise InvalidInput(f"delta must lie strictly between 0 and 1, not {delta}")
+    if tail(most) > delta / 2:
+        raise NotConverged(f"sequences longer than {most} are likelier than {delta / 2:g}")
+    low, high = -1, most  # the tail falls, so halving finds the place
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if tail(middle) <= delta / 2 else (middle, high)
+    return high
+
+
+def sequence_values(function: SequenceFunction, sequences: Sequence[Tensor]) -> Tensor:
+    """Values ``[k, p]`` of a function at ``k`` sequences ``[i, m]``, those of one length together.
+
+    >>> sequence_values(lambda x: x.sum(1), [torch.ones(3, 1), torch.ones(0, 1)]).tolist()
+    [[3.0], [0.0]]
+    """
+    if not sequences:
+        raise EmptyData("there is no sequence")
+    if any(s.ndim != 2 or s.shape[1] != sequences[0].shape[1] for s in sequences):
+        raise ShapeMismatch("sequences are [length, m] with one m")
+    groups: dict[int, list[int]] = defaultdict(list)
+    for k, sequence in enumerate(sequences):
+        groups[len(sequence)].append(k)
+    parts: list[Tensor | None] = [None] * len(sequences)
+    with torch.no_grad():
+        for members in groups.values():
+            made = function(torch.stack([sequences[k] for k in members]))
+            if made.ndim != 2 or len(made) != len(members):
+                raise ShapeMismatch(
+                    f"a function of sequences gives [batch, p], not {list(made.shape)}"
+                )
+            for k, value in zip(members, made, strict=True):
+                parts[k] = value
+    return torch.stack([part for part in parts if part is not None])
+
+
+def failure_probability(
+    approximation: SequenceFunction,
+    target: SequenceFunction,
+    sequences: Sequence[Tensor],
+    accuracy: float,
+    *,
+    confidence: float = 0.99,
+) -> Interval:
+    r""":math:`P(\|f_1-f_2\|>\epsilon)` from independent draws, with its exact interval.
+
+    The source calls :math:`\delta` in :math:`P(\|f_1-f_2\|>\epsilon)<\delta` the probability of
+    the approximation; it is the probability that it fails.
+
+    Args:
+        sequences: drawn from :math:`P`, each ``[length, m]``.
+        accuracy: :math:`\epsilon`.
+
+    >>> draws = [torch.ones(1, 1)] * 3 + [torch.ones(9, 1)]
+    >>> failure_probability(lambda x: x[:, :1, 0], lambda x: x.sum(1), draws, 0.5).estimate
+    0.25
+    """
+    positive(accuracy, "accuracy")
+    gap = sequence_values(approximation, sequences) - sequence_values(target, sequences)
+    failures = int((gap.norm(dim=1) > accuracy).sum())
+    return clopper_pearson(failures, len(sequences), confidence)
+
+
+def windows(sequences: Tensor, memory: int, fill: float = 0.0) -> Tensor:
+    r"""What a register of ``memory`` entries holds at the end, and the length:
+    ``[batch, memory * m + 1]``, the newest entry first.
+
+    >>> windows(torch.tensor([[[1.0], [2.0], [3.0]]]), 2).tolist()
+    [[3.0, 2.0, 3.0]]
+    """
+    at_least(memory, 1, "memory")
+    if sequences.ndim != 3:
+        raise ShapeMismatch(f"sequences are [batch, i, m], not {list(sequences.shape)}")
+    batch, length, m = sequences.shape
+    kept = sequences.flip(1)[:, :memory]
+    missing = sequences.new_full((batch, memory - kept.shape[1], m), fill)
+    count = sequences.new_full((batch, 1), float(length))
+    return torch.cat([kept.flatten(1), missing.flatten(1), count], dim=1)
+
+
+def sequence_network(
+    network: nn.Sequential, inputs: int, memory: int, *, fill: float = 0.0
+) -> ShallowRNN:
+    r"""The shallow recurrent network that applies a shallow one to its last entries, exactly.
+
+    The state holds the positive and negative parts of the last :math:`i_0` entries, the length, a
+    constant neuron, and the hidden units of the network: these read the register *after* the new
+    entry, which is affine in the old register and the entry. All are ReLUs.
+
+    Args:
+        network: one hidden layer of ReLUs, from :func:`windows` (``memory * inputs + 1`` numbers).
+        inputs: :math:`m`.
+        memory: :math:`i_0`.
+        fill: what the register holds before anything came.
+
+    >>> last = chain([(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.zeros(2)),
+    ...               (torch.tensor([[1.0, -1.0]]), torch.zeros(1))], [nn.ReLU()])
+    >>> sequence_network(last, 1, 1).encode(torch.tensor([[5.0], [-7.0]])).tolist()
+    [-7.0]
+    """
+    at_least(inputs, 1, "inputs")
+    at_least(memory, 1, "memory")
+    maps, between = affine_layers(network)
+    if len(maps) != 2 or not isinstance(between[0], nn.ReLU):
+        raise UnsupportedModel("a network with one hidden layer of ReLUs is needed")
+    (W, b), (readout, c) = maps
+    held = inputs * memory
+    if W.shape[1] != held + 1:
+        raise ShapeMismatch(
+            f"{memory} entries of {inputs} and the length are {held + 1} numbers, and the network "
+            f"takes {W.shape[1]}"
+        )
+    shift = (
+        torch.diag(W.new_ones(held - inputs), -inputs) if memory > 1 else W.new_zeros(held, held)
+    )
+    enter = torch.eye(held, inputs).to(W)
+    # register after the step, in terms of the state (positive part, negative part, length, hidden)
+    after = torch.cat([shift, -shift, W.new_zeros(held, 1 + len(W))], dim=1)
+    count = W.new_zeros(1, after.shape[1])
+    count[0, 2 * held] = 1.0
+    A = torch.cat([after, -after, count, W[:, :held] @ after + W[:, held:] @ count])
+    B = torch.cat([enter, -enter, W.new_zeros(1, inputs), W[:, :held] @ enter])
+    bias = torch.cat([W.new_zeros(2 * held), W.new_ones(1), b + W[:, held]])
+    start = W.new_full((held,), fill)
+    hidden = torch.relu(W[:, :held] @ start + b)
+    initial = torch.cat([start.clamp(min=0), (-start).clamp(min=0), W.new_zeros(1), hidden])
+    C = torch.cat([W.new_zeros(len(readout), 2 * held + 1), readout], dim=1)
+    made = rnn_with_bias(A, B, C, bias, "relu", read_bias=c, initial=initial)
+    return made.requires_grad_(False)
+
+
+def fit_sequences(
+    target: SequenceFunction,
+    sequences: Sequence[Tensor],
+    memory: int,
+    width: int,
+    *,
+    fill: float = -1.0,
+    random: RandomSource = None,
+) -> ShallowRNN:
+    r"""A recurrent network for a function of sequences, fitted on those that fit its register.
+
+    Hidden ReLUs have random normals and pass through random registers of the sample; the output
+    weights are the least squares solution.
+
+    Args:
+        sequences: draws, each ``[length, m]``; longer ones than ``memory`` are left out.
+        memory: :math:`i_0`, as from :func:`length_cutoff`.
+        width: hidden units.
+
+    Time: :math:`O(sN^2)` for :math:`s` sequences and :math:`N` units.
+
+    >>> grid = torch.linspace(0, 1, 12, dtype=torch.float64)
+    >>> draws = [torch.cartesian_prod(*[grid] * i).reshape(-1, i, 1) for i in (1, 2)]
+    >>> made = fit_sequences(lambda x: x.sum(1), [s for batch in draws for s in batch], 2, 40)
+    >>> abs(made.encode(torch.tensor([[0.5], [0.25]]).double()).item() - 0.75) < 0.01
+    True
+    """
+    at_least(width, 1, "width")
+    short = [s for s in sequences if len(s) <= memory]
+    if not short:
+        raise EmptyData(f"no sequence has at most {memory} entries")
+    x = sequence_values(lambda s: windows(s, memory, fill), short)
+    y = sequence_values(target, short)
+    source = as_generator(random)
+    normals = torch.randn(width, x.shape[1], dtype=x.dtype, generator=source)
+    through = x[torch.randint(len(x), (width,), generator=source)]
+    bias = -(normals * through).sum(1)
+    fit = least_squares(torch.relu(x @ normals.T + bias), y, intercept=True)
+    network = chain([(normals, bias), (fit.weight.T, fit.bias)], [nn.ReLU()])
+    return sequence_network(network, short[0].shape[1], memory, fill=fill)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthStress:
+    r"""How a recurrent network fares on longer and longer sequences.
+
+    Attributes:
+        lengths: ``[k]``.
+        errors: ``[k]``, the largest error among the sequences of each length.
+        bounds: ``[k]``, what no output of that length can exceed in norm.
+        floors: ``[k]``, the largest :math:`\|f\|-` bound, below which the error cannot be.
+    """
+
+    lengths: Tensor
+    errors: Tensor
+    bounds: Tensor
+    floors: Tensor
+
+
+def output_bounds(rnn: ShallowRNN, time: int, radius: float) -> Tensor:
+    r"""Norms that the outputs cannot exceed after :math:`0,\dots,T` entries, ``[T + 1]``.
+
+    With :math:`r_0=\|h_0\|`,
+
+    .. math:: r_{i+1}=\min\bigl(\sqrt n\,\sup|\sigma|,\ \sqrt n|\sigma(0)|+
+              \lambda(\|A\|r_i+\|B\|R)\bigr),\qquad\|y_i\|\le\|C\|r_i:
+
+    constant for a bounded activation, exponential in the length otherwise.
+
+    Args:
+        radius: :math:`R`, the largest norm of an entry.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> output_bounds(ShallowRNN(2 * one, one, one, "relu"), 3, 1.0).tolist()
+    [0.0, 1.0, 3.0, 7.0]
+    """
+    at_least(time, 0, "time")
+    if not (math.isfinite(radius) and radius >= 0):
+        raise InvalidInput(f"radius must be a number >= 0, not {radius!r}")
+    known = inspect_activation(rnn.nonlinearity)
+    a, b, c = (float(torch.linalg.matrix_norm(p.detach(), ord=2)) for p in (rnn.A, rnn.B, rnn.C))
+    root = math.sqrt(len(rnn.A))
+    top = root * max(abs(known.lowest), abs(known.highest))
+    origin = root * abs(float(rnn.nonlinearity(torch.zeros(1, dtype=torch.float64))))
+    reach = [float(rnn.initial.norm())]
+    for _ in range(time):
+        reach.append(min(top, origin + known.lipschitz * (a * reach[-1] + b * radius)))
+    return c * torch.tensor(reach, dtype=torch.float64)
+
+
+def length_stress_test(
+    rnn: ShallowRNN, target: SequenceFunction, sequences: Sequence[Tensor]
+) -> LengthStress:
+    r"""Errors and what can be proved about them, length by length.
+
+    Args:
+        sequences: one batch ``[batch, i, m]`` for each length :math:`i`.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> net = ShallowRNN(one, one, one, "tanh")
+    >>> long = [torch.ones(1, i, 1, dtype=torch.float64) for i in (1, 10)]
+    >>> found = length_stress_test(net, lambda x: x.sum(1), long)
+    >>> [round(f, 9) for f in found.floors.tolist()], bool((found.errors >= found.floors).all())
+    ([0.0, 9.0], True)
+    """
+    if not sequences:
+        raise EmptyData("there is no sequence")
+    if any(s.ndim != 3 for s in sequences):
+        raise ShapeMismatch("give one batch [batch, i, m] for each length")
+    lengths = [s.shape[1] for s in sequences]
+    radius = max((float(s.norm(dim=2).max()) for s in sequences if s.numel()), default=0.0)
+    allowed = output_bounds(rnn, max(lengths), radius)[lengths]
+    errors, sizes = [], []
+    with torch.no_grad():
+        for batch in sequences:
+            wanted = target(batch)
+            errors.append((rnn(batch) - wanted).norm(dim=1).max())
+            sizes.append(wanted.norm(dim=1).max())
+    floors = (torch.stack(sizes) - allowed).clamp(min=0)
+    return LengthStress(torch.tensor(lengths), torch.stack(errors), allowed, floors)

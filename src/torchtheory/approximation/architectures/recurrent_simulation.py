@@ -1,0 +1,434 @@
+r"""Recurrent networks that simulate a given dynamical system, and how far they stay from it.
+
+A shallow network :math:`D\sigma(A_1h+B_1x+c)` fitted to :math:`(h,x)\mapsto(f(h,x),g(f(h,x)))`
+becomes recurrent by closing the loop: the state is :math:`z=\sigma(A_1h+B_1x+c)`, decoded by
+:math:`\alpha(z)=D_fz`, so :math:`A=A_1D_f`, :math:`B=B_1`, :math:`C=D_g`. If the fit errs by
+:math:`\delta` and :math:`f` is :math:`L`-Lipschitz in :math:`h` where both systems go, the decoded
+states err by at most :math:`\delta\sum_{k<t}L^k` after :math:`t` steps: for ever by
+:math:`\delta/(1-L)` where :math:`L<1`. Source: Mathematical Aspects of Deep Learning, section
+3.8.3 (Definition 3.30, Theorem 3.31).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.architectures.recurrent_systems import (
+    DynamicalSystem,
+    Nonlinearity,
+    ShallowRNN,
+    rnn_with_bias,
+)
+from torchtheory.approximation.certificates import Box, as_box, box_grid
+from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.nets.activation_properties import inspect_activation
+from torchtheory.nets.activations import as_layer
+from torchtheory.nets.labeled import at_least, positive
+from torchtheory.nets.regression import least_squares
+
+Interval = tuple[float, float]
+Map = Callable[[Tensor], Tensor]
+
+#: Points of a grid on which suprema over a box are looked for.
+_GRID = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class SystemDistance:
+    r"""How far two systems were found apart at every time.
+
+    Attributes:
+        states: ``[T + 1]``, the largest :math:`\|h_t-\alpha(\tilde h_t)\|_2`.
+        outputs: ``[T + 1]``, the largest :math:`\|y_t-\tilde y_t\|_2`; the definition asks nothing
+            of the first one.
+    """
+
+    states: Tensor
+    outputs: Tensor
+
+    @property
+    def accuracy(self) -> float:
+        r"""The least :math:`\epsilon` that Definition 3.30 would allow on what was looked at:
+        states from :math:`t=0`, outputs from :math:`t=1`."""
+        later = self.outputs[1:]
+        return float(torch.cat([self.states, later]).max())
+
+
+def system_distance(
+    system: DynamicalSystem,
+    other: DynamicalSystem,
+    decode: Map,
+    encode: Map,
+    initial: Box | Interval,
+    inputs: Box | Interval,
+    time: int,
+    *,
+    samples: int = 1000,
+    ascent: int = 0,
+    random: RandomSource = None,
+) -> SystemDistance:
+    r"""The closeness of two systems in time :math:`T`, over sampled states and inputs.
+
+    Half of the input sequences are uniform in the box, half jump between its corners. With
+    ``ascent`` steps, the samples then climb towards a larger final error.
+
+    Args:
+        decode: :math:`\alpha`, from states of ``other`` to states of ``system``.
+        encode: :math:`\beta`, the other way, for the initial states.
+        initial, inputs: the boxes :math:`K_1` and :math:`K_2`.
+        time: :math:`T`.
+
+    The result is a lower bound of the supremum over all sequences.
+
+    >>> keep = DynamicalSystem(1, 1, 1, lambda h, x: h, lambda h: h)
+    >>> add = DynamicalSystem(1, 1, 1, lambda h, x: h + 0.5, lambda h: h)
+    >>> apart = system_distance(keep, add, lambda h: h, lambda h: h, (0, 1), (0, 1), 2)
+    >>> [round(e, 9) for e in apart.states.tolist()], apart.accuracy
+    ([0.0, 0.5, 1.0], 1.0)
+    """
+    at_least(time, 1, "time")
+    at_least(samples, 2, "samples")
+    at_least(ascent, 0, "ascent")
+    if (system.inputs, system.outputs) != (other.inputs, other.outputs):
+        raise ShapeMismatch("only systems with the same inputs and outputs are compared")
+    start, fed = _sampled(system, initial, inputs, time, samples, as_generator(random))
+
+    def apart(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        one, two = system.run(h, x), other.run(encode(h), x)
+        gap = one.states - decode(two.states)
+        return gap.norm(dim=-1), (one.outputs - two.outputs).norm(dim=-1)
+
+    with torch.no_grad():
+        best = [part.amax(0) for part in apart(start, fed)]
+    low_h, high_h = _ends(initial)
+    low_x, high_x = _ends(inputs)
+    for k in range(ascent):
+        h, x = start.requires_grad_(), fed.requires_grad_()
+        states, outputs = apart(h, x)
+        found = (states.detach().amax(0), outputs.detach().amax(0))
+        best = [torch.maximum(b, part) for b, part in zip(best, found, strict=True)]
+        up_h, up_x = torch.autograd.grad(states[:, -1].sum() + outputs[:, -1].sum(), [h, x])
+        share = 0.2 / (1 + k)
+        start = (h + share * (high_h - low_h) * up_h.sign()).detach().clamp(low_h, high_h)
+        fed = (x + share * (high_x - low_x) * up_x.sign()).detach().clamp(low_x, high_x)
+    return SystemDistance(best[0].detach(), best[1].detach())
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    r"""A recurrent network made from a system, and what its fit promises.
+
+    Attributes:
+        rnn: the network; its last neuron is constant and carries the biases.
+        decoder: :math:`D_f`, ``[n, N + 1]``.
+        region: the box of states and inputs, in this order, where the fit was made.
+        defect: :math:`\delta`, the largest error of one step found on the region.
+        output_defect: the largest error of :math:`g(f(h,x))` found there.
+        lipschitz: :math:`L`, the largest operator norm of :math:`\partial f/\partial h` there.
+        output_lipschitz: that of :math:`\partial(g\circ f)/\partial h`.
+    """
+
+    rnn: ShallowRNN
+    decoder: Tensor
+    region: Box
+    defect: float
+    output_defect: float
+    lipschitz: float
+    output_lipschitz: float
+
+    def decode(self, z: Tensor) -> Tensor:
+        r""":math:`\alpha(z)=D_fz`."""
+        return z @ self.decoder.T
+
+    def encode(self, h: Tensor) -> Tensor:
+        r""":math:`\beta(h)=D_f^+(h-\alpha(v))+v` with the constant neuron :math:`v`: the smallest
+        state with :math:`\alpha(\beta(h))=h`."""
+        inner = self.decoder[:, :-1]
+        value = self.rnn.initial[-1]
+        z = (h - value * self.decoder[:, -1]) @ torch.linalg.pinv(inner).T
+        return torch.cat([z, value.expand(*z.shape[:-1], 1)], dim=-1)
+
+    def state_bounds(self, time: int) -> Tensor:
+        r""":math:`\delta\sum_{k<t}L^k` for :math:`t=0,\dots,T`, ``[T + 1]``."""
+        return error_growth(self.lipschitz, self.defect, time)
+
+    def output_bounds(self, time: int) -> Tensor:
+        r""":math:`\delta_g+L_{g\circ f}\,e_{t-1}` for :math:`t=1,\dots,T`, ``[T]``."""
+        return self.output_defect + self.output_lipschitz * self.state_bounds(time)[:-1]
+
+    def accuracy(self, time: int) -> float:
+        r"""The promised :math:`\epsilon` in time :math:`T`."""
+        return float(torch.cat([self.state_bounds(time), self.output_bounds(time)]).max())
+
+
+def error_growth(lipschitz: float, defect: float, time: int, initial: float = 0.0) -> Tensor:
+    r"""The solution of :math:`e_{t+1}=Le_t+\delta` up to time :math:`T`, ``[T + 1]``.
+
+    >>> error_growth(2.0, 1.0, 3).tolist()
+    [0.0, 1.0, 3.0, 7.0]
+    """
+    at_least(time, 0, "time")
+    if min(lipschitz, defect, initial) < 0:
+        raise InvalidInput("a Lipschitz constant and errors are not negative")
+    errors = [initial]
+    for _ in range(time):
+        errors.append(lipschitz * errors[-1] + defect)
+    return torch.tensor(errors, dtype=torch.float64)
+
+
+def recurrent_fit(
+    system: DynamicalSystem,
+    initial: Box | Interval,
+    inputs: Box | Interval,
+    time: int,
+    width: int,
+    *,
+    nonlinearity: Nonlinearity = "tanh",
+    margin: float = 0.1,
+    steepness: float = 0.5,
+    samples: int = 3000,
+    random: RandomSource = None,
+) -> Simulation:
+    r"""The recurrent network of ``width`` random units and fitted :math:`D` for a system.
+
+    The region is the box around the states that sampled trajectories reach in time :math:`T`,
+    wider by ``margin`` of its sides at both ends. Hidden weights are drawn on it, :math:`D` is the
+    least squares solution. Suprema are those of a grid.
+
+    Args:
+        initial, inputs: the boxes :math:`K_1` and :math:`K_2`.
+        steepness: standard deviation of the hidden weights on the region scaled to
+            :math:`[-1,1]^{n+m}`, times :math:`\sqrt{n+m}`.
+        samples: points of the fit.
+
+    Time: :math:`O(sN^2)` for the fit of :math:`s` points.
+
+    >>> half = DynamicalSystem(1, 1, 1, lambda h, x: h / 2 + x, lambda h: h)
+    >>> made = recurrent_fit(half, (0, 1), (0, 1), 5, 30)
+    >>> made.rnn.A.shape, round(made.lipschitz, 6), made.accuracy(5) < 1e-3
+    (torch.Size([31, 31]), 0.5, True)
+    """
+    at_least(time, 1, "time")
+    at_least(width, 1, "width")
+    positive(margin, "margin")
+    positive(steepness, "steepness")
+    at_least(samples, width, "samples")
+    source = as_generator(random)
+    region = _region(system, initial, inputs, time, margin, source)
+    low, high = _ends(region)
+    middle, half = (low + high) / 2, (high - low) / 2
+    n = system.states
+    normals = torch.randn(width, len(low), dtype=torch.float64, generator=source)
+    normals = normals * (steepness / len(low) ** 0.5) / half
+    shifts = 4 * torch.rand(width, dtype=torch.float64, generator=source) - 2
+    shifts = shifts - normals @ middle
+    sigma = as_layer(nonlinearity)
+    drawn = torch.rand(samples, len(low), dtype=torch.float64, generator=source)
+    with torch.no_grad():
+        x = torch.cat([low + (high - low) * drawn, _corners(region)])
+        fit = least_squares(sigma(x @ normals.T + shifts), _targets(system, x), intercept=True)
+        check = box_grid(region, max(3, int(_GRID ** (1 / len(low)))))
+        made = sigma(check @ normals.T + shifts) @ fit.weight + fit.bias
+        gap = made - _targets(system, check)
+    inner, const = fit.weight[:, :n], fit.bias[:n]
+    rnn = rnn_with_bias(
+        normals[:, :n] @ inner.T,
+        normals[:, n:],
+        fit.weight[:, n:].T,
+        shifts + normals[:, :n] @ const,
+        nonlinearity,
+        read_bias=fit.bias[n:],
+    ).requires_grad_(False)
+    value = rnn.initial[-1]
+    lipschitz, output_lipschitz = _lipschitz(system, check[:: max(1, len(check) // 4000)])
+    return Simulation(
+        rnn,
+        torch.cat([inner.T, const.unsqueeze(1) / value], dim=1),
+        region,
+        float(gap[:, :n].norm(dim=1).max()),
+        float(gap[:, n:].norm(dim=1).max()),
+        lipschitz,
+        output_lipschitz,
+    )
+
+
+def simulate_system(
+    system: DynamicalSystem,
+    initial: Box | Interval,
+    inputs: Box | Interval,
+    time: int,
+    accuracy: float,
+    *,
+    nonlinearity: Nonlinearity = "tanh",
+    largest: int = 512,
+    random: RandomSource = None,
+) -> Simulation:
+    r"""A recurrent network whose promise is within ``accuracy`` in time :math:`T`.
+
+    The width of :func:`recurrent_fit` is doubled from 8 until :math:`\delta\sum_{k<T}L^k` and the
+    bound of the outputs are small enough.
+
+    Args:
+        accuracy: :math:`\epsilon`.
+        largest: the width after which to give up.
+
+    >>> double = DynamicalSystem(1, 1, 1, lambda h, x: torch.sin(2 * h) + x, lambda h: h)
+    >>> simulate_system(double, (0, 1), (0, 0.1), 4, 1e-2).accuracy(4) <= 1e-2
+    True
+    """
+    positive(accuracy, "accuracy")
+    source = as_generator(random)
+    seed = int(torch.randint(0, 2**62, (1,), generator=source))
+    width = 8
+    while width <= largest:
+        made = recurrent_fit(
+            system, initial, inputs, time, width, nonlinearity=nonlinearity, random=seed
+        )
+        if made.accuracy(time) <= accuracy:
+            return made
+        width *= 2
+    raise NotConverged(
+        f"{width // 2} units promise {made.accuracy(time):.2g} in time {time}, not {accuracy:g}; "
+        "allow more, or ask less"
+    )
+
+
+def euler_system(
+    field: Callable[[Tensor, Tensor], Tensor], states: int, inputs: int, step: float
+) -> DynamicalSystem:
+    r"""Euler's steps of :math:`\dot h=v(h,x)`: :math:`f(h,x)=h+\tau v(h,x)`, :math:`g(h)=h`.
+
+    >>> decay = euler_system(lambda h, x: -h, 1, 1, 0.5)
+    >>> decay.run(torch.ones(1), torch.zeros(2, 1)).states.flatten().tolist()
+    [1.0, 0.5, 0.25]
+    """
+    positive(step, "step")
+    return DynamicalSystem(states, inputs, states, lambda h, x: h + step * field(h, x), lambda h: h)
+
+
+def memory_profile(system: DynamicalSystem, initial: Tensor, inputs: Tensor) -> Tensor:
+    r"""How strongly the last output still reacts to each input, ``[T]``.
+
+    Entry :math:`k-1` is the largest :math:`\|\partial y_T/\partial x_{T-k}\|_2` over the sequences.
+
+    Args:
+        initial: ``[batch, n]``.
+        inputs: ``[batch, T, m]``.
+
+    >>> half = DynamicalSystem(1, 1, 1, lambda h, x: h / 2 + x, lambda h: h)
+    >>> memory_profile(half, torch.zeros(1, 1), torch.zeros(1, 3, 1)).tolist()
+    [1.0, 0.5, 0.25]
+    """
+    if inputs.ndim != 3 or initial.ndim != 2 or len(inputs) != len(initial):
+        raise ShapeMismatch(
+            f"initial states [batch, n] and inputs [batch, T, m] are needed, not "
+            f"{list(initial.shape)} and {list(inputs.shape)}"
+        )
+    x = inputs.detach().clone().requires_grad_()
+    last = system.run(initial.detach(), x).outputs[:, -1]
+    # sequences do not touch each other, so a sum over them has each one's gradient
+    rows = [
+        torch.autograd.grad(last[:, j].sum(), x, retain_graph=True)[0]
+        for j in range(system.outputs)
+    ]
+    jacobians = torch.stack(rows, dim=2)
+    sizes: Tensor = torch.linalg.matrix_norm(jacobians, ord=2)
+    return sizes.amax(0).flip(0)
+
+
+def memory_bound(rnn: ShallowRNN, time: int) -> Tensor:
+    r"""What a shallow network can remember at most, ``[T]``:
+    :math:`\|C\|\,\lambda\|B\|\,q^{k-1}` of the input :math:`k` steps ago.
+
+    :math:`\lambda` is the activation's Lipschitz constant and :math:`q=\lambda\|A\|`; for
+    :math:`q<1` the network forgets.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> [round(b, 9) for b in memory_bound(ShallowRNN(one / 2, one, one, "relu"), 3).tolist()]
+    [1.0, 0.5, 0.25]
+    """
+    at_least(time, 1, "time")
+    slope = inspect_activation(rnn.nonlinearity).lipschitz
+    a, b, c = (float(torch.linalg.matrix_norm(p.detach(), ord=2)) for p in (rnn.A, rnn.B, rnn.C))
+    lags = torch.arange(time, dtype=torch.float64)
+    return c * slope * b * (slope * a) ** lags
+
+
+def _ends(box: Box | Interval) -> tuple[Tensor, Tensor]:
+    ends = torch.tensor(as_box(box), dtype=torch.float64)
+    return ends[:, 0], ends[:, 1]
+
+
+def _corners(box: Box) -> Tensor:
+    return box_grid(box, 2)
+
+
+def _sampled(
+    system: DynamicalSystem,
+    initial: Box | Interval,
+    inputs: Box | Interval,
+    time: int,
+    samples: int,
+    source: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Initial states ``[s, n]`` and inputs ``[s, T, m]``: uniform, and in the corners."""
+    low_h, high_h = _ends(initial)
+    low_x, high_x = _ends(inputs)
+    if len(low_h) != system.states or len(low_x) != system.inputs:
+        raise ShapeMismatch(
+            f"the boxes have {len(low_h)} and {len(low_x)} dimensions, and the system "
+            f"{system.states} states and {system.inputs} inputs"
+        )
+    h = torch.rand(samples, len(low_h), dtype=torch.float64, generator=source)
+    x = torch.rand(samples, time, len(low_x), dtype=torch.float64, generator=source)
+    x[samples // 2 :] = x[samples // 2 :].round()
+    h[samples // 2 :: 2] = h[samples // 2 :: 2].round()
+    return low_h + (high_h - low_h) * h, low_x + (high_x - low_x) * x
+
+
+def _region(
+    system: DynamicalSystem,
+    initial: Box | Interval,
+    inputs: Box | Interval,
+    time: int,
+    margin: float,
+    source: torch.Generator,
+) -> Box:
+    """The box around reached states and the inputs, a little larger."""
+    start, fed = _sampled(system, initial, inputs, time, 2000, source)
+    with torch.no_grad():
+        reached = system.run(start, fed).states.reshape(-1, system.states)
+    if not bool(torch.isfinite(reached).all()):
+        raise NonFinite("the system leaves every bounded set in that time")
+    low_h, high_h = _ends(initial)
+    low_x, high_x = _ends(inputs)
+    low = torch.cat([torch.minimum(reached.amin(0), low_h), low_x])
+    high = torch.cat([torch.maximum(reached.amax(0), high_h), high_x])
+    room = margin * (high - low)
+    room[system.states :] = 0  # inputs never leave their box
+    return as_box([(float(a), float(b)) for a, b in zip(low - room, high + room, strict=True)])
+
+
+def _targets(system: DynamicalSystem, x: Tensor) -> Tensor:
+    following = system.step(x[:, : system.states], x[:, system.states :])
+    return torch.cat([following, system.read(following)], dim=1)
+
+
+def _lipschitz(system: DynamicalSystem, x: Tensor) -> tuple[float, float]:
+    """Largest operator norms of the derivatives of f and g after f by the state."""
+    h = x[:, : system.states].clone().requires_grad_()
+    made = system.step(h, x[:, system.states :])
+    found = []
+    for value in (made, system.read(made)):
+        rows = [
+            torch.autograd.grad(value[:, j].sum(), h, retain_graph=True, allow_unused=True)[0]
+            for j in range(value.shape[1])
+        ]
+        jacobians = torch.stack([torch.zeros_like(h) if r is None else r for r in rows], dim=1)
+        found.append(float(torch.linalg.matrix_norm(jacobians, ord=2).max()))
+    return found[0], found[1]

@@ -1,0 +1,1 @@
+"""Barron's theorem and its relatives: functions by their frequencies, networks by sampling."""

@@ -1,0 +1,1 @@
+"""Dictionaries and edges: wavelets, shearlets, cartoon-like functions, and their networks."""

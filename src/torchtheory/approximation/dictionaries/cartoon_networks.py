@@ -1,0 +1,112 @@
+r"""Networks for cartoon-like functions: hats for what is smooth, horizon patches for the jump.
+
+A curve of smoothness :math:`n\in\{1,2\}` is followed by a polygon of :math:`m` sides within an area
+:math:`O(m^{-n})`, so the :math:`L_2` error is :math:`O(m^{-n/2})` with :math:`M=O(m)` weights, and
+no method with encodable weights does better. Source: The Modern Mathematics of Deep Learning,
+section 3.5 (the exponent :math:`\gamma^*=2/n`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.certificates import Function, values_of
+from torchtheory.approximation.dictionaries.cartoons import Cartoon
+from torchtheory.approximation.dictionaries.horizons import gated_network, indicator_network
+from torchtheory.approximation.network_calculus import combine
+from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.hats import hat_interpolant
+from torchtheory.nets.labeled import at_least
+
+_SQUARE = ((0.0, 1.0), (0.0, 1.0))
+
+
+def cartoon_network(drawing: Cartoon, sides: int) -> nn.Sequential:
+    r"""A ReLU network for :math:`f_1+\mathbf 1_Bf_2` with :math:`O(m)` weights.
+
+    :math:`B` becomes a polygon with ``sides`` sides and ramps of width :math:`m^{-n}/100`; the
+    smooth parts become hats on a mesh with about :math:`m` nodes; one ReLU gates :math:`f_2`.
+
+    >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
+    >>> drawing = cartoon(2, random=0)
+    >>> net = cartoon_network(drawing, 32)
+    >>> x = torch.tensor([[0.5, 0.5], [0.05, 0.05]]).double()
+    >>> bool((net(x)[:, 0] - drawing(x)).abs().max() < 0.05)
+    True
+    """
+    at_least(sides, 8, "sides")
+    delta = float(sides) ** -drawing.smoothness / 100
+    gate = indicator_network(drawing.polygon(sides), drawing.centre, delta)
+    cells = math.ceil(math.sqrt(sides))
+    parts = []
+    for part in (drawing.background, drawing.inside):
+        made = hat_interpolant(part, cells, _SQUARE, curvature=2 * part.derivative_bound(2))
+        assert isinstance(made.network, nn.Sequential)
+        parts.append(made.network)
+    # one network within the other's bounds: interpolants stay within the values they meet
+    inside = gated_network(gate, parts[1], drawing.inside.derivative_bound(0))
+    return combine([1.0, 1.0], [parts[0], inside])
+
+
+def cartoon_error(
+    drawing: Cartoon, approximation: Function, width: float, *, points: int = 64
+) -> float:
+    r"""The :math:`L_2([0,1]^2)` distance, with polar coordinates where the jump is.
+
+    The band of half-width ``width`` around the curve is integrated by the midpoint rule in angle
+    and radius, the rest by that of ``points`` squared cells: what happens in a thin band is not
+    left to the few pixels that meet it.
+
+    Args:
+        approximation: from ``[n, 2]`` to ``[n]``.
+        width: at least the distance of the polygon to the curve, and ramps.
+        points: cells a side; the band gets 32 times as many angles and 8 radii.
+
+    >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
+    >>> drawing = cartoon(2, random=0)
+    >>> cartoon_error(drawing, drawing, 0.01)
+    0.0
+    """
+    at_least(points, 2, "points")
+    x = cell_centres(_SQUARE, points)
+    away = x - drawing.centre
+    angle = torch.atan2(away[:, 1], away[:, 0])
+    radius = away.norm(dim=1)
+    outside = (radius - drawing.radius(angle.unsqueeze(1))).abs() > width
+    total = _squares(drawing, approximation, x[outside]).sum() / points**2
+    angles = (torch.arange(32 * points, dtype=torch.float64) + 0.5) * 2 * math.pi / (32 * points)
+    offsets = (torch.arange(8, dtype=torch.float64) + 0.5) / 4 - 1
+    r = drawing.radius(angles.unsqueeze(1)).unsqueeze(1) + width * offsets
+    direction = torch.stack([torch.cos(angles), torch.sin(angles)], 1)
+    band = drawing.centre + r.unsqueeze(2) * direction.unsqueeze(1)
+    inside = _squares(drawing, approximation, band.reshape(-1, 2)).reshape(r.shape)
+    cell = (2 * math.pi / len(angles)) * (2 * width / len(offsets))
+    return float((total + (inside * r).sum() * cell).sqrt())
+
+
+def polygon_distance(drawing: Cartoon, sides: int, points: int = 64) -> float:
+    """The largest difference of the curve's radius and the polygon's, on ``points`` angles a side.
+
+    >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
+    >>> drawing = cartoon(2, random=0)
+    >>> polygon_distance(drawing, 64) < polygon_distance(drawing, 16)
+    True
+    """
+    a = drawing.polygon(sides) - drawing.centre
+    edge = a.roll(-1, 0) - a
+    fraction = (torch.arange(points, dtype=torch.float64) + 0.5) / points
+    angle = 2 * math.pi * (torch.arange(sides, dtype=torch.float64).unsqueeze(1) + fraction) / sides
+    direction = torch.stack([torch.cos(angle), torch.sin(angle)], 2)
+    # the ray t·u meets the side a + s·e where t = (a x e) / (u x e)
+    across = (a[:, 0] * edge[:, 1] - a[:, 1] * edge[:, 0]).unsqueeze(1)
+    along = direction[..., 0] * edge[:, 1:] - direction[..., 1] * edge[:, :1]
+    radius = drawing.radius(angle.reshape(-1, 1)).reshape(angle.shape)
+    return float((across / along - radius).abs().max())
+
+
+def _squares(f: Function, g: Function, x: Tensor) -> Tensor:
+    parts = [x[i : i + (1 << 14)] for i in range(0, len(x), 1 << 14)]
+    return torch.cat([(values_of(f, part) - values_of(g, part)) ** 2 for part in parts])

@@ -1,0 +1,262 @@
+r"""Edges as networks: a five-weight step, horizons, indicators, and functions gated by them.
+
+A discontinuity is out of reach in the sup norm and cheap in :math:`L_p`: two ReLUs make a ramp of
+width :math:`\delta`, and a network that follows the edge turns the ramp into the edge. Source: The
+Modern Mathematics of Deep Learning, section 3.5, Theorem 3.21 (Petersen and Voigtlaender, 2018).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.certificates import Approximant, Function, values_of
+from torchtheory.approximation.network_calculus import chain, combine, compose, stack
+from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least, positive
+
+
+def heaviside_network(delta: float) -> nn.Sequential:
+    r""":math:`H_\delta(x)=\rho(x/\delta)-\rho(x/\delta-1)`: the step at 0, with a ramp.
+
+    Exactly five parameters are not zero. For :math:`0<p<\infty`,
+    :math:`\|\mathbf 1_{[0,\infty)}-H_\delta\|_p^p=\delta/(p+1)`, while the sup-norm error is 1.
+
+    >>> step = heaviside_network(0.5)
+    >>> step(torch.tensor([[-1.0], [0.0], [0.25], [3.0]]).double()).flatten().tolist()
+    [0.0, 0.0, 0.5, 1.0]
+    """
+    positive(delta, "delta")
+    slope = torch.full((2, 1), 1 / delta, dtype=torch.float64)
+    bias = torch.tensor([0.0, -1.0], dtype=torch.float64)
+    out = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    return chain([(slope, bias), (out, out.new_zeros(1))], [nn.ReLU()])
+
+
+def heaviside_error(delta: float, p: float) -> float:
+    r"""The exact :math:`L_p` distance :math:`(\delta/(p+1))^{1/p}` of the step and its ramp.
+
+    >>> heaviside_error(0.3, 2.0) ** 2
+    0.1
+    """
+    return float((positive(delta, "delta") / (positive(p, "p") + 1)) ** (1 / p))
+
+
+def horizon_network(boundary: Approximant, delta: float) -> Approximant:
+    r"""The horizon function :math:`\mathbf 1[x_d\le\gamma(x')]` as
+    :math:`H_\delta(\tilde\gamma(x')-x_d)`.
+
+    The two differ only where :math:`x_d` lies between :math:`\min(\gamma,\tilde\gamma-\delta)` and
+    :math:`\max(\gamma,\tilde\gamma)`, and by at most 1, so on the unit cube
+
+    .. math:: \|\mathbf 1[x_d\le\gamma]-H_\delta(\tilde\gamma-x_d)\|_p^p
+              \le\|\gamma-\tilde\gamma\|_\infty+\delta.
+
+    An :math:`L_p` error :math:`\epsilon` therefore needs :math:`\gamma` within :math:`\epsilon^p`.
+
+    Args:
+        boundary: :math:`\tilde\gamma`, a ReLU network of :math:`x'\in[0,1]^{d-1}` with its sup-norm
+            bound.
+        delta: width of the ramp.
+
+    Returns:
+        the network of :math:`(x',x_d)\in[0,1]^d`; its bound is the right side above, the promise
+        for the mean error; its power :math:`1/p` is the promise in :math:`L_p`.
+
+    >>> from torchtheory.approximation.piecewise.interpolants import relu_interpolant
+    >>> half = relu_interpolant(lambda x: 0 * x + 0.5, 1, lipschitz=1e-9)
+    >>> edge = horizon_network(half, 0.25)
+    >>> edge(torch.tensor([[0.3, 0.0], [0.3, 0.375], [0.3, 0.9]]).double()).tolist()
+    [1.0, 0.5, 0.0]
+    """
+    maps, between = _chain_of(boundary)
+    if boundary.norm != "sup" or any(end != (0.0, 1.0) for end in boundary.domain):
+        raise InvalidInput("a horizon's boundary is approximated in the sup norm on [0,1]^(d-1)")
+    weight, bias = maps[0]
+    wide = torch.cat([weight, weight.new_zeros(len(weight), 1)], dim=1)
+    last = weight.new_zeros(1, wide.shape[1])
+    last[0, -1] = 1.0
+    height = chain([(last, last.new_zeros(1))], [])
+    gap = combine([1.0, -1.0], [chain([(wide, bias), *maps[1:]], between), height])
+    network = compose(heaviside_network(delta), gap)
+    return Approximant(
+        network, boundary.bound + delta, (*boundary.domain, (0.0, 1.0)), "X-49", norm="mean"
+    )
+
+
+def horizon_error(
+    boundary: Function, approximation: Function, delta: float, p: float, *, points: int = 4096
+) -> float:
+    r"""The :math:`L_p([0,1]^2)` distance of a horizon function and its network.
+
+    For every :math:`x'` the integral over :math:`x_2` is done in closed form (powers of a ramp);
+    the one over :math:`x'` is the midpoint rule.
+
+    Args:
+        boundary, approximation: :math:`\gamma` and :math:`\tilde\gamma`, from ``[n]`` to ``[n]``.
+        delta: width of the ramp.
+        p: exponent, any positive number.
+        points: nodes of the midpoint rule.
+
+    >>> flat = lambda x: 0 * x + 0.5
+    >>> round(horizon_error(flat, flat, 0.3, 2.0) ** 2, 12)      # delta / (p + 1)
+    0.1
+    """
+    positive(delta, "delta")
+    positive(p, "p")
+    at_least(points, 1, "points")
+    x = (torch.arange(points, dtype=torch.float64) + 0.5) / points
+    gamma = values_of(boundary, x.unsqueeze(1)).clamp(0, 1)
+    ramp = values_of(approximation, x.unsqueeze(1))
+
+    def primitive(s: Tensor) -> Tensor:
+        inner = s.clamp(0, 1) ** (p + 1) / (p + 1)
+        return inner + (s - 1).clamp_min(0)
+
+    above = primitive((ramp - gamma) / delta) - primitive((ramp - 1) / delta)
+    below = primitive((gamma - ramp) / delta + 1) - primitive(-ramp / delta + 1)
+    return float((delta * (above + below)).mean() ** (1 / p))
+
+
+def indicator_network(vertices: Tensor, centre: Tensor, delta: float) -> nn.Sequential:
+    r"""The indicator of a star-shaped polygon: one horizon patch a side, glued along rays.
+
+    The polygon is the fan of the triangles :math:`(c,v_i,v_{i+1})`. With ramps :math:`H_\delta` of
+    the distance to a ray and to a side, patch :math:`i` is
+    :math:`\rho(H_\delta(\ell_i)+1-H_\delta(\ell_{i+1})+H_\delta(e_i)-2)`. Two patches share the
+    ramp along their ray, so they add to 1 across it. With :math:`m` sides: :math:`4m+m` ReLUs and
+    at most :math:`20m` parameters. What differs from the indicator has area at most
+    :math:`\delta\cdot\text{perimeter}+\pi(\delta/\sin\alpha)^2`, :math:`\alpha` the smallest angle
+    between neighbouring rays.
+
+    Args:
+        vertices: ``[m, 2]``, counter-clockwise around the centre, each less than a half turn from
+            the one before.
+        centre: ``[2]``, a point that sees the whole polygon.
+        delta: width of the ramps.
+
+    >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]).double()
+    >>> net = indicator_network(square, torch.zeros(2).double(), 0.01)
+    >>> net(torch.tensor([[0.2, 0.3], [0.8, 0.8]]).double()).flatten().round().tolist()
+    [1.0, 0.0]
+    """
+    positive(delta, "delta")
+    v, c = vertices.detach().double(), centre.detach().double()
+    if v.ndim != 2 or v.shape[1] != 2 or len(v) < 3 or c.shape != (2,):
+        raise ShapeMismatch(
+            f"a polygon is [m, 2] with m >= 3 and its centre [2], not {list(v.shape)} and "
+            f"{list(c.shape)}"
+        )
+    if not bool(v.isfinite().all() and c.isfinite().all()):
+        raise NonFinite("the polygon contains NaN or infinity")
+    ray = v - c
+    following = ray.roll(-1, 0)
+    if not bool((ray[:, 0] * following[:, 1] - ray[:, 1] * following[:, 0] > 0).all()):
+        raise InvalidInput(
+            "the vertices must turn counter-clockwise around the centre, by less than a half turn "
+            "from one to the next"
+        )
+    m = len(v)
+    # normals that point counter-clockwise of a ray, and inwards from a side
+    turn = torch.stack([-ray[:, 1], ray[:, 0]], 1) / ray.norm(dim=1, keepdim=True)
+    side = v.roll(-1, 0) - v
+    inward = torch.stack([-side[:, 1], side[:, 0]], 1) / side.norm(dim=1, keepdim=True)
+    normals = torch.cat([turn, inward]) / delta
+    offsets = -torch.cat([turn @ c, (inward * v).sum(1)]) / delta
+    first = torch.stack([normals, normals], 1).reshape(-1, 2)
+    bias = torch.stack([offsets, offsets - 1], 1).reshape(-1)
+    eye = torch.eye(m, dtype=torch.float64)
+    joined = torch.cat([eye - eye.roll(1, 1), eye], dim=1)
+    ramp = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    second = torch.kron(joined, ramp)
+    one = torch.ones(1, m, dtype=torch.float64)
+    return chain(
+        [(first, bias), (second, -one[0]), (one, one.new_zeros(1))], [nn.ReLU(), nn.ReLU()]
+    )
+
+
+def indicator_bound(vertices: Tensor, centre: Tensor, delta: float) -> float:
+    r"""The area where :func:`indicator_network` may leave the indicator of its polygon.
+
+    >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]).double()
+    >>> round(indicator_bound(square, torch.zeros(2).double(), 0.01), 6)    # 0.04 √2 + π 0.0001
+    0.056883
+    """
+    positive(delta, "delta")
+    ray = (vertices - centre).double()
+    ray = ray / ray.norm(dim=1, keepdim=True)
+    following = ray.roll(-1, 0)
+    sine = (ray[:, 0] * following[:, 1] - ray[:, 1] * following[:, 0]).min()
+    perimeter = (vertices.roll(-1, 0) - vertices).norm(dim=1).sum()
+    return float(delta * perimeter + math.pi * (delta / sine) ** 2)
+
+
+def gated_network(indicator: nn.Sequential, smooth: nn.Sequential, bound: float) -> nn.Sequential:
+    r""":math:`\mathbf 1_K\,g` without a multiplication: one ReLU opens and closes.
+
+    For :math:`|g|\le B` and :math:`\chi\in[0,1]`,
+    :math:`\rho(g+B-2B(1-\chi))-B\chi` is :math:`g` where :math:`\chi=1` and 0 where
+    :math:`\chi=0`; in between it stays within :math:`[-B,B]`.
+
+    Args:
+        indicator: :math:`\chi`, a ReLU network with values in [0, 1].
+        smooth: :math:`g`, a ReLU network of the same input.
+        bound: :math:`B\ge|g|` on the domain.
+
+    >>> one = chain([(torch.zeros(1, 1).double(), torch.ones(1).double())], [])
+    >>> line = chain([(torch.ones(1, 1).double(), torch.zeros(1).double())], [])
+    >>> gated_network(one, line, 1.0)(torch.tensor([[-0.5]]).double()).item()
+    -0.5
+    """
+    positive(bound, "bound")
+    both = stack(smooth, indicator)
+    gate = torch.tensor([[1.0, 2 * bound], [0.0, 1.0]], dtype=torch.float64)
+    shift = torch.tensor([-bound, 0.0], dtype=torch.float64)
+    out = torch.tensor([[1.0, -bound]], dtype=torch.float64)
+    return compose(chain([(gate, shift), (out, out.new_zeros(1))], [nn.ReLU()]), both)
+
+
+def boundary_exponent(smoothness: float, dimension: int, p: float = 2.0) -> float:
+    r"""The exponent :math:`p(d-1)/\beta`: weights :math:`M\lesssim\epsilon^{-p(d-1)/\beta}` for
+    :math:`\mathbf 1_Kg` in :math:`L_p` where :math:`\partial K\in C^\beta`.
+
+    >>> boundary_exponent(2.0, 2)
+    1.0
+    """
+    positive(smoothness, "smoothness")
+    positive(p, "p")
+    return p * (at_least(dimension, 2, "dimension") - 1) / smoothness
+
+
+def matching_smoothness(smoothness: float, dimension: int, p: float = 2.0) -> float:
+    r"""The smoothness :math:`\beta'=d\beta/(p(d-1))` that makes the inside as cheap as the edge.
+
+    >>> matching_smoothness(2.0, 2)
+    2.0
+    """
+    return dimension / boundary_exponent(smoothness, dimension, p)
+
+
+def lp_distance(f: Function, g: Function, p: float, *, points: int = 512) -> float:
+    r""":math:`\|f-g\|_{L_p([0,1]^2)}` by the midpoint rule on ``points`` squared cells.
+
+    >>> round(lp_distance(lambda x: x[:, 0], lambda x: 0 * x[:, 0], 1.0), 12)
+    0.5
+    """
+    positive(p, "p")
+    at_least(points, 2, "points")
+    x = cell_centres(((0.0, 1.0), (0.0, 1.0)), points)
+    parts = [x[i : i + (1 << 14)] for i in range(0, len(x), 1 << 14)]
+    gaps = [(values_of(f, part) - values_of(g, part)).abs() ** p for part in parts]
+    return float(torch.cat(gaps).mean() ** (1 / p))
+
+
+def _chain_of(boundary: Approximant) -> tuple[list[tuple[Tensor, Tensor]], list[nn.Module]]:
+    network = boundary.network
+    if not isinstance(network, nn.Sequential):
+        raise InvalidInput("the boundary's network must be an nn.Sequential of layers")
+    return affine_layers(network)

@@ -1,0 +1,106 @@
+r"""Functions that carry labels: smooth ones in their peaks, sines in their frequency.
+
+:math:`f_y=\sum_my_m\,c_\phi N^{-n}\phi(N(x-x_m))` has a bump in each cell with label 1 and stays
+in the unit ball of :math:`W^{n,\infty}`: whoever approximates every :math:`f_y` closely enough
+holds :math:`N^d` labels, chosen at will. The sines :math:`\mathbf 1[\sin\theta x>0]` carry any
+number of labels in one parameter.
+Source: Mathematical Aspects of Deep Learning, section 3.4 and Figure 3.4.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
+from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
+from torchtheory.nets.labeled import at_least
+
+
+def label_function(labels: Tensor, smoothness: int, dimension: int = 1) -> BumpSum:
+    r""":math:`f_y`, with :math:`f_y(x_m)=y_mc_\phi N^{-n}` at the middles of the cells.
+
+    Args:
+        labels: :math:`y\in\{0,1\}^{N^d}`, last coordinate fastest.
+        smoothness: :math:`n`.
+        dimension: :math:`d`.
+
+    >>> import torch
+    >>> f = label_function(torch.tensor([1, 0]), smoothness=1)
+    >>> f(torch.tensor([0.25, 0.75]).double()).tolist()          # height 1/2 of 1/N
+    [0.25, 0.0]
+    """
+    if labels.ndim != 1 or len(labels) == 0:
+        raise ShapeMismatch(f"labels are [N ** d], not {list(labels.shape)}")
+    if not bool(((labels == 0) | (labels == 1)).all()):
+        raise LabelOutOfRange("labels are 0 or 1")
+    bump = SplineBump(smoothness, dimension)
+    cells = round(len(labels) ** (1 / dimension))
+    if cells**dimension != len(labels):
+        raise ShapeMismatch(f"{len(labels)} labels do not fill a grid in {dimension} dimensions")
+    return BumpSum(labels.double(), cells, bump.height * float(cells) ** -smoothness, bump)
+
+
+def sobolev_grid_norm(f: BumpSum, points: int = 41) -> float:
+    r""":math:`\max_{|\alpha|\le n}|D^\alpha f|` over ``points ** d`` points of every cell.
+
+    A lower bound of :math:`\|f\|_{W^{n,\infty}}`. It looks at places in one cell that its bumps
+    share, so the work is that of one cell a different coefficient.
+
+    >>> import torch
+    >>> round(sobolev_grid_norm(label_function(torch.tensor([0, 1, 1]), 2)), 9)
+    1.0
+    """
+    at_least(points, 2, "points")
+    d = f.bump.dimension
+    place = cell_centres(((-0.5, 0.5),) * d, points)
+    largest = float(f.coefficients.abs().max()) * f.height
+    orders = itertools.product(range(f.bump.order + 1), repeat=d)
+    found = 0.0
+    for alpha in orders:
+        if sum(alpha) <= f.bump.order:
+            inner = float(f.bump.derivative(place, alpha).abs().max())
+            found = max(found, largest * inner * float(f.cells) ** sum(alpha))
+    return found
+
+
+def read_labels(g: Callable[[Tensor], Tensor], f: BumpSum) -> Tensor:
+    r"""The labels :math:`\mathbf 1[g(x_m)>c_\phi N^{-n}/2]` an approximation of :math:`f_y` holds.
+
+    Right for every :math:`g` with :math:`\|g-f_y\|_\infty<c_\phi N^{-n}/2`.
+
+    >>> import torch
+    >>> y = torch.tensor([0, 1, 1, 0])
+    >>> f = label_function(y, 1)
+    >>> read_labels(lambda x: f(x) + 0.06, f).tolist()          # the level is 1/8
+    [0, 1, 1, 0]
+    """
+    d = f.bump.dimension
+    x = cell_centres(((0.0, 1.0),) * d, f.cells)
+    made = g(x[:, 0] if d == 1 else x)
+    return (made > f.height / 2).long()
+
+
+def sine_frequency(labels: Tensor) -> float:
+    r"""The frequency :math:`\theta=\pi\bigl(1+\sum_i(1-y_i)2^i\bigr)` of a sine with the labels.
+
+    :math:`\mathbf 1[\sin(\theta2^{-i})>0]=y_i` for :math:`i=1,\dots,m`.
+
+    So the sines have infinite VC dimension with one parameter; at most 40 labels, beyond which
+    double precision no longer holds the angle.
+
+    >>> import torch
+    >>> theta = sine_frequency(torch.tensor([1, 0, 1]))
+    >>> [math.sin(theta * 2.0**-i) > 0 for i in (1, 2, 3)]
+    [True, False, True]
+    """
+    if labels.ndim != 1 or not 1 <= len(labels) <= 40:
+        raise ShapeMismatch(f"labels are [m] with m from 1 to 40, not {list(labels.shape)}")
+    if not bool(((labels == 0) | (labels == 1)).all()):
+        raise InvalidInput("labels are 0 or 1")
+    whole = 1 + sum((1 - int(y)) << i for i, y in enumerate(labels.tolist(), start=1))
+    return math.pi * whole

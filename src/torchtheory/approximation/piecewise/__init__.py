@@ -1,0 +1,1 @@
+"""Functions by pieces: boxes, hats, finite elements, charts, local Taylor polynomials."""

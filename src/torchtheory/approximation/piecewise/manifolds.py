@@ -1,0 +1,167 @@
+r"""Data on a manifold: parametrised sheets in any number of dimensions, and their own dimension.
+
+A sheet is rolled up in a few dimensions and then laid into :math:`\mathbb R^D` by a random
+isometry, so that nothing but :math:`D` changes. Source: The Modern Mathematics of Deep Learning,
+section 3.6.2, Figure 3.7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.certificates import Box, as_box
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.nets.labeled import at_least, points, positive
+
+
+@dataclass(frozen=True, slots=True)
+class ParametrisedManifold:
+    r"""A manifold :math:`\{F(u)Q:u\in B\}\subset\mathbb R^D`; calling it embeds ``u[n, d]``.
+
+    Attributes:
+        roll: :math:`F`, differentiable, from ``[n, d]`` to ``[n, q]``; also defined a little
+            outside of the box.
+        domain: the box :math:`B` of the intrinsic coordinates.
+        frame: :math:`Q`, ``[q, D]`` with orthonormal rows.
+    """
+
+    roll: Callable[[Tensor], Tensor]
+    domain: Box
+    frame: Tensor
+
+    @property
+    def dimension(self) -> int:
+        """The intrinsic dimension."""
+        return len(self.domain)
+
+    @property
+    def ambient(self) -> int:
+        """The dimension of the space around it."""
+        return self.frame.shape[1]
+
+    def __call__(self, u: Tensor) -> Tensor:
+        if u.ndim != 2 or u.shape[1] != self.dimension:
+            raise ShapeMismatch(f"coordinates are [n, {self.dimension}], not {list(u.shape)}")
+        return self.roll(u) @ self.frame
+
+    def draw(self, samples: int, random: RandomSource = None) -> Tensor:
+        """Intrinsic coordinates, uniform in the box: ``[samples, d]``."""
+        low, high = torch.tensor(self.domain, dtype=torch.float64).unbind(1)
+        u = torch.rand(
+            at_least(samples, 1, "samples"),
+            self.dimension,
+            dtype=torch.float64,
+            generator=as_generator(random),
+        )
+        return low + (high - low) * u
+
+
+class RolledSample(NamedTuple):
+    """Points ``x[n, D]`` and their intrinsic coordinates ``u[n, d]``."""
+
+    x: Tensor
+    u: Tensor
+
+
+def random_frame(rows: int, columns: int, random: RandomSource = None) -> Tensor:
+    r"""Orthonormal rows ``[q, D]``: an isometric embedding of :math:`\mathbb R^q`, uniformly drawn.
+
+    >>> frame = random_frame(2, 5, random=0)
+    >>> bool((frame @ frame.T - torch.eye(2)).abs().max() < 1e-12)
+    True
+    """
+    if not 1 <= rows <= columns:
+        raise InvalidInput(f"{rows} dimensions do not fit isometrically into {columns}")
+    made = gaussian(columns, rows, generator=as_generator(random), dtype=torch.float64)
+    q, r = torch.linalg.qr(made)
+    frame: Tensor = (q * r.diagonal().sign()).T
+    return frame
+
+
+def swiss_roll_sheet(
+    ambient: int = 3, *, height: float = 21.0, random: RandomSource = None
+) -> ParametrisedManifold:
+    r"""The Swiss roll :math:`(t\cos t,h,t\sin t)`, :math:`t\in[\frac{3\pi}2,\frac{9\pi}2]`,
+    :math:`h\in[0,H]`, in :math:`\mathbb R^D`.
+
+    With ``ambient=3`` the coordinates are as printed; otherwise a random isometry follows.
+
+    >>> swiss_roll_sheet()(torch.tensor([[2 * torch.pi, 1.0]]).double()).round(decimals=3).tolist()
+    [[6.283, 1.0, 0.0]]
+    """
+    positive(height, "height")
+    frame = torch.eye(3, dtype=torch.float64) if ambient == 3 else random_frame(3, ambient, random)
+    return ParametrisedManifold(
+        _roll, as_box(((1.5 * math.pi, 4.5 * math.pi), (0.0, height))), frame
+    )
+
+
+def circle_curve(ambient: int = 2, *, random: RandomSource = None) -> ParametrisedManifold:
+    r"""The unit circle in :math:`\mathbb R^D`, parametrised by the angle in :math:`[-\pi,\pi]`.
+
+    >>> circle_curve()(torch.tensor([[0.0]]).double()).tolist()
+    [[1.0, 0.0]]
+    """
+    frame = torch.eye(2, dtype=torch.float64) if ambient == 2 else random_frame(2, ambient, random)
+    return ParametrisedManifold(_circle, as_box((-math.pi, math.pi)), frame)
+
+
+def swiss_roll(
+    samples: int, ambient: int = 3, *, noise: float = 0.0, random: RandomSource = None
+) -> RolledSample:
+    r"""Points of the Swiss roll, uniform in :math:`(t,h)`, with Gaussian noise in all coordinates.
+
+    >>> swiss_roll(5, 100, random=0).x.shape
+    torch.Size([5, 100])
+    """
+    if not (math.isfinite(noise) and noise >= 0):
+        raise InvalidInput(f"noise must be a number not below 0, not {noise}")
+    generator = as_generator(random)
+    sheet = swiss_roll_sheet(ambient, random=generator)
+    u = sheet.draw(samples, generator)
+    x = sheet(u)
+    return RolledSample(x + noise * gaussian(*x.shape, generator=generator, dtype=torch.float64), u)
+
+
+def intrinsic_dimension(x: Tensor, neighbours: int = 12) -> float:
+    r"""The maximum likelihood estimate of the dimension from distances to neighbours.
+
+    With :math:`T_j(x)` the distance to the :math:`j`-th neighbour, numbers of neighbours in small
+    balls grow like a Poisson process of intensity :math:`\propto r^{d-1}`, and
+    :math:`1/\hat d` is the mean of :math:`\log(T_k(x)/T_j(x))` over all points and
+    :math:`j<k`, which has no bias (Levina and Bickel; MacKay and Ghahramani's average). Time and
+    memory ``O(n^2)``.
+
+    Args:
+        x: ``[n, D]``, no two rows equal.
+        neighbours: :math:`k`, at least 3 and less than ``n``.
+
+    >>> line = torch.linspace(0, 1, 200).double().unsqueeze(1) ** 2 * torch.ones(1, 7).double()
+    >>> round(intrinsic_dimension(line))
+    1
+    """
+    x = points(x)
+    at_least(neighbours, 3, "neighbours")
+    if neighbours >= len(x):
+        raise InvalidInput(f"{len(x)} points have at most {len(x) - 1} neighbours each")
+    near = torch.cdist(x, x).topk(neighbours + 1, largest=False).values[:, 1:]
+    if not bool((near[:, 0] > 0).all()):
+        raise InvalidInput("two points are equal: distances to neighbours must be positive")
+    ratios = (near[:, -1:] / near[:, :-1]).log()
+    return float(1 / ratios.mean())
+
+
+def _roll(u: Tensor) -> Tensor:
+    t, h = u[..., 0], u[..., 1]
+    return torch.stack([t * torch.cos(t), h, t * torch.sin(t)], -1)
+
+
+def _circle(u: Tensor) -> Tensor:
+    return torch.stack([torch.cos(u[..., 0]), torch.sin(u[..., 0])], -1)

@@ -1,0 +1,67 @@
+r"""A partition of unity of trapezoids on :math:`[0,1]^d`, each factor four ReLUs.
+
+With :math:`\psi(t)=1` for :math:`|t|\le1`, :math:`2-|t|` for :math:`1\le|t|\le2` and 0 beyond,
+
+.. math:: \phi_m(x)=\prod_{k=1}^d\psi\bigl(3N(x_k-m_k/N)\bigr),\qquad m\in\{0,\dots,N\}^d,
+
+add up to 1 on the cube, and at most :math:`2^d` of them are positive at any point. The factors are
+networks exactly; the product for :math:`d\ge2` is not, and is left to
+:mod:`~torchtheory.approximation.piecewise.yarotsky`. Source: Mathematical Aspects of Deep Learning,
+Theorem 3.10 (Yarotsky).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.network_calculus import block_diagonal, chain
+from torchtheory.approximation.piecewise.boxes import relu_bump
+from torchtheory.core.errors import ShapeMismatch
+from torchtheory.nets.feedforward import affine_layers
+from torchtheory.nets.labeled import at_least
+
+
+def patch_centres(cells: int, dimension: int) -> Tensor:
+    r"""The points :math:`m/N` of the grid, ``[(N + 1) ** d, d]``.
+
+    >>> patch_centres(2, 1).flatten().tolist()
+    [0.0, 0.5, 1.0]
+    """
+    at_least(cells, 1, "cells")
+    at_least(dimension, 1, "dimension")
+    side = torch.arange(cells + 1, dtype=torch.float64) / cells
+    return torch.cartesian_prod(*[side] * dimension).reshape(-1, dimension)
+
+
+def trapezoid_network(cells: int) -> nn.Sequential:
+    r""":math:`x\mapsto(\psi(3N(x-m/N)))_{m=0..N}`, from ``[n, 1]`` to ``[n, N + 1]``.
+
+    >>> trapezoid_network(1)(torch.tensor([[0.2], [0.5]]).double()).round(decimals=9).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    third = 1 / (3 * at_least(cells, 1, "cells"))
+    (weight, bias), (signs, _) = affine_layers(relu_bump(-third, third, third))[0]
+    shifts = patch_centres(cells, 1)
+    biases = bias - shifts * weight[:, 0]
+    last = block_diagonal(*[signs] * len(shifts))
+    return chain(
+        [(weight.repeat(len(shifts), 1), biases.flatten()), (last, last.new_zeros(len(shifts)))],
+        [nn.ReLU()],
+    )
+
+
+def partition_of_unity_values(cells: int, x: Tensor) -> Tensor:
+    r"""All :math:`\phi_m` at points ``[n, d]``: ``[n, (N + 1) ** d]``, in the order of the centres.
+
+    >>> x = torch.tensor([[0.5, 0.0]]).double()
+    >>> partition_of_unity_values(1, x).round(decimals=9).tolist()
+    [[0.5, 0.0, 0.5, 0.0]]
+    """
+    if x.ndim != 2 or x.shape[1] < 1:
+        raise ShapeMismatch(f"points are [n, d], not {list(x.shape)}")
+    factors = trapezoid_network(cells).to(x)
+    values = x.new_ones(len(x), 1)
+    for k in range(x.shape[1]):
+        values = (values.unsqueeze(2) * factors(x[:, k : k + 1]).unsqueeze(1)).flatten(1)
+    return values

@@ -1,0 +1,1 @@
+"""Polynomials, products and quotients as networks."""

@@ -1,0 +1,291 @@
+r"""Monomials, and so every polynomial, as differences of one smooth activation.
+
+:math:`\frac{d^k}{da^k}\sigma(ax+b)|_{a=0}=x^k\sigma^{(k)}(b)`, and a derivative is a limit of
+differences of values, which are what a hidden layer computes. For a step :math:`h` the output
+weights are of size :math:`h^{-k}`: in floating point the step has a best value, below which
+rounding takes over. Source: Foundations of Deep Learning, section 3.4 (Leshno et al.).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.approximation.certificates import Approximant, Function, as_box, values_of
+from torchtheory.approximation.network_calculus import chain, compose
+from torchtheory.approximation.polynomials.bernstein import (
+    bernstein_approximant,
+    power_coefficients,
+)
+from torchtheory.core.errors import InvalidInput
+from torchtheory.nets.activations import as_layer, logistic_derivative, nth_derivative
+from torchtheory.nets.labeled import at_least, positive
+
+#: The unit roundoff of double precision.
+ROUNDOFF = 2.0**-53
+
+_CLOSED: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "exp": lambda z, k: torch.exp(z),
+    "sin": lambda z, k: torch.sin(z + k * math.pi / 2),
+    "cos": lambda z, k: torch.cos(z + k * math.pi / 2),
+    "logistic": logistic_derivative,
+    "tanh": lambda z, k: 2.0 ** (k + 1) * logistic_derivative(2 * z, k) - (1.0 if k == 0 else 0.0),
+    "softplus": lambda z, k: logistic_derivative(z, k - 1) if k else nn.functional.softplus(z),
+}
+
+_LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "exp": lambda: as_layer(torch.exp),
+    "sin": lambda: as_layer(torch.sin),
+    "cos": lambda: as_layer(torch.cos),
+}
+
+
+def smooth_layer(activation: str) -> nn.Module:
+    """The layer of a smooth activation: ``exp``, ``sin``, ``cos`` or a name of the table.
+
+    >>> smooth_layer("exp"), smooth_layer("tanh")
+    (exp(), Tanh())
+    """
+    return _LAYERS[activation]() if activation in _LAYERS else as_layer(activation)
+
+
+def activation_derivative(activation: str, z: Tensor, order: int) -> Tensor:
+    r""":math:`\sigma^{(k)}(z)`: closed formulas where they are known, else by differentiation.
+
+    >>> activation_derivative("tanh", torch.zeros(1, dtype=torch.float64), 3).item()
+    -2.0
+    """
+    at_least(order, 0, "order")
+    if activation in _CLOSED:
+        return _CLOSED[activation](z, order)
+    return nth_derivative(smooth_layer(activation), z, order)
+
+
+def largest_derivative(activation: str, order: int, low: float, high: float) -> float:
+    r""":math:`\max|\sigma^{(k)}|` over an interval, on 1025 points.
+
+    >>> largest_derivative("sin", 1, -1.0, 1.0)
+    1.0
+    """
+    z = torch.linspace(low, high, 1025, dtype=torch.float64)
+    return float(activation_derivative(activation, z, order).abs().max())
+
+
+@dataclass(frozen=True, slots=True)
+class StepError:
+    r"""The two parts of the error of a difference quotient of step :math:`h`.
+
+    Attributes:
+        truncation: what exact arithmetic leaves, growing with the step.
+        rounding: what double precision adds, growing as :math:`h^{-k}`.
+    """
+
+    truncation: float
+    rounding: float
+
+    @property
+    def total(self) -> float:
+        return self.truncation + self.rounding
+
+
+def monomial_error(
+    order: int,
+    activation: str,
+    bias: float,
+    step: float,
+    *,
+    radius: float = 1.0,
+    central: bool = False,
+) -> StepError:
+    r"""What :func:`monomial_network` promises on :math:`[-r,r]`.
+
+    The difference quotient is :math:`x^k\,\mathbb E\,\sigma^{(k)}(b+hxS)` with :math:`S` a sum of
+    :math:`k` uniform numbers, hence
+
+    .. math:: \frac k2\,h\,r^{k+1}\frac{\max|\sigma^{(k+1)}|}{|\sigma^{(k)}(b)|},\qquad
+              \frac k{24}\,h^2r^{k+2}\frac{\max|\sigma^{(k+2)}|}{|\sigma^{(k)}(b)|}
+
+    for one-sided and central differences; rounding adds
+    :math:`(k+8)\,2^ku\,(\max|\sigma|+\max|z\sigma'|)/h^k|\sigma^{(k)}(b)|`.
+
+    >>> round(monomial_error(1, "exp", 0.0, 0.01).truncation, 6)      # e^0.01 / 200
+    0.00505
+    """
+    at_least(order, 0, "order")
+    positive(step, "step")
+    positive(radius, "radius")
+    point = torch.tensor(float(bias), dtype=torch.float64)
+    slope = abs(float(activation_derivative(activation, point, order)))
+    if slope < 1e-12 * math.factorial(order):
+        raise InvalidInput(
+            f"derivative {order} of {activation} is 0 at {bias:g}: choose another bias"
+        )
+    reach = step * radius * (order / 2 if central else order)
+    low, high = bias - reach, bias + reach
+    if central:
+        bend = largest_derivative(activation, order + 2, low, high)
+        truncation = order / 24 * step**2 * radius ** (order + 2) * bend / slope
+    else:
+        bend = largest_derivative(activation, order + 1, low, high)
+        truncation = order / 2 * step * radius ** (order + 1) * bend / slope
+    size = largest_derivative(activation, 0, low, high) + largest_derivative(
+        activation, 1, low, high
+    ) * max(abs(low), abs(high))
+    rounding = (order + 8) * 2.0**order * ROUNDOFF * size / (step**order * slope)
+    return StepError(truncation, rounding)
+
+
+def best_difference_step(
+    order: int, activation: str, bias: float, *, radius: float = 1.0, central: bool = False
+) -> float:
+    r"""The step at which truncation and rounding together are least: the bottom of the V.
+
+    From :math:`Ah^p+Bh^{-k}` with :math:`p=1`, or 2 for central differences, at
+    :math:`h=(kB/pA)^{1/(k+p)}`.
+
+    >>> 1e-8 < best_difference_step(1, "exp", 0.0) < 1e-6
+    True
+    """
+    at_least(order, 1, "order")
+    power = 2 if central else 1
+    trial = 0.01
+    parts = monomial_error(order, activation, bias, trial, radius=radius, central=central)
+    a, b = parts.truncation / trial**power, parts.rounding * trial**order
+    if a == 0:
+        return trial
+    return float((order * b / (power * a)) ** (1 / (order + power)))
+
+
+def monomial_network(
+    order: int,
+    activation: str,
+    bias: float,
+    step: float,
+    *,
+    radius: float = 1.0,
+    central: bool = False,
+) -> Approximant:
+    r""":math:`x^k` by :math:`k+1` units of any activation with :math:`\sigma^{(k)}(b)\ne0`.
+
+    .. math:: x^k\approx\frac1{h^k\sigma^{(k)}(b)}\sum_{j=0}^k(-1)^{k-j}\binom kj\,\sigma(jhx+b)
+
+    With ``central`` the weights :math:`jh` are :math:`(j-k/2)h`. The bound is
+    :func:`monomial_error`.
+
+    >>> cube = monomial_network(3, "exp", 0.0, 1e-3)
+    >>> bool((cube(torch.tensor([0.5]).double()) - 0.125).abs() < 1e-3)
+    True
+    """
+    promised = monomial_error(order, activation, bias, step, radius=radius, central=central)
+    j = torch.arange(order + 1, dtype=torch.float64)
+    shift = order / 2 if central else 0.0
+    point = torch.tensor(float(bias), dtype=torch.float64)
+    scale = step**order * float(activation_derivative(activation, point, order))
+    signs = [(-1) ** (order - i) * math.comb(order, i) / scale for i in range(order + 1)]
+    network = chain(
+        [
+            (((j - shift) * step).unsqueeze(1), torch.full_like(j, bias)),
+            (torch.tensor([signs], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)),
+        ],
+        [smooth_layer(activation)],
+    )
+    return Approximant(network, promised.total, ((-radius, radius),), "L-083")
+
+
+def good_bias(
+    activation: str, largest_order: int, interval: tuple[float, float] = (-3.0, 3.0)
+) -> tuple[float, float]:
+    r"""A point where no derivative up to an order vanishes, and :math:`\min_k|\sigma^{(k)}|/k!`.
+
+    The best of 2401 points of the interval. By Lemma 20 (Donoghue) a smooth function that is not
+    a polynomial has a point where *no* derivative is 0.
+
+    >>> b, worst = good_bias("tanh", 4)
+    >>> worst > 0.01
+    True
+    """
+    at_least(largest_order, 0, "largest_order")
+    ((low, high),) = as_box(interval)
+    z = torch.linspace(low, high, 2401, dtype=torch.float64)
+    sizes = torch.stack(
+        [
+            activation_derivative(activation, z, k).abs() / math.factorial(k)
+            for k in range(largest_order + 1)
+        ]
+    )
+    worst = sizes.amin(0)
+    at = int(worst.argmax())
+    return float(z[at]), float(worst[at])
+
+
+@dataclass(frozen=True, slots=True)
+class LeshnoNetwork:
+    """A function through its Bernstein polynomial through differences of an activation.
+
+    Attributes:
+        approximant: the network; its bound is the sum of the three parts below.
+        polynomial: error of the Bernstein polynomial.
+        truncation: error of the differences, weighed by the polynomial's coefficients.
+        rounding: what double precision can add.
+    """
+
+    approximant: Approximant
+    polynomial: float
+    truncation: float
+    rounding: float
+
+
+def leshno_network(
+    function: Function,
+    degree: int,
+    activation: str,
+    bias: float,
+    step: float,
+    interval: tuple[float, float] = (0.0, 1.0),
+    *,
+    lipschitz: float,
+) -> LeshnoNetwork:
+    r"""One hidden layer of ``degree + 1`` units :math:`\sigma(jht+b)` for a Lipschitz function.
+
+    :math:`f\approx q_r=\sum_k\alpha_kt^k` on :math:`t=(x-a)/(b-a)\in[0,1]`, and each
+    :math:`t^k` is a difference of the same units. The output weights are put together in exact
+    arithmetic and rounded once. Error:
+    :math:`\|f-q_r\|_\infty+\sum_k|\alpha_k|\epsilon_k`, and rounding.
+
+    >>> made = leshno_network(torch.sin, 3, "exp", 0.0, 0.01, lipschitz=1.0)
+    >>> made.approximant.size.units
+    4
+    """
+    at_least(degree, 1, "degree")
+    ((low, high),) = box = as_box(interval)
+    knots = torch.linspace(low, high, degree + 1, dtype=torch.float64).unsqueeze(1)
+    alpha = power_coefficients(values_of(function, knots))
+    point = torch.tensor(float(bias), dtype=torch.float64)
+    weights = [Fraction(0)] * (degree + 1)
+    truncation = 0.0
+    for k, a in enumerate(alpha):
+        truncation += abs(float(a)) * monomial_error(k, activation, bias, step).truncation
+        scale = Fraction(step) ** k * Fraction(float(activation_derivative(activation, point, k)))
+        for j in range(k + 1):
+            weights[j] += a * (-1) ** (k - j) * math.comb(k, j) / scale
+    out = torch.tensor([[float(w) for w in weights]], dtype=torch.float64)
+    slopes = torch.arange(degree + 1, dtype=torch.float64) * step
+    units = chain(
+        [(slopes.unsqueeze(1), torch.full_like(slopes, bias)), (out, out.new_zeros(1))],
+        [smooth_layer(activation)],
+    )
+    one = torch.ones(1, 1, dtype=torch.float64)
+    to_unit = chain([(one / (high - low), -one[0] * low / (high - low))], [])
+    ends = bias, bias + degree * step
+    size = largest_derivative(activation, 0, *ends) + largest_derivative(activation, 1, *ends) * (
+        max(abs(e) for e in ends) + degree * step * (abs(low) + abs(high)) / (high - low)
+    )
+    rounding = (degree + 8) * ROUNDOFF * float(out.abs().sum()) * size
+    polynomial = bernstein_approximant(function, degree, box[0], lipschitz=lipschitz).bound
+    made = Approximant(compose(units, to_unit), polynomial + truncation + rounding, box, "L-082")
+    return LeshnoNetwork(made, polynomial, truncation, rounding)

@@ -1,0 +1,232 @@
+r"""Polynomials in several variables, and so smooth functions, by one hidden layer of a smooth unit.
+
+All derivatives of :math:`w\mapsto\sigma(w\cdot x+b)` at 0 are monomials,
+:math:`\partial_w^\alpha\sigma(w\cdot x+b)|_{w=0}=x^\alpha\sigma^{(|\alpha|)}(b)`, and differences
+of the units :math:`\sigma(h\,j\cdot x+b)`, :math:`j\in\{0,\dots,m\}^d`, tend to them. With
+:math:`N=(m+1)^d` units whose weights do not depend on the function its error is that of the best
+polynomial, :math:`N^{-n/d}` for :math:`n` derivatives. Sources: Mathematical Aspects of Deep
+Learning, Theorems 1.18 and 3.8 (Mhaskar), where the second names Taylor polynomials: for one layer
+the polynomial has to be good on the whole cube.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchtheory.approximation.certificates import Approximant, Function, values_of
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.approximation.polynomials.divided_differences import (
+    ROUNDOFF,
+    activation_derivative,
+    largest_derivative,
+    monomial_error,
+    smooth_layer,
+)
+from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.nets.labeled import at_least, positive
+
+#: Units of a hidden layer.
+MOST_UNITS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class ShallowPolynomial:
+    """A polynomial as one hidden layer.
+
+    Attributes:
+        approximant: the network on the unit cube; its bound is the sum of the two parts below.
+        truncation: error of the differences in exact arithmetic; falls with the step.
+        rounding: what double precision can add; grows as the step falls.
+    """
+
+    approximant: Approximant
+    truncation: float
+    rounding: float
+
+
+def shallow_polynomial(
+    coefficients: Tensor, activation: str, bias: float, step: float
+) -> ShallowPolynomial:
+    r""":math:`\sum_\alpha c_\alpha x^\alpha` on :math:`[0,1]^d` by :math:`(m+1)^d` units.
+
+    .. math:: x^\alpha\approx\frac1{h^{|\alpha|}\sigma^{(|\alpha|)}(b)}\sum_{j\le\alpha}
+              (-1)^{|\alpha-j|}\prod_i\binom{\alpha_i}{j_i}\,\sigma(h\,j\cdot x+b)
+
+    Every monomial uses the same units. The output weights are put together in exact arithmetic
+    and rounded once; they are of size :math:`h^{-|\alpha|}`. A difference quotient of order
+    :math:`k` errs by :math:`\frac k2h\max|\sigma^{(k+1)}|/|\sigma^{(k)}(b)|`.
+
+    Args:
+        coefficients: ``[m + 1] * d``; entry :math:`\alpha` is :math:`c_\alpha`.
+        activation: a smooth one, as for
+            :func:`~torchtheory.approximation.polynomials.divided_differences.monomial_network`; ReLU never
+            qualifies, since its second derivative vanishes.
+        bias: :math:`b`, where no derivative up to the degree vanishes;
+            :func:`~torchtheory.approximation.polynomials.divided_differences.good_bias` finds one.
+        step: :math:`h`.
+
+    >>> xy = shallow_polynomial(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), "exp", 0.0, 1e-4)
+    >>> x = torch.tensor([[0.5, 0.25]]).double()
+    >>> abs(xy.approximant(x).item() - 0.125) < 1e-4, xy.approximant.size.units
+    (True, 4)
+    """
+    positive(step, "step")
+    if coefficients.ndim < 1 or len(set(coefficients.shape)) != 1:
+        raise ShapeMismatch(
+            f"coefficients are [m + 1] * d, one axis a variable, not {list(coefficients.shape)}"
+        )
+    if not bool(coefficients.isfinite().all()):
+        raise NonFinite("the coefficients of a polynomial must be finite")
+    d, side = coefficients.ndim, coefficients.shape[0]
+    if side**d > MOST_UNITS:
+        raise InvalidInput(f"{side}^{d} units are more than {MOST_UNITS}: lower the degree")
+    point = torch.tensor(float(bias), dtype=torch.float64)
+    weights: dict[tuple[int, ...], Fraction] = {}
+    truncation, top = 0.0, 0
+    for alpha in itertools.product(range(side), repeat=d):
+        c = float(coefficients[alpha])
+        if c == 0:
+            continue
+        order = sum(alpha)
+        top = max(top, order)
+        truncation += abs(c) * monomial_error(order, activation, bias, step).truncation
+        slope = Fraction(float(activation_derivative(activation, point, order)))
+        scale = Fraction(c) / (Fraction(step) ** order * slope)
+        for j in itertools.product(*[range(a + 1) for a in alpha]):
+            sign = (-1) ** (order - sum(j))
+            ways = math.prod(math.comb(a, i) for a, i in zip(alpha, j, strict=True))
+            weights[j] = weights.get(j, Fraction(0)) + sign * ways * scale
+    grid = list(itertools.product(range(side), repeat=d))
+    first = torch.tensor(grid, dtype=torch.float64) * step
+    out = torch.tensor([[float(weights.get(j, 0)) for j in grid]], dtype=torch.float64)
+    network = chain(
+        [(first, torch.full((len(grid),), float(bias)).double()), (out, out.new_zeros(1))],
+        [smooth_layer(activation)],
+    )
+    low, high = bias, bias + top * step
+    size = largest_derivative(activation, 0, low, high) + largest_derivative(
+        activation, 1, low, high
+    ) * max(abs(low), abs(high))
+    rounding = (len(grid) + 8) * ROUNDOFF * float(out.abs().sum()) * size
+    made = Approximant(network, truncation + rounding, ((0.0, 1.0),) * d, "X-17")
+    return ShallowPolynomial(made, truncation, rounding)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanDistance:
+    """How far a function is from all that one hidden layer can say.
+
+    Attributes:
+        units: hidden units.
+        mean_square: distance in :math:`L_2`, the least possible.
+        largest: sup of the same fit on the nodes.
+        weight: size of the largest output weight that the fit needs, to about a digit.
+    """
+
+    units: int
+    mean_square: float
+    largest: float
+    weight: float
+
+
+def exponential_span(
+    function: Function, degree: int, dimension: int, *, panels: int = 32
+) -> SpanDistance:
+    r"""The best :math:`L_2((0,1)^d)` fit by the units :math:`e^{j\cdot x}`, :math:`j\in\{0..m\}^d`.
+
+    The first layer does not depend on the function, and only the output weights are fitted, so
+    the fit is linear in the function. With :math:`u_i=e^{x_i}` the units are the monomials in
+    :math:`u`: the distance is found in the basis of Chebyshev polynomials in :math:`u`, which
+    spans the same functions and, unlike the units, is well conditioned.
+
+    Args:
+        degree: :math:`m`, with :math:`(m+1)^d` units.
+        panels: pieces of each side, with an 8-point Gauss rule; even, so that a kink at 1/2 falls
+            between two.
+
+    Cost: a QR factorisation of ``[8 * panels, m + 1]`` and :math:`O((8\,\text{panels})^d)` memory.
+
+    >>> exponential_span(torch.exp, 1, 1).mean_square < 1e-12
+    True
+    """
+    at_least(degree, 0, "degree")
+    at_least(dimension, 1, "dimension")
+    at_least(panels, 1, "panels")
+    if (8 * panels) ** dimension > 1 << 20 or 8 * panels <= degree:
+        raise InvalidInput(
+            f"{8 * panels} nodes a side in {dimension} dimensions are too many for the memory, or "
+            f"too few for degree {degree}: change the panels"
+        )
+    roots, rule = np.polynomial.legendre.leggauss(8)
+    nodes = ((np.arange(panels)[:, None] + (roots + 1) / 2) / panels).reshape(-1)
+    weights = np.sqrt(np.tile(rule / 2 / panels, panels))
+    shifted = 2 * (np.exp(nodes) - 1) / (math.e - 1) - 1
+    basis = np.polynomial.chebyshev.chebvander(shifted, degree)
+    q, r = np.linalg.qr(weights[:, None] * basis)
+    x = torch.cartesian_prod(*[torch.from_numpy(nodes)] * dimension).reshape(-1, dimension)
+    values = values_of(function, x).numpy().reshape([len(nodes)] * dimension)
+    scale = values
+    for axis in range(dimension):
+        scale = scale * weights.reshape([-1 if k == axis else 1 for k in range(dimension)])
+    fitted = scale
+    for axis in range(dimension):
+        fitted = np.moveaxis(np.tensordot(q.T, fitted, (1, axis)), 0, axis)
+    coefficients = fitted
+    for axis in range(dimension):
+        solved = np.linalg.solve(r, np.moveaxis(coefficients, axis, 0).reshape(degree + 1, -1))
+        shape = np.moveaxis(coefficients, axis, 0).shape
+        coefficients = np.moveaxis(solved.reshape(shape), 0, axis)
+    back = coefficients
+    for axis in range(dimension):
+        back = np.moveaxis(np.tensordot(basis, back, (1, axis)), 0, axis)
+    left = values - back
+    for axis in range(dimension):
+        left = left * weights.reshape([-1 if k == axis else 1 for k in range(dimension)])
+    return SpanDistance(
+        units=(degree + 1) ** dimension,
+        mean_square=float(np.sqrt((left**2).sum())),
+        largest=float(np.abs(values - back).max()),
+        weight=float(np.abs(_in_powers(coefficients)).max()),
+    )
+
+
+def kolmogorov_width(units: int, dimension: int) -> float:
+    r"""The distance some :math:`g` with :math:`\|g\|_{W^{1,2}}\le1` keeps from *any* first layer.
+
+    Of any space of dimension :math:`m` the unit ball of :math:`W^{1,2}((0,1)^d)` has a member at
+    :math:`L_2` distance :math:`(1+\lambda_{m+1})^{-1/2}`, with
+    :math:`\lambda_1\le\lambda_2\le\dots` the eigenvalues :math:`\pi^2|k|^2`,
+    :math:`k\in\mathbb N_0^d`, of the Laplacian with Neumann conditions; ``units`` and a constant
+    span :math:`m=` ``units + 1`` dimensions.
+
+    >>> round(kolmogorov_width(1, 1), 6) == round((1 + 4 * math.pi**2) ** -0.5, 6)
+    True
+    """
+    at_least(units, 0, "units")
+    at_least(dimension, 1, "dimension")
+    # the cube of this side holds more than enough k of small norm: a ball of radius equal to the
+    # side contains no other, and already has more than units + 2 of them
+    reach = math.ceil(2 * (units + 2) ** (1 / dimension)) + dimension
+    squares = torch.arange(reach + 1, dtype=torch.float64) ** 2
+    grid = torch.cartesian_prod(*[squares] * dimension).reshape(-1, dimension).sum(1)
+    smallest = grid.sort().values[units + 1]
+    return float((1 + math.pi**2 * smallest) ** -0.5)
+
+
+def _in_powers(coefficients: np.ndarray) -> np.ndarray:
+    """Chebyshev coefficients in the shifted variable as powers of u, axis by axis."""
+    rows = np.eye(len(coefficients))
+    offset, slope = -(math.e + 1) / (math.e - 1), 2 / (math.e - 1)
+    for k in range(1, len(rows)):
+        times = offset * rows[k - 1] + slope * np.roll(rows[k - 1], 1)
+        rows[k] = times if k == 1 else 2 * times - rows[k - 2]
+    for axis in range(coefficients.ndim):
+        coefficients = np.moveaxis(np.tensordot(rows.T, coefficients, (1, axis)), 0, axis)
+    return coefficients

@@ -1,0 +1,1 @@
+"""How large a network must be and may be: theorems, tables, lower bounds, bits."""

@@ -1,0 +1,306 @@
+r"""How large any network must be: counting continuous parameters, and counting labellings.
+
+*Continuous selection.* Let every :math:`f` of the unit ball :math:`F^\infty_{n,d}` of
+:math:`W^{n,\infty}([0,1]^d)` be encoded by :math:`M` numbers that depend continuously on it, and
+decoded in any way. With :math:`m=\lceil(M+1)^{1/d}\rceil` cells a side, the sums of bumps of
+height at most :math:`\rho=c_\phi m^{-n}` lie in the ball; their coefficients form a cube of more
+than :math:`M` dimensions, so by Borsuk and Ulam some :math:`f` of height :math:`\rho` has the same
+code as :math:`-f`, and whatever is decoded misses one of the two by :math:`\rho` or more.
+
+*Labels.* Without continuity: an architecture that meets every function of the ball within
+:math:`\epsilon` shatters :math:`N^d` points once :math:`N^{-n}c_\phi>2\epsilon`, and a ReLU network
+of :math:`M` weights shatters at most :math:`4M(3M+4)`.
+Sources: Mathematical Aspects of Deep Learning, Theorems 3.7 and 3.12 (DeVore, Howard and
+Micchelli 1989; Yarotsky 2017).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import optimize
+from torch import Tensor
+
+from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
+from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
+from torchtheory.core.random import RandomSource, as_generator
+from torchtheory.generalization.vc.bounds import first_whole_number
+from torchtheory.generalization.vc.networks import anthony_bartlett_vc_bound
+from torchtheory.nets.labeled import at_least, positive
+
+Encoder = Callable[[BumpSum], Tensor]
+
+
+def selection_cells(parameters: int, dimension: int) -> int:
+    r""":math:`\lceil(M+1)^{1/d}\rceil`: that many cells a side are more than :math:`M` cells.
+
+    >>> selection_cells(7, 3), selection_cells(8, 3)
+    (2, 3)
+    """
+    at_least(parameters, 0, "parameters")
+    at_least(dimension, 1, "dimension")
+    return first_whole_number(lambda m: m**dimension > parameters, 1)
+
+
+def continuous_selection_floor(
+    parameters: int, smoothness: int, dimension: int, *, lipschitz: float | None = None
+) -> float:
+    r"""No :math:`M` continuously chosen parameters have a smaller worst sup error.
+
+    :math:`c_\phi\lceil(M+1)^{1/d}\rceil^{-n}` over the unit ball of :math:`W^{n,\infty}`, see
+    :class:`~torchtheory.approximation.piecewise.bumps.SplineBump` for :math:`c_\phi`. With ``lipschitz``
+    the class is that of the functions :math:`\rho`-Lipschitz in the maximum norm, ``smoothness``
+    is 1, and a cell holds a pyramid of height :math:`\rho/2m`.
+
+    >>> continuous_selection_floor(9, 1, 1, lipschitz=1.0)
+    0.05
+    >>> round(continuous_selection_floor(9, 2, 1) * 1600, 9)
+    1.0
+    """
+    cells = selection_cells(parameters, dimension)
+    return _constant(smoothness, dimension, lipschitz) * float(cells) ** -smoothness
+
+
+def continuous_selection_minimum(
+    error: float, smoothness: int, dimension: int, *, lipschitz: float | None = None
+) -> int:
+    r"""The fewest parameters :func:`continuous_selection_floor` does not exclude for an error.
+
+    :math:`(\lceil(c_\phi/\epsilon)^{1/n}\rceil-1)^d`.
+
+    >>> continuous_selection_minimum(0.05, 1, 1, lipschitz=1.0)
+    9
+    >>> continuous_selection_minimum(0.01, 1, 10, lipschitz=1.0) == 49**10
+    True
+    """
+    at_least(dimension, 1, "dimension")
+    constant = _constant(smoothness, dimension, lipschitz)
+    ratio = (constant / positive(error, "error")) ** (1 / smoothness)
+    cells = max(1, math.ceil(ratio - 1e-9))
+    return int((cells - 1) ** dimension)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionWitness:
+    r"""A function an encoder confuses with its negative.
+
+    Attributes:
+        function: :math:`f` of the unit ball of :math:`W^{n,\infty}([0,1]^d)`.
+        radius: :math:`\|f\|_\infty`; one of :math:`f,-f` is met no better than that.
+        residual: :math:`\|P(f)-P(-f)\|_\infty`, 0 up to rounding.
+        peaks: ``[k, d]``, the middles of the cells, where :math:`|f|` attains its values.
+    """
+
+    function: BumpSum
+    radius: float
+    residual: float
+    peaks: Tensor
+
+    def worst_error(
+        self, encode: Encoder, decode: Callable[[Tensor], Callable[[Tensor], Tensor]]
+    ) -> float:
+        r"""The larger sup error of decoding :math:`f` and :math:`-f`, looked for at the peaks."""
+        missed = []
+        for f in (self.function, -self.function):
+            made = decode(encode(f))
+            missed.append(float((f(self.peaks) - made(self.peaks)).abs().max()))
+        return max(missed)
+
+
+def linear_witness(
+    encoder: Encoder, parameters: int, smoothness: int, dimension: int = 1
+) -> SelectionWitness:
+    r"""The witness against a linear encoder: a null vector of the :math:`M\times m^d` matrix
+    :math:`(P\phi_i)`.
+
+    Args:
+        encoder: from a function (called at points ``[k, d]``, giving ``[k]``) to ``[M]``; its
+            linearity is tested on a random sum.
+        parameters: :math:`M`.
+
+    Cost: :math:`m^d` calls of the encoder and a singular value decomposition.
+
+    >>> nodes = torch.tensor([[0.25], [0.75]]).double()
+    >>> found = linear_witness(lambda f: f(nodes), 2, smoothness=1)
+    >>> round(found.radius, 9), found.residual              # 1 / (2 * 3)
+    (0.166666667, 0.0)
+    """
+    bump, cells, peaks, radius = _bumps(parameters, smoothness, dimension)
+    count = len(peaks)
+    unit = torch.eye(count, dtype=torch.float64)
+    columns = [_code(encoder, BumpSum(e, cells, radius, bump), parameters) for e in unit]
+    matrix = torch.stack(columns, dim=1)
+    test = torch.linspace(-1, 1, count, dtype=torch.float64) ** 3 + 0.3
+    met = _code(encoder, BumpSum(test, cells, radius, bump), parameters)
+    scale = float(matrix.abs().max()) or 1.0
+    if not torch.allclose(met, matrix @ test, rtol=1e-8, atol=1e-8 * scale):
+        raise InvalidInput("the encoder is not linear; antipodal_witness takes any continuous one")
+    null = torch.linalg.svd(matrix, full_matrices=True).Vh[-1]
+    return _witness(encoder, null / null.abs().max(), bump, cells, radius, peaks, parameters)
+
+
+def antipodal_witness(
+    encoder: Encoder,
+    parameters: int,
+    smoothness: int,
+    dimension: int = 1,
+    *,
+    attempts: int = 20,
+    tolerance: float = 1e-9,
+    random: RandomSource = None,
+) -> SelectionWitness:
+    r"""The witness against any continuous encoder: :math:`v` with :math:`P(f_v)=P(f_{-v})`.
+
+    Borsuk and Ulam promise it on the boundary of the cube :math:`\|v\|_\infty=1`; it is looked for
+    by Gauss-Newton steps on the odd map :math:`v\mapsto P(f_v)-P(f_{-v})` from random starts,
+    which may fail for a wild encoder: then `NotConverged`, and nothing is proved or refuted.
+
+    >>> nodes = torch.tensor([[0.2], [0.9]]).double()
+    >>> found = antipodal_witness(lambda f: torch.atan(9 * f(nodes)) + f(nodes)[0] ** 3, 2, 1)
+    >>> found.residual < 1e-9
+    True
+    """
+    bump, cells, peaks, radius = _bumps(parameters, smoothness, dimension)
+    generator = as_generator(random)
+
+    def on_cube(v: np.ndarray[tuple[int], np.dtype[np.float64]]) -> BumpSum:
+        coefficients = torch.from_numpy(v / np.abs(v).max())
+        return BumpSum(coefficients, cells, radius, bump)
+
+    def odd(v: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[float]:
+        f = on_cube(v)
+        gap = _code(encoder, f, parameters) - _code(encoder, -f, parameters)
+        # a last equation keeps the free scale of v from drifting to 0
+        return [*gap.tolist(), float(np.abs(v).max()) - 1.0]
+
+    best = math.inf
+    for _ in range(at_least(attempts, 1, "attempts")):
+        start = torch.randn(len(peaks), dtype=torch.float64, generator=generator).numpy()
+        found = optimize.least_squares(odd, start, xtol=1e-15, ftol=1e-15, gtol=1e-15)
+        residual = float(np.abs(found.fun[:-1]).max(initial=0.0))
+        if residual <= tolerance:
+            f = on_cube(found.x).coefficients
+            return _witness(encoder, f, bump, cells, radius, peaks, parameters)
+        best = min(best, residual)
+    raise NotConverged(
+        f"no function with the code of its negative was found in {attempts} attempts; the codes "
+        f"still differ by {best:.1e}"
+    )
+
+
+def weights_vc_bound(parameters: int, *, derivative: int = 0) -> int:
+    r""":math:`4M(3M+4)`: no ReLU network with :math:`M` weights and biases shatters more points.
+
+    A class with :math:`M` real parameters computed in :math:`t` additions, multiplications and
+    comparisons has VC dimension at most :math:`4M(t+2)` (Anthony and Bartlett 1999, Theorem 8.4).
+    Each weight costs a product and a sum, each of at most :math:`M` units a comparison, the
+    threshold and the output one step each: :math:`t\le3M+2`. A partial derivative of the network
+    (``derivative`` 1) is carried along with another product and sum a weight: :math:`t\le5M+2`.
+
+    >>> weights_vc_bound(10), weights_vc_bound(10, derivative=1)
+    (1360, 2160)
+    """
+    at_least(parameters, 1, "parameters")
+    if derivative not in (0, 1):
+        raise InvalidInput(f"derivative is 0 or 1, not {derivative}")
+    return 4 * parameters * ((3 + 2 * derivative) * parameters + 4)
+
+
+def label_cells(error: float, smoothness: int, dimension: int, *, derivative: int = 0) -> int:
+    r""":math:`N`, the most cells a side whose labels survive an error :math:`\epsilon`.
+
+    The levels 0 and :math:`c_\phi N^{-n}` must be more than :math:`2\epsilon` apart; with three
+    times :math:`\epsilon`, as in the proof, :math:`N=\lfloor(c_\phi/3\epsilon)^{1/n}\rfloor`. With
+    ``derivative`` 1 the error is that of :math:`W^{1,\infty}`, and slopes carry the labels:
+    :math:`\|\partial_1\phi\|_\infty c_\phi N^{1-n}` against 0.
+
+    >>> label_cells(1e-4, 2, 1), label_cells(1e-4, 2, 1, derivative=1)
+    (14, 833)
+    """
+    bump = SplineBump(smoothness, dimension)
+    if derivative not in (0, 1) or derivative >= smoothness:
+        raise InvalidInput("derivative is 0, or 1 for a smoothness of at least 2")
+    level = bump.height * bump.derivative_norms[derivative]
+    ratio = level / (3 * positive(error, "error"))
+    return int(ratio ** (1 / (smoothness - derivative)) + 1e-9)
+
+
+def vc_minimum_weights(
+    error: float,
+    smoothness: int,
+    dimension: int,
+    *,
+    derivative: int = 0,
+    layers: int | None = None,
+) -> int:
+    r"""The fewest weights of a ReLU architecture that meets all of :math:`F^\infty_{n,d}`.
+
+    The smallest :math:`M` whose :func:`weights_vc_bound` is at least :math:`N^d`, :math:`N` from
+    :func:`label_cells`; for a given number of layers, and the function itself, also with
+    :math:`N^d` at most the bound of Anthony and Bartlett for :math:`M` weights and units in so
+    many layers. No continuity is asked of the weights.
+
+    >>> vc_minimum_weights(1e-4, 2, 1), vc_minimum_weights(1e-6, 2, 4)
+    (1, 5986)
+    """
+    if layers is not None:
+        at_least(layers, 1, "layers")
+    points = label_cells(error, smoothness, dimension, derivative=derivative) ** dimension
+
+    # the root of 4M(aM + 4) = points: the numbers have hundreds of digits in high dimension
+    a = 3 + 2 * derivative
+    least = max(1, (math.isqrt(4 + a * points) - 4) // (2 * a))
+    while weights_vc_bound(least, derivative=derivative) < points:
+        least += 1
+    if layers is None or derivative:
+        return least
+    return first_whole_number(
+        lambda m: anthony_bartlett_vc_bound(max(m, 2), m, layers) >= points, max(least, layers)
+    )
+
+
+def _constant(smoothness: int, dimension: int, lipschitz: float | None) -> float:
+    if lipschitz is None:
+        return SplineBump(smoothness, dimension).height
+    if smoothness != 1:
+        raise InvalidInput("Lipschitz functions have smoothness 1")
+    return positive(lipschitz, "lipschitz") / 2
+
+
+def _bumps(
+    parameters: int, smoothness: int, dimension: int
+) -> tuple[SplineBump, int, Tensor, float]:
+    at_least(parameters, 1, "parameters")
+    bump = SplineBump(smoothness, dimension)
+    cells = selection_cells(parameters, dimension)
+    peaks = cell_centres(((0.0, 1.0),) * dimension, cells)
+    return bump, cells, peaks, bump.height * float(cells) ** -smoothness
+
+
+def _code(encoder: Encoder, f: BumpSum, parameters: int) -> Tensor:
+    code = encoder(f)
+    if not isinstance(code, Tensor) or code.numel() != parameters:
+        raise ShapeMismatch(f"the encoder must give {parameters} numbers")
+    code = code.detach().double().flatten()
+    if not bool(torch.isfinite(code).all()):
+        raise NonFinite("the encoder gives numbers that are not finite")
+    return code
+
+
+def _witness(
+    encoder: Encoder,
+    coefficients: Tensor,
+    bump: SplineBump,
+    cells: int,
+    radius: float,
+    peaks: Tensor,
+    parameters: int,
+) -> SelectionWitness:
+    f = BumpSum(coefficients, cells, radius, bump)
+    gap = _code(encoder, f, parameters) - _code(encoder, -f, parameters)
+    return SelectionWitness(f, radius, float(gap.abs().max()), peaks)

@@ -1,0 +1,1 @@
+"""Universality: which activations and which sums of units come near every continuous function."""

@@ -1,0 +1,100 @@
+r"""Cybenko's sums of sigmoids, written down for a Lipschitz function of one variable.
+
+On :math:`N` cells of length :math:`h` with ends :math:`x_i` and middles :math:`m_i`,
+
+.. math:: G(x)=2f(x_0)\,\sigma(0)+\sum_{i=1}^N\bigl(f(x_i)-f(x_{i-1})\bigr)\,
+          \sigma\bigl(\kappa(x-m_i)\bigr)
+
+goes from one value of :math:`f` to the next in each middle. The constant is a unit of weight 0, so
+that :math:`G` is a plain sum of units. Source: Mathematical Foundations of Deep Learning (slides),
+"Cybenko Theorem", which gives no construction.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from torchtheory.approximation.certificates import Approximant, Function, as_box, values_of
+from torchtheory.approximation.network_calculus import chain
+from torchtheory.core.errors import InvalidInput
+from torchtheory.nets.labeled import at_least, positive
+
+
+def staircase_factor(sharpness: float) -> float:
+    r""":math:`1+2e^{-s/2}/(1-e^{-s})`, by how much soft steps cost more than hard ones.
+
+    Args:
+        sharpness: :math:`s=\kappa h`, the steepness of a step times the length of a cell.
+
+    >>> round(staircase_factor(10.0), 4)
+    1.0135
+    """
+    positive(sharpness, "sharpness")
+    return 1 + 2 * math.exp(-sharpness / 2) / -math.expm1(-sharpness)
+
+
+def sigmoid_staircase(
+    function: Function,
+    cells: int,
+    interval: tuple[float, float] = (0.0, 1.0),
+    *,
+    lipschitz: float,
+    sharpness: float = 10.0,
+) -> Approximant:
+    r"""A sum of :math:`N+1` logistic units near a :math:`\Lambda`-Lipschitz function.
+
+    At distance :math:`\delta` from the nearest middle the hard staircase errs by at most
+    :math:`\Lambda(\tfrac h2-\delta)`, the nearest soft step by :math:`\tfrac12\Lambda h`, and the
+    others, at distances of at least :math:`\tfrac h2,\tfrac{3h}2,\dots` on either side, by a
+    geometric sum: altogether
+
+    .. math:: \sup|f-G|\le\Lambda h\Bigl[1+\frac{2e^{-\kappa h/2}}{1-e^{-\kappa h}}\Bigr].
+
+    Args:
+        function: :math:`f`, from ``[n]`` to ``[n]``.
+        cells: :math:`N`.
+        lipschitz: :math:`\Lambda` on the interval; the bound is wrong if it is too small.
+        sharpness: :math:`\kappa h`.
+
+    >>> line = sigmoid_staircase(lambda x: 3 * x, 6, lipschitz=3.0)
+    >>> line.size.units, round(line.bound, 4)
+    (7, 0.5067)
+    """
+    at_least(cells, 1, "cells")
+    positive(lipschitz, "lipschitz")
+    factor = staircase_factor(sharpness)
+    ((low, high),) = box = as_box(interval)
+    length = (high - low) / cells
+    ends = torch.linspace(low, high, cells + 1, dtype=torch.float64)
+    values = values_of(function, ends.unsqueeze(1))
+    middles = (ends[1:] + ends[:-1]) / 2
+    kappa = sharpness / length
+    weight = torch.cat([torch.zeros(1).double(), torch.full((cells,), kappa).double()])
+    bias = torch.cat([torch.zeros(1).double(), -kappa * middles])
+    jumps = torch.cat([2 * values[:1], values.diff()])
+    network = chain(
+        [(weight.unsqueeze(1), bias), (jumps.unsqueeze(0), jumps.new_zeros(1))], [nn.Sigmoid()]
+    )
+    return Approximant(network, lipschitz * length * factor, box, "S-28")
+
+
+def soft_indicator(low: float, high: float, sharpness: float) -> nn.Sequential:
+    r""":math:`\sigma(a(x-c_1))-\sigma(a(x-c_2))`: two units near the indicator of an interval.
+
+    At a distance :math:`\delta` from both ends they err by at most :math:`2e^{-a\delta}`, so they
+    tend to :math:`1_{(c_1,c_2)}` away from the ends, and to :math:`\tfrac12` at them.
+
+    >>> box = soft_indicator(0.0, 1.0, 100.0)
+    >>> box(torch.tensor([[-1.0], [0.5], [2.0]]).double()).round(decimals=6).flatten().tolist()
+    [0.0, 1.0, 0.0]
+    """
+    positive(sharpness, "sharpness")
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InvalidInput(f"an interval has two finite ends, the first smaller: {low}, {high}")
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    weight = torch.full((2, 1), float(sharpness), dtype=torch.float64)
+    out = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    return chain([(weight, -sharpness * ends), (out, out.new_zeros(1))], [nn.Sigmoid()])

@@ -1,0 +1,1 @@
+"""Rademacher complexity, covering numbers, and bounds by margins and norms."""

@@ -1,0 +1,124 @@
+r"""Risk bounds by margins: a confident decision counts, a hesitant one is an error.
+
+The margin of a decision is :math:`t=yf(x)`. The ramp loss lies between the 0-1 loss and the share
+of margins below :math:`\gamma`, and is :math:`1/\gamma`-Lipschitz, so contraction brings in the
+complexity of the *real-valued* functions, divided by :math:`\gamma`. Sources: Mathematical Aspects
+of Deep Learning, section 1.2.2; Foundations of Deep Learning, section 8.5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite
+from torchtheory.generalization.complexity.rademacher import (
+    empirical_uniform_deviation,
+    sequence_deviations,
+    uniform_deviation,
+)
+
+
+def ramp_loss(margins: Tensor, gamma: float = 1.0) -> Tensor:
+    r""":math:`\ell_\gamma(t)=\min(1,\max(0,1-t/\gamma))`: 1 for :math:`t\le0`, 0 from γ on.
+
+    >>> ramp_loss(torch.tensor([-1.0, 0.0, 0.5, 3.0]), 2.0)
+    tensor([1.0000, 1.0000, 0.7500, 0.0000])
+    """
+    _gamma(gamma)
+    return (1 - margins / gamma).clamp(0, 1)
+
+
+def margin_error(margins: Tensor, gamma: float) -> float:
+    r"""The share of margins below :math:`\gamma`.
+
+    >>> margin_error(torch.tensor([-1.0, 0.5, 2.0, 3.0]), 2.0)
+    0.5
+    """
+    _gamma(gamma)
+    _margins(margins)
+    return float((margins < gamma).double().mean())
+
+
+def margin_bound(
+    margins: Tensor,
+    complexity: float,
+    gamma: float,
+    delta: float,
+    *,
+    ramp: bool = False,
+    empirical: bool = False,
+) -> float:
+    r"""With probability :math:`1-\delta`, no function of the class has a larger risk.
+
+    :math:`\frac1m\sum_i1[y_if(x_i)<\gamma]+\frac2\gamma R_m(\mathcal F)+
+    \sqrt{\ln(1/\delta)/(2m)}` for :math:`\Pr[yf(x)\le0]`, with :math:`\gamma` fixed beforehand.
+
+    Args:
+        margins: :math:`y_if(x_i)` on the sample.
+        complexity: :math:`R_m(\mathcal F)` of the real-valued functions.
+        gamma: the margin that is asked for.
+        delta: probability of failure.
+        ramp: the mean ramp loss as first term, which is not larger.
+        empirical: the complexity is that of this sample; the last term becomes
+            :math:`3\sqrt{\ln(2/\delta)/(2m)}`.
+
+    >>> round(margin_bound(torch.ones(100), 0.1, 0.5, 0.05), 6)
+    0.522387
+    """
+    _gamma(gamma)
+    _margins(margins)
+    first = float(ramp_loss(margins, gamma).mean()) if ramp else margin_error(margins, gamma)
+    deviation = empirical_uniform_deviation if empirical else uniform_deviation
+    return first + deviation(complexity / gamma, margins.numel(), delta)
+
+
+def best_margin_bound(
+    margins: Tensor,
+    complexity: float,
+    gammas: Sequence[float],
+    delta: float,
+    *,
+    weights: Sequence[float] | None = None,
+) -> tuple[float, float]:
+    r"""The least bound over a grid of margins, and the margin that has it.
+
+    All bounds of the grid hold together when :math:`\delta` is divided among them, in equal parts
+    unless told; the choice may then follow the data.
+
+    >>> bound, gamma = best_margin_bound(torch.linspace(0, 2, 1000), 0.01, [0.1, 0.2, 0.4], 0.05)
+    >>> round(bound, 4), gamma
+    (0.2452, 0.2)
+    """
+    if not gammas:
+        raise EmptyData("a grid of margins needs at least one")
+    for gamma in gammas:
+        _gamma(gamma)
+    _margins(margins)
+    shares = [1 / len(gammas)] * len(gammas) if weights is None else weights
+    deviations = sequence_deviations(
+        [complexity / gamma for gamma in gammas],
+        margins.numel(),
+        delta,
+        weights=shares,
+        empirical=False,
+    )
+    return min(
+        (margin_error(margins, gamma) + deviation, gamma)
+        for gamma, deviation in zip(gammas, deviations, strict=True)
+    )
+
+
+def _gamma(gamma: float) -> None:
+    if not (math.isfinite(gamma) and gamma > 0):
+        raise InvalidInput(f"a margin to ask for is a positive number, not {gamma!r}")
+
+
+def _margins(margins: Tensor) -> None:
+    if margins.numel() == 0:
+        raise EmptyData("there are no margins")
+    if not bool(torch.isfinite(margins).all()):
+        raise NonFinite("the margins contain NaN or infinity")

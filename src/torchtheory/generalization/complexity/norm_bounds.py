@@ -1,0 +1,250 @@
+r"""Complexity of networks whose weight matrices are bounded in the Frobenius norm.
+
+Networks :math:`x\mapsto W_L\varrho(W_{L-1}\cdots\varrho(W_1x))` without biases, with a positively
+homogeneous 1-Lipschitz activation and any widths. Layer by layer the supremum over a matrix is one
+over a single row (peeling) and the activation costs a factor 2 (contraction). In the plane the
+supremum over two-layer networks is found exactly, elsewhere from below by ascent. Sources:
+Mathematical Aspects of Deep Learning, Theorem 1.23; Foundations of Deep Learning, Theorem 65.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
+from torchtheory.core.random import RandomSource, as_generator, gaussian
+from torchtheory.generalization.complexity.rademacher import Supremum
+from torchtheory.nets.chain import as_chain
+
+
+def homogeneous_layers(model: nn.Module) -> list[nn.Linear]:
+    r"""The linear layers of a network that the theorem covers, in order.
+
+    Raises:
+        UnsupportedModel: where a layer has a bias, or is neither ``nn.Linear`` nor a positively
+            homogeneous 1-Lipschitz activation (ReLU, leaky ReLU, identity); the message names it.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False))
+    >>> [layer.out_features for layer in homogeneous_layers(net)]
+    [3, 1]
+    """
+    found = []
+    for link in as_chain(model):
+        module = link.module
+        if isinstance(module, nn.Linear):
+            if module._parameters["bias"] is not None:
+                raise UnsupportedModel(
+                    f"layer {link.name!r} has a bias; the norm bound is for networks without"
+                )
+            found.append(module)
+        elif isinstance(module, nn.LeakyReLU):
+            if not abs(module.negative_slope) <= 1:
+                raise UnsupportedModel(f"activation {link.name!r} is not 1-Lipschitz")
+        elif not isinstance(module, nn.ReLU | nn.Identity | nn.Flatten):
+            raise UnsupportedModel(
+                f"layer {link.name!r} ({type(module).__name__}) is not known to be positively "
+                "homogeneous and 1-Lipschitz"
+            )
+    if not found:
+        raise UnsupportedModel("the network has no linear layer to bound")
+    return found
+
+
+def frobenius_norms(model: nn.Module) -> list[float]:
+    r""":math:`\|W^{(\ell)}\|_F` of every layer of such a network.
+
+    >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
+    >>> _ = net[0].weight.data.copy_(torch.tensor([[3.0, 4.0]]))
+    >>> frobenius_norms(net)
+    [5.0]
+    """
+    return [float(layer.weight.detach().norm()) for layer in homogeneous_layers(model)]
+
+
+def normalize_layers(model: nn.Module) -> tuple[nn.Module, float]:
+    r"""A copy whose layers have Frobenius norm 1, and the factor that was taken out.
+
+    Scaling :math:`W^{(\ell)}` by :math:`\lambda_\ell>0` scales the network by
+    :math:`\prod_\ell\lambda_\ell`, so the network is the factor times the copy (Mathematical
+    Aspects of Deep Learning, section 1.2.2).
+
+    >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
+    >>> _ = [layer.weight.data.fill_(w) for layer, w in zip(net[::2], (3.0, -2.0))]
+    >>> unit, factor = normalize_layers(net)
+    >>> factor, unit(torch.ones(1, 1)).item(), net(torch.ones(1, 1)).item()
+    (6.0, -1.0, -6.0)
+    """
+    unit = copy.deepcopy(model)
+    factor = 1.0
+    with torch.no_grad():
+        for layer in homogeneous_layers(unit):
+            norm = float(layer.weight.norm())
+            if norm == 0:
+                raise InvalidInput("a layer of zeros has no direction: it cannot be normalised")
+            layer.weight.div_(norm)
+            factor *= norm
+    return unit, factor
+
+
+def frobenius_bound(
+    norms: Sequence[float],
+    linear: float,
+    *,
+    depth_factor: Literal["peeling", "root"] = "peeling",
+) -> float:
+    r"""Bound on the complexity of all networks with :math:`\|W^{(\ell)}\|_F\le C_\ell`.
+
+    :math:`2^{L-1}\prod_\ell C_\ell\cdot r` where :math:`r` is the complexity of the linear class of
+    unit weights or a bound of it: :math:`\frac1m\mathbb E\|\sum\tau_ix_i\|`, or
+    :math:`\max\|x_i\|/\sqrt m`. With ``"root"``, :math:`(\sqrt{2\ln2\cdot L}+1)\prod_\ell
+    C_\ell\cdot r` (Golowich, Rakhlin and Shamir, 2018), for which :math:`r` must be one of the two
+    bounds of :func:`~torchtheory.generalization.complexity.rademacher.linear_bounds`. Foundations of Deep
+    Learning prints the weaker :math:`(2B)^L/\sqrt n`.
+
+    >>> frobenius_bound([1.0, 1.0, 1.0], 1 / 100)                  # m = 10 000 unit vectors
+    0.04
+    """
+    if not norms:
+        raise InvalidInput("a network needs at least one layer")
+    if not all(math.isfinite(c) and c >= 0 for c in [*norms, linear]):
+        raise NonFinite("norms and the linear complexity must be finite numbers >= 0")
+    depth = len(norms)
+    if depth_factor == "peeling":
+        factor = 2.0 ** (depth - 1)
+    elif depth_factor == "root":
+        factor = math.sqrt(2 * math.log(2) * depth) + 1
+    else:
+        raise InvalidInput(f"depth_factor is 'peeling' or 'root', not {depth_factor!r}")
+    return factor * math.prod(norms) * linear
+
+
+def largest_unit(x: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`\sup_{\|w\|_2\le1}|\sum_i\tau_i\max(0,\langle w,x_i\rangle)|` in the plane, exactly.
+
+    Between neighbouring directions orthogonal to a point the sum is linear in :math:`w`, so its
+    largest absolute value is at the end of an arc or at the direction of that linear function.
+
+    Args:
+        x: points ``[m, 2]``.
+        signs: ``[s, m]``.
+
+    Returns:
+        The suprema ``[s]`` and unit vectors ``[s, 2]`` that attain them.
+
+    Cost: :math:`O(s\,m^2)` time, :math:`O(s\,m)` memory.
+
+    >>> largest_unit(torch.eye(2), torch.tensor([[1.0, -1.0]]))[0]
+    tensor([1.])
+    """
+    if x.ndim != 2 or x.shape[1] != 2 or len(x) == 0:
+        raise ShapeMismatch(f"the exact supremum needs points [m, 2], not {list(x.shape)}")
+    if signs.ndim != 2 or signs.shape[1] != len(x):
+        raise ShapeMismatch(f"signs must be [s, {len(x)}], not {list(signs.shape)}")
+    angle = torch.atan2(x[:, 1], x[:, 0])
+    turns = torch.cat([angle - math.pi / 2, angle + math.pi / 2])
+    start = turns.remainder(2 * math.pi).sort().values
+    length = torch.cat([start[1:], start[:1] + 2 * math.pi]) - start
+    middle = start + length / 2
+    active = (_directions(middle) @ x.T > 0).to(x)  # [arcs, m]
+    reach = (active[:, :, None] * x).transpose(0, 1).reshape(len(x), -1)
+    linear = (signs.to(x) @ reach).reshape(len(signs), len(start), 2)
+    ends = _directions(start)
+    at_end = (linear * ends).sum(-1)
+    best, place = at_end.abs().max(1)
+    where = ends[place]
+    for sign in (1.0, -1.0):
+        phase = torch.atan2(sign * linear[..., 1], sign * linear[..., 0])
+        inside = (phase - start).remainder(2 * math.pi) <= length
+        height = torch.where(inside, linear.norm(dim=-1), torch.zeros_like(phase))
+        top, arc = height.max(1)
+        found = phase.gather(1, arc[:, None])[:, 0]
+        better = top > best
+        where = torch.where(better[:, None], _directions(found), where)
+        best = torch.maximum(best, top)
+    return best, where
+
+
+def planar_relu_class(x: Tensor, first: float = 1.0, second: float = 1.0) -> Supremum:
+    r"""Two-layer ReLU networks of any width on points ``x[m, 2]``, their supremum exactly.
+
+    Over :math:`\|W_1\|_F\le C_1`, :math:`\|W_2\|_2\le C_2` it is
+    :math:`\frac{C_1C_2}m\sup_{\|w\|\le1}|\sum_i\tau_i\max(0,\langle w,x_i\rangle)|` by peeling: one
+    hidden unit is enough.
+
+    >>> planar_relu_class(torch.eye(2), 2.0, 3.0)(torch.tensor([[1.0, -1.0]]))
+    tensor([3.])
+    """
+    if not (first > 0 and second > 0):
+        raise InvalidInput(f"norm bounds must be positive, not {first} and {second}")
+    return lambda signs: first * second * largest_unit(x, signs)[0] / len(x)
+
+
+def ascended_relu_class(
+    x: Tensor,
+    widths: Sequence[int],
+    norms: Sequence[float],
+    *,
+    steps: int = 100,
+    rate: float = 0.1,
+    random: RandomSource = None,
+) -> Supremum:
+    r"""ReLU networks with these hidden widths and Frobenius norms, the supremum *from below*.
+
+    For every sign vector a network of its own is trained by Adam on
+    :math:`\frac1m\sum_i\sigma_if(x_i)`, each matrix divided by its norm; the best value met on the
+    way is attained by a network of the class, so what follows from it is a lower bound.
+
+    Args:
+        x: points ``[m, d]``.
+        widths: hidden widths, empty for linear functions.
+        norms: :math:`C_1,\dots,C_L`, one more than widths.
+        steps, rate: of Adam.
+        random: for the initial weights.
+
+    Cost: ``steps`` passes of :math:`s` networks in one batch.
+
+    >>> net = ascended_relu_class(torch.eye(2), [2], [1.0, 1.0], steps=50)
+    >>> bool(net(torch.tensor([[1.0, 1.0]])) <= 2**0.5 / 2)
+    True
+    """
+    if len(norms) != len(widths) + 1 or not all(w >= 1 for w in widths):
+        raise ShapeMismatch(f"{len(widths)} hidden layers need {len(widths) + 1} norms")
+    if x.ndim != 2 or len(x) == 0:
+        raise ShapeMismatch(f"points must be [m, d], not {list(x.shape)}")
+    sizes = [x.shape[1], *widths, 1]
+    scale = math.prod(norms)
+    generator = as_generator(random)
+
+    def supremum(signs: Tensor) -> Tensor:
+        weights = [
+            gaussian(
+                len(signs), b, a, generator=generator, dtype=x.dtype, device=x.device
+            ).requires_grad_()
+            for a, b in pairwise(sizes)
+        ]
+        optimizer = torch.optim.Adam(weights, lr=rate)
+        best = torch.full((len(signs),), -math.inf, dtype=x.dtype, device=x.device)
+        targets = signs.to(x)
+        for _ in range(steps):
+            h = x.T.expand(len(signs), -1, -1)
+            for k, w in enumerate(weights):
+                h = (w / w.norm(dim=(1, 2), keepdim=True)) @ (torch.relu(h) if k else h)
+            value = scale * (h[:, 0] * targets).mean(1)
+            best = torch.maximum(best, value.detach())
+            optimizer.zero_grad()
+            (-value.sum()).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return best
+
+    return supremum
+
+
+def _directions(angle: Tensor) -> Tensor:
+    return torch.stack([angle.cos(), angle.sin()], -1)

@@ -1,0 +1,1 @@
+"""How flat the loss is around the parameters, and what rescaling does to that."""

@@ -1,0 +1,1 @@
+"""Which of many solutions gradient methods find: least norm, largest margin, balanced layers."""

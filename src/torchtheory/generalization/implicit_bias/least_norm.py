@@ -1,0 +1,173 @@
+r"""Which interpolant gradient descent finds when there are more weights than equations.
+
+For :math:`L(w)=\frac1n\|y-Xw\|^2` with :math:`X` of rank below :math:`d` the interpolants
+:math:`\{w:Xw=y\}` form an affine space. A gradient of :math:`L` is a combination of the rows of
+:math:`X`, so descent never leaves :math:`w_0+\operatorname{row}(X)`, and that meets the affine
+space in one point: the interpolant closest to :math:`w_0`.
+Source: Foundations of Deep Learning, section 11.1.1; Mathematical Aspects of Deep Learning, 1.2.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
+from torchtheory.nets.labeled import at_least, points, positive, targets
+
+
+@dataclass(frozen=True, slots=True)
+class SolutionSet:
+    r"""All minimisers of :math:`\|y-Xw\|^2`: ``particular + null_space @ anything``.
+
+    Attributes:
+        particular: the one of least norm, :math:`X^+y`; ``[d]``.
+        null_space: orthonormal columns, ``[d, d - rank]``.
+        row_space: orthonormal columns, ``[d, rank]``.
+        residual: :math:`\|y-Xw\|` for each of them; 0 if they interpolate.
+    """
+
+    particular: Tensor
+    null_space: Tensor
+    row_space: Tensor
+    residual: float
+
+    @property
+    def dimension(self) -> int:
+        """How many directions leave the fit unchanged."""
+        return self.null_space.shape[1]
+
+
+def solution_set(x: Tensor, y: Tensor) -> SolutionSet:
+    r"""The affine space of least-squares solutions, of dimension :math:`d-\operatorname{rank}X`.
+
+    Singular values below :math:`\max(n,d)\,\epsilon\,\sigma_{\max}` count as 0. Time
+    :math:`O(nd\min(n,d))` for :math:`n\ge d`, :math:`O(d^3)` below.
+
+    Args:
+        x: ``[n, d]``.
+        y: ``[n]``, any real numbers.
+
+    >>> found = solution_set(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]), torch.ones(2))
+    >>> found.particular, found.dimension
+    (tensor([0.5000, 0.5000, 0.5000]), 1)
+    """
+    x, y = _regression(x, y)
+    u, s, vt = torch.linalg.svd(x, full_matrices=x.shape[0] < x.shape[1])
+    kept = s > max(x.shape) * torch.finfo(x.dtype).eps * s.max()
+    rank = int(kept.sum())
+    best = vt[:rank].T @ ((u[:, :rank].T @ y) / s[:rank])
+    return SolutionSet(best, vt[rank:].T, vt[:rank].T, float((y - x @ best).norm()))
+
+
+def closest_interpolant(x: Tensor, y: Tensor, start: Tensor | None = None) -> Tensor:
+    r""":math:`\arg\min\{\|w-w_0\|:Xw=y\}=w_0+X^+(y-Xw_0)`; from 0, :math:`X^+y`.
+
+    Where no :math:`w` has :math:`Xw=y`, the least-squares solution closest to :math:`w_0`: the
+    limit of gradient descent all the same.
+
+    >>> x, y = torch.tensor([[2.0, 0.0]]), torch.tensor([2.0])
+    >>> closest_interpolant(x, y), closest_interpolant(x, y, torch.tensor([3.0, 1.0]))
+    (tensor([1., 0.]), tensor([1., 1.]))
+    """
+    x, y = _regression(x, y)
+    if start is None:
+        return solution_set(x, y).particular
+    origin = _vector(start, x.shape[1], "the start").to(x)
+    return origin + solution_set(x, y - x @ origin).particular
+
+
+def least_squares_step_limit(x: Tensor) -> float:
+    r""":math:`n/\sigma_{\max}^2(X)`, below which steps on :math:`\frac1n\|y-Xw\|^2` converge.
+
+    At it and beyond, gradient descent does not converge from almost every start.
+
+    >>> least_squares_step_limit(torch.diag(torch.tensor([1.0, 2.0])))
+    0.5
+    """
+    x = points(x)
+    top = float(torch.linalg.matrix_norm(x, 2))
+    if top == 0:
+        raise InvalidInput("x is 0: every step size converges, for nothing moves")
+    return len(x) / top**2
+
+
+def quadratic_iterate(
+    hessian: Tensor, minimiser: Tensor, step: float, steps: int, start: Tensor | None = None
+) -> Tensor:
+    r"""The :math:`k`-th iterate of gradient descent on a quadratic, without iterating.
+
+    For :math:`\frac12(w-w^\star)^\top H(w-w^\star)` with :math:`H=Q\Lambda Q^\top`,
+    :math:`Q^\top w_k=Q^\top w^\star+(I-\eta\Lambda)^kQ^\top(w_0-w^\star)`; from 0 this is
+    :math:`[I-(I-\eta\Lambda)^k]Q^\top w^\star`. It converges for every start iff
+    :math:`0<\eta<2/\lambda_{\max}` (and to the minimiser if all :math:`\lambda_i>0`). Time
+    :math:`O(d^3)` whatever :math:`k`.
+
+    Args:
+        hessian: ``[d, d]``, symmetric positive semi-definite.
+        minimiser: :math:`w^\star`, ``[d]``.
+        step: :math:`\eta>0`.
+        steps: :math:`k\ge0`.
+        start: :math:`w_0`, ``[d]``; 0 unless given.
+
+    >>> quadratic_iterate(torch.diag(torch.tensor([1.0, 0.5])), torch.ones(2), 1.0, 2)
+    tensor([1.0000, 0.7500])
+    """
+    h = points(hessian)
+    if h.shape[0] != h.shape[1]:
+        raise ShapeMismatch(f"the Hessian must be a square matrix, not {list(h.shape)}")
+    if float((h - h.T).abs().max()) > 1e3 * torch.finfo(h.dtype).eps * float(h.abs().max()):
+        raise InvalidInput("the Hessian must be symmetric")
+    goal = _vector(minimiser, len(h), "the minimiser").to(h)
+    origin = torch.zeros_like(goal) if start is None else _vector(start, len(h), "the start").to(h)
+    positive(step, "the step size")
+    at_least(steps, 0, "steps")
+    eigenvalues, basis = torch.linalg.eigh((h + h.T) / 2)
+    moved: Tensor = (1 - step * eigenvalues) ** steps * (basis.T @ (origin - goal))
+    return goal + torch.mv(basis, moved)
+
+
+def ridge_predictions(x: Tensor, y: Tensor, penalty: float) -> Tensor:
+    r"""Fitted values of ridge regression :math:`\min\|y-Xw\|^2+\lambda\|w\|^2`, by its spectrum.
+
+    With :math:`X=UDV^\top`, :math:`\hat y=\sum_iu_i\frac{d_i^2}{d_i^2+\lambda}u_i^\top y`: small
+    singular directions are damped most. :math:`\sum_id_i^2/(d_i^2+\lambda)` are the effective
+    degrees of freedom (:func:`effective_degrees`). Time :math:`O(nd\min(n,d))`.
+
+    >>> ridge_predictions(torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([2.0, 2.0]), 1.0)
+    tensor([1.0000, 1.8000])
+    """
+    x, y = _regression(x, y)
+    positive(penalty, "the penalty")
+    u, d, _ = torch.linalg.svd(x, full_matrices=False)
+    shrunk: Tensor = d.square() / (d.square() + penalty) * (u.T @ y)
+    return torch.mv(u, shrunk)
+
+
+def effective_degrees(x: Tensor, penalty: float) -> float:
+    r""":math:`\sum_id_i^2/(d_i^2+\lambda)`: the trace of the map from targets to ridge's fit.
+
+    >>> effective_degrees(torch.eye(3), 1.0)
+    1.5
+    """
+    positive(penalty, "the penalty")
+    squares = torch.linalg.svdvals(points(x)).square()
+    return float((squares / (squares + penalty)).sum())
+
+
+def _regression(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x = points(x)
+    y = targets(x, y)
+    if y.ndim != 1:
+        raise ShapeMismatch(f"y must be [samples], not {list(y.shape)}")
+    return x, y
+
+
+def _vector(w: Tensor, d: int, name: str) -> Tensor:
+    if w.shape != (d,):
+        raise ShapeMismatch(f"{name} must be a vector of {d} numbers, not {list(w.shape)}")
+    if not bool(torch.isfinite(w).all()):
+        raise NonFinite(f"{name} contains NaN or infinity")
+    return w.detach()

@@ -1,0 +1,1 @@
+"""Beyond the interpolation threshold: bias, variance, double descent."""

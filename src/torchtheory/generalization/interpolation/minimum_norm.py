@@ -1,0 +1,144 @@
+r"""Minimum-norm regression on a given design: the exact bias and variance.
+
+For :math:`y=\Phi\theta^*+\nu` with rows :math:`\phi(x_i)` in :math:`\Phi` ``[m, d]``, the estimate
+:math:`\hat\theta=\Phi^+y=(\Phi^\top\Phi)^+\Phi^\top y` misses
+:math:`P\theta^*` with :math:`P=I-\Phi^+\Phi`, what no sample shows, and carries the noise
+:math:`\Phi^+\nu`. Sources: Mathematical Aspects of Deep Learning, section 1.2.4; Foundations of
+Deep Learning, Eq. (13.2) and Theorem 81.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
+from torchtheory.generalization.interpolation.bias_variance import BiasVariance, checked_model
+
+
+def design_bias_variance(
+    features: Tensor, planted: Tensor, covariance: Tensor, noise_variance: float
+) -> BiasVariance:
+    r"""Bias and variance of the minimum-norm fit, given the design.
+
+    With :math:`S=\Phi^\top\Phi` and :math:`P=I-S^+S`,
+
+    .. math::
+        \mathbb E[R(\hat\theta)\mid\Phi]-R^*
+        =\theta^{*\top}P\,\Sigma\,P\theta^*+\sigma^2\operatorname{tr}(S^+\Sigma).
+
+    The bias is 0 where :math:`S` is invertible, and the variance then is
+    :math:`\frac{\sigma^2}m\operatorname{tr}(\Sigma\bar\Sigma^{-1})` with
+    :math:`\bar\Sigma=S/m`.
+
+    Args:
+        features: :math:`\Phi`, ``[..., m, d]``, rows are samples.
+        planted: :math:`\theta^*`, ``[d]``.
+        covariance: :math:`\Sigma=\mathbb E\,\phi\phi^\top` at a new point, ``[d, d]``.
+        noise_variance: :math:`\sigma^2`.
+
+    Returns:
+        bias and variance ``[...]``. Cost: a pseudo-inverse a design, :math:`O(md\min(m,d)+d^2m)`.
+
+    >>> phi = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    >>> parts = design_bias_variance(phi, torch.ones(3), torch.eye(3), 1.0)
+    >>> parts.bias, parts.variance                     # the third weight is 0; 1/4 + 1
+    (tensor(1.), tensor(1.2500))
+    """
+    _design(features)
+    checked_model(planted, covariance)
+    if len(planted) != features.shape[-1]:
+        raise ShapeMismatch(
+            f"the design has {features.shape[-1]} features and the planted weights {len(planted)}"
+        )
+    if not (math.isfinite(noise_variance) and noise_variance >= 0):
+        raise InvalidInput(f"noise_variance must be a number >= 0, not {noise_variance!r}")
+    inverse = torch.linalg.pinv(features)
+    missed = planted - (inverse @ (features @ planted).unsqueeze(-1)).squeeze(-1)
+    bias = ((missed @ covariance) * missed).sum(-1)
+    # tr(S^+ Sigma) = tr(Phi^+T Sigma Phi^+)
+    variance = noise_variance * (inverse * (covariance @ inverse)).sum((-2, -1))
+    return BiasVariance(bias, variance)
+
+
+def minimum_norm_weights(features: Tensor, y: Tensor) -> Tensor:
+    r"""The fits :math:`\Phi^+y` of a batch of designs at once.
+
+    For one design, :func:`torchtheory.nets.regression.least_squares` also says whether the fit is
+    unique.
+
+    Args:
+        features: ``[..., m, d]``.
+        y: ``[..., m]``.
+
+    Returns:
+        ``[..., d]``.
+
+    >>> minimum_norm_weights(torch.tensor([[1.0, 1.0]]), torch.tensor([2.0])).round(decimals=4)
+    tensor([1., 1.])
+    """
+    _design(features)
+    if not isinstance(y, Tensor) or y.shape != features.shape[:-1]:
+        raise ShapeMismatch(f"the targets must be {list(features.shape[:-1])}")
+    weights: Tensor = (torch.linalg.pinv(features) @ y.unsqueeze(-1)).squeeze(-1)
+    return weights
+
+
+def one_sample_variance(second_moment: Tensor) -> Tensor:
+    r"""The mean of :math:`\operatorname{tr}(S^+\,\mathbb E[XX^\top])` for a single sample of signs.
+
+    For :math:`X\in\{-1,1\}^d` the pseudo-inverse of :math:`S=XX^\top` is :math:`XX^\top/d^2`, and
+    the mean is :math:`\|\mathbb E[XX^\top]\|_F^2/d^2`: :math:`1/d` for independent features, and 1
+    where all are copies of one (Mathematical Aspects of Deep Learning, Eq. 1.29).
+
+    Args:
+        second_moment: :math:`\mathbb E[XX^\top]` ``[d, d]``, with ones on its diagonal.
+
+    >>> one_sample_variance(torch.eye(4)), one_sample_variance(torch.ones(4, 4))
+    (tensor(0.2500), tensor(1.))
+    """
+    if not isinstance(second_moment, Tensor) or second_moment.ndim != 2:
+        raise ShapeMismatch("the second moment must be a square matrix")
+    d = len(second_moment)
+    if d == 0 or second_moment.shape != (d, d):
+        raise ShapeMismatch(
+            f"the second moment must be a square matrix, not {list(second_moment.shape)}"
+        )
+    if not torch.allclose(second_moment.diagonal(), second_moment.new_ones(())):
+        raise InvalidInput("features of ±1 have ones on the diagonal of their second moment")
+    return second_moment.square().sum() / d**2
+
+
+def copied_signs_moment(dimension: int, copies: range | set[int] | tuple[int, ...]) -> Tensor:
+    r""":math:`\mathbb E[XX^\top]` of fair signs of which some repeat the first.
+
+    :math:`X_i=X_1` for :math:`i` in ``copies`` (counted from 1), the others independent.
+
+    >>> copied_signs_moment(3, (3,))
+    tensor([[1., 0., 1.],
+            [0., 1., 0.],
+            [1., 0., 1.]], dtype=torch.float64)
+    """
+    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1:
+        raise InvalidInput(f"dimension must be a whole number >= 1, not {dimension!r}")
+    same = torch.zeros(dimension, dtype=torch.float64)
+    same[0] = 1.0
+    for i in copies:
+        if i < 2:
+            raise InvalidInput(f"a copy of the first feature is one of 2, 3, ..., not {i}")
+        if i <= dimension:
+            same[i - 1] = 1.0
+    return torch.outer(same, same) + torch.diag(1 - same)
+
+
+def _design(features: Tensor) -> None:
+    if not isinstance(features, Tensor) or not features.is_floating_point():
+        raise InvalidType("the design must be a tensor of floating-point numbers")
+    if features.ndim < 2 or features.numel() == 0:
+        raise ShapeMismatch(
+            f"the design must be [..., samples, features], not {list(features.shape)}"
+        )
+    if not bool(torch.isfinite(features).all()):
+        raise NonFinite("the design contains NaN or infinity")

@@ -1,0 +1,1 @@
+"""Statistical learning: laws, tasks, learners, and where an error comes from."""

@@ -1,0 +1,1 @@
+"""Networks taken apart into paths, and two-phase training."""

@@ -1,0 +1,1 @@
+"""Growth functions, VC dimension and the bounds that follow."""

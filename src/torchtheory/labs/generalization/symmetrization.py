@@ -1,0 +1,412 @@
+"""From the worst gap of a class to its complexity, step by step, and the bounds that follow."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.figure import COLOURS
+from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
+from torchtheory.core.record import Control
+from torchtheory.generalization.complexity.rademacher import (
+    empirical_uniform_deviation,
+    exact_rademacher,
+    finite_class,
+    sequence_deviations,
+    uniform_deviation,
+)
+from torchtheory.generalization.complexity.symmetrization import (
+    SymmetrisationChain,
+    expected_rademacher,
+    expected_worst_gap,
+    symmetrisation_chain,
+)
+from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
+from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.labs.engine.registry import lab
+from torchtheory.labs.engine.run import Run
+from torchtheory.nets.labeled import at_least
+
+
+@lab(
+    "symmetrisation",
+    room="generalization",
+    covers=["M-43", "M-44", "M-50", "A-40", "B-01", "B-02", "B-12"],
+    title="The worst gap of a class is at most twice its Rademacher complexity",
+    errata=["symmetrisation-without-the-mean"],
+    full={"laws": 20, "trials": 5000, "samples": 1000, "atoms": 500},
+)
+def symmetrisation_proof(
+    run: Run, laws: int = 4, trials: int = 600, samples: int = 200, atoms: int = 100
+) -> None:
+    """Every step of the proof is a finite sum on a finite distribution, so each is checked exactly.
+
+    The gap between risk and empirical risk averages to zero for a function fixed beforehand, and
+    its supremum over a class does not. A second sample, random signs and a split into two sums lead
+    from there to twice the Rademacher complexity. With McDiarmid's inequality this becomes a
+    bound that holds with probability 1 - δ: the exact probability of failure on small samples, and
+    a simulation on larger ones with a class of 2^`atoms` functions. Look at the table for how much
+    each step of the proof gives away.
+    """
+    at_least(laws, 2, "laws")
+    at_least(trials, 200, "trials")
+    at_least(samples, 50, "samples")
+    at_least(atoms, 10, "atoms")
+    gaps(run, laws)
+    chains = chain(run, laws)
+    both_sides(run, laws)
+    failures(run, laws)
+    bounds = empirical_bounds(run, trials, samples, atoms)
+    run.table(
+        "chain",
+        ["m", "worst gap", "with a ghost sample", "with signs", "2 R"],
+        [
+            (m, c.worst_gap, c.ghost_gap, c.signed_ghost_gap, c.twice_rademacher)
+            for m, c in chains[0].items()
+        ],
+        caption="The four quantities of the proof on one distribution with four atoms",
+    )
+    run.figure(
+        "coverage",
+        lambda axes: plot_chain(axes, chains[0], bounds),
+        caption="Left: the steps of the proof. Right: gaps and bounds of "
+        f"{trials} samples of {samples} from {atoms} atoms, all 0-1 functions; no gap passes its "
+        "bound, which is far away.",
+        grid=(1, 2),
+    )
+
+
+def random_law(run: Run, atoms: int) -> FiniteDistribution:
+    mass = run.rand(atoms) + 0.1
+    zeros = torch.zeros(atoms, dtype=torch.float64)
+    return FiniteDistribution.of(torch.arange(atoms).double(), zeros, mass / mass.sum())
+
+
+def gaps(run: Run, laws: int) -> None:
+    """The gap of one function, of a selected one, and of the worst."""
+    mean, selected, worst, mean_selected = [], [], [], []
+    for _ in range(laws):
+        law, values = random_law(run, 4), run.rand(8, 4)
+        drawn, chance = law.all_samples(5)
+        empirical = values[:, drawn].mean(-1)
+        gap = (values @ law.mass)[:, None] - empirical
+        mean.append(gap @ chance)
+        chosen = gap.gather(0, empirical.argmin(0, keepdim=True))[0]
+        selected.append(chosen)
+        worst.append(gap.amax(0))
+        mean_selected.append(chosen @ chance)
+    run.claim(
+        "B-01",
+        r"f \text{ fixed beforehand}:\ \mathbb E_S(R[f]-R_S[f])=0",
+        promised=0,
+        relation="==",
+        measured=torch.cat(mean),
+        tolerance=1e-13,
+        control=Control("f with the least empirical risk", torch.stack(mean_selected)),
+    )
+    run.claim(
+        "B-01",
+        r"R[f_S]-R_S[f_S]\le\sup_f(R[f]-R_S[f])",
+        promised=torch.cat(worst),
+        relation="<=",
+        measured=torch.cat(selected),
+        reason="the function with the least empirical risk, on all samples of 5",
+        control=Control("the best function of the class on the right", torch.cat(worst),
+                        promised=torch.cat(selected)),
+    )  # fmt: skip
+    law, values = FiniteDistribution.of([0.0, 1.0, 2.0, 3.0], [0.0] * 4), run.rand(8, 4)
+    whole = law.empirical_masses(torch.arange(4)[None])[0]
+    part = law.empirical_masses(torch.arange(3)[None])[0]
+    run.claim(
+        "B-01",
+        r"S \text{ the whole population}:\ R[f]=R_S[f]",
+        promised=values @ law.mass,
+        relation="==",
+        measured=values @ whole,
+        tolerance=1e-15,
+        control=Control("one of the four left out", values @ part),
+    )
+
+
+def chain(run: Run, laws: int) -> list[dict[int, SymmetrisationChain]]:
+    """The four numbers of the proof."""
+    found = []
+    for _ in range(laws):
+        law, values = random_law(run, 4), run.rand(6, 4)
+        found.append({m: symmetrisation_chain(law, values, m) for m in (1, 2, 3)})
+    every = [c for each in found for c in each.values()]
+    run.claim(
+        "M-44",
+        r"\mathbb E_S\sup_f(\mathbb Ef-\hat{\mathbb E}_Sf)\le"
+        r"\mathbb E_{S,S'}\sup_f(\hat{\mathbb E}_{S'}f-\hat{\mathbb E}_Sf)",
+        promised=[c.ghost_gap for c in every],
+        relation="<=",
+        measured=[c.worst_gap for c in every],
+        tolerance=1e-14,
+        control=Control(
+            "the ghost sample is the sample itself",
+            [c.worst_gap for c in every],
+            promised=0.0,
+        ),
+    )
+    law, other, values = random_law(run, 4), random_law(run, 4), run.rand(6, 4)
+    difference = values[:, :, None] - values[:, None, :]
+    pair = torch.outer(other.mass, law.mass)
+    one_way, back = difference.amax(0), (-difference).amax(0)
+    unequal = float((pair * one_way).sum())
+    run.claim(
+        "M-44",
+        r"\ldots=\mathbb E_{S,S',\sigma}\sup_f\tfrac1m\sum_i\sigma_i(f(z_i')-f(z_i))",
+        promised=[c.ghost_gap for c in every],
+        relation="==",
+        measured=[c.signed_ghost_gap for c in every],
+        tolerance=1e-13,
+        control=Control(
+            "the ghost sample follows another law",
+            float((pair * (one_way + back)).sum() / 2),
+            promised=unequal,
+        ),
+    )
+    run.claim(
+        ["M-44", "B-02"],
+        r"\ldots\le2R_m(\mathcal F)",
+        promised=[c.twice_rademacher for c in every],
+        relation="<=",
+        measured=[c.signed_ghost_gap for c in every],
+        tolerance=1e-14,
+        control=Control(
+            "one of the two sums forgotten",
+            [c.signed_ghost_gap for c in every],
+            promised=[c.twice_rademacher / 2 for c in every],
+        ),
+    )
+    two = [each[2] for each in found]
+    run.erratum(
+        "symmetrisation-without-the-mean",
+        r"\mathbb E_{S,S'}\sup_f(\hat{\mathbb E}_{S'}f-\hat{\mathbb E}_Sf)="
+        r"\mathbb E\sup_f\sum_i\sigma_i(f(z_i')-f(z_i)),\quad m=2",
+        promised=[2 * c.signed_ghost_gap for c in two],
+        relation="==",
+        measured=[c.ghost_gap for c in two],
+        tolerance=1e-9,
+        reason="the sum without 1/m is m times too large",
+    )
+    return found
+
+
+def both_sides(run: Run, laws: int, m: int = 10) -> None:
+    """Upper and lower bound of the two-sided gap, with absolute values."""
+    gap, upper, lower, repeated, often, shifted = [], [], [], [], [], []
+    for k in range(laws):
+        law = FiniteDistribution.of([0.0, 1.0, 2.0], [0.0] * 3) if k == 0 else random_law(run, 3)
+        values = all_labellings(3) / 2 + 0.5 if k == 0 else run.rand(1 + k, 3)
+        complexity = expected_rademacher(law, values, m, absolute=True)
+        gap.append(expected_worst_gap(law, values, m, absolute=True))
+        upper.append(2 * complexity)
+        lower.append((complexity - 1 / math.sqrt(m)) / 2)
+        repeated.append(expected_worst_gap(law, values, 1, absolute=True))
+        # Massart's lemma, for the functions and their negatives: 2 R <= sqrt(8 ln(2 |G|) / times)
+        times = 1 + math.floor(8 * math.log(2 * len(values)) / repeated[-1] ** 2)
+        often.append(math.sqrt(8 * math.log(2 * len(values)) / times))
+        far = expected_rademacher(law, values + 9, m, absolute=True)
+        shifted.append((far - 1 / math.sqrt(m)) / 2)
+    run.claim(
+        "A-40",
+        r"\mathbb E\sup_g|R-R_S|\le2\,\mathfrak R_m(\mathcal G)",
+        promised=upper,
+        relation="<=",
+        measured=gap,
+        reason="exact; the first class has all 8 functions on 3 atoms",
+        control=Control(
+            "one draw written m times instead of m independent ones, where m is so large that "
+            "Massart's lemma bounds the right side",
+            repeated,
+            promised=often,
+        ),
+    )
+    run.claim(
+        "A-40",
+        r"g\in[0,1]:\ \mathbb E\sup_g|R-R_S|\ge"
+        r"\tfrac12\bigl(\mathfrak R_m(\mathcal G)-\tfrac1{\sqrt m}\bigr)",
+        promised=lower,
+        relation=">=",
+        measured=gap,
+        control=Control("functions with values in [9, 10]", gap, promised=shifted),
+    )
+    every = all_labellings(6)
+    run.claim(
+        "A-40",
+        r"\text{all sign patterns on } S:\ \mathfrak R=1 \text{ with absolute values as well}",
+        promised=1,
+        relation="==",
+        measured=exact_rademacher(finite_class(every, absolute=True), 6),
+        control=Control(
+            "without the labellings whose first two signs agree",
+            exact_rademacher(finite_class(every[every[:, 0] != every[:, 1]], absolute=True), 6),
+        ),
+    )
+
+
+def failures(run: Run, laws: int, m: int = 6) -> None:
+    """The exact probability that the bound fails."""
+    deltas = (0.5, 0.2, 0.05)
+    failed, without = [], []
+    for _ in range(laws):
+        law = random_law(run, 5)
+        values = all_labellings(5) / 2 + 0.5
+        complexity = expected_rademacher(law, values, m)
+        drawn, chance = law.all_samples(m)
+        worst = ((values @ law.mass)[:, None] - values[:, drawn].mean(-1)).amax(0)
+        for delta in deltas:
+            bound = uniform_deviation(complexity, m, delta)
+            failed.append(float(chance[worst > bound].sum()))
+        alone = uniform_deviation(0.0, m, deltas[0])
+        without.append(float(chance[worst > alone].sum()))
+    run.claim(
+        ["M-43", "B-02"],
+        r"\Pr\Bigl[\sup_f(\mathbb Ef-\hat{\mathbb E}_Sf)>2R_m(\mathcal F)+"
+        r"\sqrt{\ln(1/\delta)/(2m)}\Bigr]\le\delta",
+        promised=list(deltas) * laws,
+        relation="<=",
+        measured=failed,
+        reason="exact, all 32 functions on 5 atoms; the lecture's term without the 2 is larger",
+        control=Control("without the complexity, δ = 1/2", without, promised=deltas[0]),
+    )
+    sizes = torch.tensor([10, 100, 1000])
+    run.claim(
+        ["M-43", "B-12"],
+        r"|\mathcal F|=1:\ \text{the bound is Hoeffding's, } \sqrt{\ln(1/\delta)/(2m)}",
+        promised=[hoeffding_radius(int(n), 2 * 0.05) for n in sizes],
+        relation="==",
+        measured=[uniform_deviation(0.0, int(n), 0.05) for n in sizes],
+        tolerance=1e-14,
+        control=Control(
+            "the printed term, without the 2 under the root",
+            (math.log(1 / 0.05) / sizes.double()).sqrt(),
+        ),
+    )
+
+
+def all_functions_complexity(counts: Tensor) -> Tensor:
+    r"""Complexity of all 0-1 functions on a sample with these counts of atoms, ``[..., a]``.
+
+    Each atom adds :math:`\mathbb E\max(0,S_n)/m=\mathbb E|S_n|/(2m)` with the random walk
+    :math:`S_n` of its count, and :math:`\mathbb E|S_n|=n2^{1-n}\binom{n-1}{\lfloor(n-1)/2\rfloor}`.
+    """
+    most = int(counts.max())
+    walks = torch.tensor(
+        [0.0] + [n * math.comb(n - 1, (n - 1) // 2) / 2 ** (n - 1) for n in range(1, most + 1)],
+        dtype=torch.float64,
+    )
+    return walks[counts.long()] / (2 * counts.sum(-1, keepdim=True))
+
+
+def empirical_bounds(
+    run: Run, trials: int, samples: int, atoms: int, delta: float = 0.5
+) -> tuple[Tensor, Tensor, float]:
+    """Bounds from the complexity of the very sample, for one class and for a sequence."""
+    law = FiniteDistribution.of(
+        torch.arange(atoms).double(), torch.zeros(atoms, dtype=torch.float64)
+    )
+    drawn = law.draw(trials, samples, random=run.generator)
+    empirical = law.empirical_masses(drawn)
+    excess = (law.mass - empirical).clamp_min(0)
+    parts = all_functions_complexity((empirical * samples).round())
+    worst, complexity = excess.sum(1), parts.sum(1)
+    bounds = torch.tensor(
+        [empirical_uniform_deviation(float(c), samples, delta, two_sided=True) for c in complexity],
+        dtype=torch.float64,
+    )
+    failed = clopper_pearson(int((worst > bounds).sum()), trials, 0.99)
+    alone = empirical_uniform_deviation(0.0, samples, delta, two_sided=True)
+    without = clopper_pearson(int((worst > alone).sum()), trials, 0.99)
+    run.claim(
+        "M-50",
+        r"\Pr\bigl[\sup_f|\mathbb Ef-\hat{\mathbb E}_Sf|>2\hat R_S(\mathcal F)+"
+        r"3\sqrt{\ln(4/\delta)/(2m)}\bigr]\le\delta",
+        promised=delta,
+        relation="<=",
+        measured=failed.estimate,
+        interval=failed,
+        reason="all 0-1 functions on the atoms, whose complexity is known in closed form",
+        control=Control("as if the class had one function", without.estimate, interval=without),
+    )
+    grid = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+    run.claim(
+        "M-50",
+        r"3\sqrt{\ln(4/\delta)/(2m)}\le3\sqrt{\ln(2/\delta)/m}:\ \text{the printed bound follows}",
+        promised=3 * ((2 / grid).log() / samples).sqrt(),
+        relation="<=",
+        measured=[
+            empirical_uniform_deviation(0.0, samples, float(d), two_sided=True) for d in grid
+        ],
+        tolerance=1e-14,
+        control=Control(
+            "values ±1, an interval of length 2",
+            [
+                empirical_uniform_deviation(0.0, samples, float(d), two_sided=True, width=2.0)
+                for d in grid
+            ],
+        ),
+    )
+    sizes = [atoms, atoms // 3, atoms // 10]
+    some, none = torch.zeros(trials, dtype=torch.bool), torch.zeros(trials, dtype=torch.bool)
+    for t in range(trials):
+        radii = [float(parts[t, :k].sum()) for k in sizes]
+        limits = sequence_deviations(radii, samples, delta)
+        gap = [float(excess[t, :k].sum()) for k in sizes]
+        some[t] = any(g > b for g, b in zip(gap, limits, strict=True))
+        none[t] = any(g > b - 2 * r for g, b, r in zip(gap, limits, radii, strict=True))
+    together = clopper_pearson(int(some.sum()), trials, 0.99)
+    bare = clopper_pearson(int(none.sum()), trials, 0.99)
+    run.claim(
+        "B-12",
+        r"\Pr\bigl[\text{some } j:\ \sup_{f\in\mathcal F^{(j)}}(R-R_{\mathrm{val}})>"
+        r"2\hat R(\mathcal F^{(j)})+3\sqrt{\ln(2^{j+1}/\delta)/(2m)}\bigr]\le\delta",
+        promised=delta,
+        relation="<=",
+        measured=together.estimate,
+        interval=together,
+        reason="three classes fixed beforehand",
+        control=Control("without the complexities", bare.estimate, interval=bare),
+    )
+    weights = [6 / (math.pi * j) ** 2 for j in range(1, 6)]
+    sequence = sequence_deviations([0.0] * 5, samples, 0.1, weights=weights, empirical=False)
+    single = [uniform_deviation(0.0, samples, 0.1)] * 5
+    run.claim(
+        "B-12",
+        r"2m\,(\text{bound}_j-2R)^2=\ln\tfrac1\delta+\ln\tfrac1{w_j},\quad w_j=6/(\pi j)^2",
+        promised=[math.log(1 / 0.1) + math.log(1 / w) for w in weights],
+        relation="==",
+        measured=[2 * samples * b**2 for b in sequence],
+        tolerance=1e-12,
+        control=Control("every class at δ itself", [2 * samples * b**2 for b in single]),
+    )
+    return worst, bounds, alone
+
+
+def plot_chain(
+    axes: Any, chains: dict[int, SymmetrisationChain], bounds: tuple[Tensor, Tensor, float]
+) -> None:
+    left, right = axes[0]
+    for k, (name, label) in enumerate(
+        {
+            "worst_gap": "worst gap",
+            "ghost_gap": "with a ghost sample (= with signs)",
+            "twice_rademacher": r"$2R_m$",
+        }.items()
+    ):
+        heights = [getattr(c, name) for c in chains.values()]
+        left.bar([m + 0.25 * (k - 1) for m in chains], heights, 0.23, label=label)
+    left.set(xlabel="samples m", ylabel="expectation", xticks=list(chains))
+    left.set_ylim(0, 1.45 * max(c.twice_rademacher for c in chains.values()))
+    left.legend(loc="upper right")
+    worst, limit, alone = bounds
+    right.hist(worst, bins=30, color=COLOURS[0], label="largest gap")
+    right.hist(limit, bins=30, color=COLOURS[1], label="bound")
+    right.axvline(alone, color="0.3", linestyle="--", label="bound of one function")
+    right.set(xlabel="gap between risk and empirical risk", ylabel="samples")
+    right.legend()

@@ -1,0 +1,1 @@
+"""What theorems promise of a descent, beside the recorded run."""

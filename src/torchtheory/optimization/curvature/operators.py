@@ -1,0 +1,294 @@
+r"""Curvature of the mean loss :math:`L(\theta)` of a problem, as operators on parameter vectors.
+
+With outputs :math:`f(\theta)` and a loss :math:`\ell` of them, the Hessian is
+
+.. math:: \nabla^2L=\underbrace{J^\top(\nabla_f^2\ell)J}_{\text{Gauss-Newton}}
+          +\sum_k\frac{\partial\ell}{\partial f_k}\nabla^2f_k,\qquad J=\partial f/\partial\theta.
+
+Products with them need derivatives only. What the backward pass needs is recorded once and kept for
+all products where it fits into a quarter of the problem's memory; where it does not, the data are
+run through in chunks and recorded anew for every product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, ShapeMismatch
+from torchtheory.linalg.operators import LinearOperator
+from torchtheory.models.model import Parameters, flatten, global_randomness_kept, unflatten
+from torchtheory.models.problem import Problem
+from torchtheory.models.samples import Samples
+from torchtheory.optimization.curvature.convolution_derivatives import (
+    LeanConvolutions,
+    channels_last,
+)
+
+#: From directions, one a parameter, to their images.
+_Product = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+def gradient(
+    problem: Problem,
+    samples: Samples | None = None,
+    *,
+    parameters: Parameters | None = None,
+) -> Tensor:
+    r""":math:`\nabla L(\theta)` as a vector ``[p]``, summed over chunks of the samples.
+
+    Costs one forward and one backward pass over the samples; memory is that of one chunk.
+    """
+    samples, point = _checked(problem, samples, parameters)
+    total = torch.zeros_like(flatten(point))
+
+    def loss(named: Parameters, part: Samples) -> Tensor:
+        return problem.loss(_outputs(problem, named, part), part.y).reshape(())
+
+    for x, y in samples.chunks(problem.chunk):
+        part = torch.func.grad(loss)(point, Samples(x, y))
+        total += flatten(part) * (len(x) / len(samples))
+    return total
+
+
+def hessian_operator(
+    problem: Problem,
+    samples: Samples | None = None,
+    *,
+    parameters: Parameters | None = None,
+) -> LinearOperator:
+    r"""The Hessian :math:`\nabla^2 L(\theta)` of the mean loss, given by its action.
+
+    .. math:: v \mapsto \nabla_\theta \langle \nabla_\theta L(\theta), v \rangle
+
+    One product costs about six times the multiplications of a forward pass behind the first layer
+    and twice those of the first, whose input needs no derivative; three times a forward pass more
+    where the graphs do not fit into a quarter of ``problem.memory``.
+
+    Args:
+        problem: model, loss and data.
+        samples: the data of the loss; the training data unless given.
+        parameters: the point :math:`\theta`; the model's own unless given. Derivatives are taken
+            in the parameters it names; others keep their values.
+
+    >>> from torch import nn
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> p = Problem(nn.Linear(1, 1, bias=False), (x, 3 * x), task="regression")
+    >>> hessian_operator(p).to_dense()          # 2 * mean of x squared
+    tensor([[5.]])
+    """
+
+    def record(part: Samples, leaves: Parameters) -> _Product:
+        outputs = _outputs(problem, leaves, part)
+        loss = problem.loss(outputs, part.y).reshape(())
+        slopes = _pulled([loss], leaves.values(), [torch.ones_like(loss)], graph=True)
+        return lambda directions: _pulled(slopes, leaves.values(), directions)
+
+    return _summed(problem, samples, parameters, record)
+
+
+def gauss_newton_operator(
+    problem: Problem,
+    samples: Samples | None = None,
+    *,
+    parameters: Parameters | None = None,
+) -> LinearOperator:
+    r"""The Gauss-Newton matrix :math:`\frac1n\sum_iJ_i^\top(\nabla_f^2\ell_i)J_i`.
+
+    The Hessian without the curvature of the network; positive semi-definite where the loss is
+    convex in the outputs, and equal to the Hessian where the network is linear in its parameters
+    or fits the data exactly. See :func:`hessian_operator` for arguments and cost.
+
+    >>> from torch import nn
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> p = Problem(nn.Linear(1, 1, bias=False), (x, 3 * x), task="regression")
+    >>> gauss_newton_operator(p).to_dense()
+    tensor([[5.]])
+    """
+
+    def record(part: Samples, leaves: Parameters) -> _Product:
+        outputs = _outputs(problem, leaves, part)
+        free = outputs.detach().requires_grad_()
+        loss = problem.loss(free, part.y).reshape(())
+        slope = _pulled([loss], [free], [torch.ones_like(loss)], graph=True)
+        return _between(outputs, leaves, lambda u: _pulled(slope, [free], [u])[0])
+
+    return _summed(problem, samples, parameters, record)
+
+
+def fisher_operator(
+    problem: Problem,
+    samples: Samples | None = None,
+    *,
+    parameters: Parameters | None = None,
+) -> LinearOperator:
+    r"""Fisher's information of the model's own predictions, averaged over the inputs.
+
+    .. math:: F=\frac1n\sum_i\mathbb E_{y\sim p_\theta(\cdot|x_i)}
+              \nabla_\theta\log p_\theta(y|x_i)\,\nabla_\theta\log p_\theta(y|x_i)^\top
+              =\frac1n\sum_iJ_i^\top\Lambda_iJ_i
+
+    with :math:`\Lambda=\operatorname{diag}(p)-pp^\top` for classes with probabilities
+    :math:`p=\operatorname{softmax}(f)`, :math:`\Lambda=p(1-p)` for one logit, and the identity for
+    regression with unit Gaussian noise. It does not look at the targets. For the cross-entropy it
+    is the Gauss-Newton matrix.
+
+    >>> from torch import nn
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> p = Problem(nn.Linear(1, 1, bias=False), (x, 3 * x), task="regression")
+    >>> fisher_operator(p).to_dense()           # mean of x squared
+    tensor([[2.5000]])
+    """
+
+    def curvature(outputs: Tensor) -> Callable[[Tensor], Tensor]:
+        if problem.task == "regression":
+            return lambda u: u
+        if problem.task == "binary":
+            spread = torch.sigmoid(outputs)
+            spread = spread * (1 - spread)
+            return lambda u: spread * u
+        p = F.softmax(outputs, -1)
+        return lambda u: p * (u - (p * u).sum(-1, keepdim=True))
+
+    def record(part: Samples, leaves: Parameters) -> _Product:
+        outputs = _outputs(problem, leaves, part)
+        at = curvature(outputs.detach())
+        return _between(outputs, leaves, lambda u: at(u) / len(part))
+
+    return _summed(problem, samples, parameters, record)
+
+
+def empirical_fisher_operator(
+    problem: Problem,
+    samples: Samples | None = None,
+    *,
+    parameters: Parameters | None = None,
+) -> LinearOperator:
+    r"""The mean of squared gradients, :math:`\frac1n\sum_i\nabla\ell_i\nabla\ell_i^\top`.
+
+    Called empirical Fisher matrix; unlike :func:`fisher_operator` it takes the targets as they
+    are, and at a point that fits them all it vanishes.
+
+    >>> from torch import nn
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> p = Problem(nn.Linear(1, 1, bias=False), (x, 3 * x), task="regression")
+    >>> _ = p.model.weight.data.fill_(2.0)       # residuals 1 and 2, gradients -2 and -8
+    >>> empirical_fisher_operator(p).to_dense()
+    tensor([[34.]])
+    """
+
+    def record(part: Samples, leaves: Parameters) -> _Product:
+        outputs = _outputs(problem, leaves, part)
+        try:
+            losses = torch.vmap(_own_loss)(outputs, part.y)
+        except RuntimeError:  # the loss looks at numbers, which vmap does not have
+            losses = torch.stack([_own_loss(f, y) for f, y in zip(outputs, part.y, strict=True)])
+        return _between(losses, leaves, lambda u: u / len(part))
+
+    def _own_loss(f: Tensor, y: Tensor) -> Tensor:
+        return problem.loss(f.unsqueeze(0), y.unsqueeze(0)).reshape(())
+
+    return _summed(problem, samples, parameters, record)
+
+
+def _checked(
+    problem: Problem, samples: Samples | None, parameters: Parameters | None
+) -> tuple[Samples, Parameters]:
+    """The data and the point that are meant, if they fit the problem."""
+    samples = problem.train if samples is None else samples
+    if len(samples) == 0:
+        raise EmptyData("a mean loss needs at least one sample, and there is none")
+    own = problem.parameters
+    if parameters is None:
+        return samples, own
+    for name, given in parameters.items():
+        if name not in own:
+            raise InvalidInput(f"the point has {name!r}, which is no parameter of the model")
+        if given.shape != own[name].shape:
+            raise ShapeMismatch(
+                f"{name} is {list(given.shape)} in the point and {list(own[name].shape)} in the "
+                "model"
+            )
+        if given.dtype != own[name].dtype:
+            raise InvalidType(
+                f"{name} is {given.dtype} in the point and {own[name].dtype} in the model"
+            )
+    return samples, {name: parameters[name] for name in own if name in parameters}
+
+
+def _outputs(problem: Problem, leaves: Parameters, part: Samples) -> Tensor:
+    return problem.function({**problem.parameters, **leaves}, part.x)
+
+
+def _between(outputs: Tensor, leaves: Parameters, middle: Callable[[Tensor], Tensor]) -> _Product:
+    r""":math:`v\mapsto J^\top M(Jv)` for the derivative :math:`J` of recorded outputs.
+
+    :math:`Jv` is the derivative in :math:`u` of :math:`\langle J^\top u,v\rangle`, so that the
+    recorded graph serves it as well.
+    """
+    free = torch.zeros_like(outputs, requires_grad=True)
+    adjoint = _pulled([outputs], leaves.values(), [free], graph=True)
+
+    def product(directions: Sequence[Tensor]) -> Sequence[Tensor]:
+        (pushed,) = _pulled(adjoint, [free], directions)
+        return _pulled([outputs], leaves.values(), [middle(pushed)])
+
+    return product
+
+
+def _pulled(
+    values: Sequence[Tensor],
+    at: Iterable[Tensor],
+    weights: Sequence[Tensor],
+    *,
+    graph: bool = False,
+) -> list[Tensor]:
+    """The derivative of the weighted sum of values in each of ``at``; 0 where there is none."""
+    inputs = list(at)
+    moving = [(v, w) for v, w in zip(values, weights, strict=True) if v.requires_grad]
+    if not moving:
+        return [torch.zeros_like(p) for p in inputs]
+    found = torch.autograd.grad(
+        [v for v, _ in moving],
+        inputs,
+        grad_outputs=[w for _, w in moving],
+        retain_graph=True,
+        create_graph=graph,
+        allow_unused=True,
+    )
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, inputs, strict=True)]
+
+
+def _summed(
+    problem: Problem,
+    samples: Samples | None,
+    parameters: Parameters | None,
+    record: Callable[[Samples, Parameters], _Product],
+) -> LinearOperator:
+    """The mean over the samples of what is recorded of them, chunk by chunk."""
+    samples, point = _checked(problem, samples, parameters)
+    like = flatten(point)
+    leaves = {k: channels_last(p.detach()).requires_grad_() for k, p in point.items()}
+
+    def recorded(x: Tensor, y: Tensor) -> _Product:
+        with torch.enable_grad(), global_randomness_kept(), LeanConvolutions():
+            return record(Samples(channels_last(x), y), leaves)
+
+    fits = len(samples) <= problem.capacity
+    chunks = list(samples.chunks(len(samples) if fits else problem.chunk))
+    kept = [recorded(x, y) for x, y in chunks] if fits else None
+
+    def product(v: Tensor) -> Tensor:
+        directions = list(unflatten(v, point).values())
+        total = torch.zeros_like(like)
+        for i, (x, y) in enumerate(chunks):
+            part = (recorded(x, y) if kept is None else kept[i])(directions)
+            total.add_(torch.cat([p.reshape(-1) for p in part]), alpha=len(x) / len(samples))
+        return total
+
+    return LinearOperator(
+        (like.numel(), like.numel()), product, symmetric=True, dtype=like.dtype, device=like.device
+    )

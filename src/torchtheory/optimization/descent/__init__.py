@@ -1,0 +1,1 @@
+"""Descent and gradient flow: iterates, directions, mini-batches, noise, Newton steps."""

@@ -1,0 +1,1 @@
+"""The loss on parameter space: slices, paths, critical points."""

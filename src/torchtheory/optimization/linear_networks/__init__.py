@@ -1,0 +1,1 @@
+"""Linear networks of two and more layers: gradients, critical points, factorizations."""

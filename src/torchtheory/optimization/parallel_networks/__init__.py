@@ -1,0 +1,1 @@
+"""Sums of subnetworks: the convex problem under them, and certificates of global optimality."""

@@ -1,0 +1,207 @@
+r"""From any weights of a wide network to a global minimum without ever going up.
+
+With more subnetworks than the outputs have entries, :math:`r>|\phi|=mc`, the outputs
+:math:`\phi_i` of the subnetworks are linearly dependent: :math:`\sum_i\beta_i\phi_i=0`. Then
+:math:`W_i(t)=(1+t\beta_i)^{1/p}W_i` changes neither the output nor, at a stationary point, the
+penalty, and with :math:`\min\beta_i=-1` it ends with a zero subnetwork, in whose place one that is
+worth its penalty can grow. That shows a path, not that gradient descent takes it. Source:
+Mathematical Aspects of Deep Learning, Theorem 4.10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from torchtheory.core.errors import InvalidInput
+from torchtheory.core.random import RandomSource
+from torchtheory.optimization.parallel_networks.network_certificates import (
+    NetworkCertificate,
+    best_scales,
+    certify_network,
+    worth_of_subnetwork,
+)
+from torchtheory.optimization.parallel_networks.subnetworks import OutputLoss, ParallelNetwork
+
+
+def required_width(outputs: int, samples: int) -> int:
+    r"""The width :math:`mc+1` that the theorem asks for.
+
+    A sufficient number, far beyond practice; for a factorisation of an ``[n, m]`` matrix
+    :math:`\min(n,m)+1` columns do.
+
+    >>> required_width(10, 60000)                                   # ten classes of digits
+    600001
+    """
+    if outputs < 1 or samples < 1:
+        raise InvalidInput("outputs and samples are whole numbers from 1 on")
+    return outputs * samples + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    r"""The path :math:`W_i(t)=(1+t\beta_i)^{1/p}W_i`, :math:`0\le t\le1`.
+
+    Attributes:
+        network: at :math:`t=0`.
+        beta: ``[r]``, with :math:`\sum_i\beta_i\phi_i=0`, :math:`\sum_i\beta_i\theta_i\le0` and
+            least entry -1.
+    """
+
+    network: ParallelNetwork
+    beta: Tensor
+
+    def at(self, t: float) -> ParallelNetwork:
+        """The network at time ``t`` from 0 to 1, where a subnetwork is zero."""
+        if not 0 <= t <= 1:
+            raise InvalidInput(f"t must lie in [0, 1], not {t!r}")
+        return self.network.scaled((1 + t * self.beta).clamp(min=0))
+
+
+def slide_to_zero(network: ParallelNetwork, x: Tensor, *, tolerance: float = 1e-10) -> Slide:
+    r"""A way to empty one subnetwork without changing the outputs or raising the penalty.
+
+    Args:
+        network: with linearly dependent parts, as all with :math:`r>mc`.
+        x: ``[m, ...]``.
+        tolerance: below which part of the largest singular value parts count as dependent.
+
+    Costs a singular value decomposition of ``[mc, r]``.
+
+    >>> from torchtheory.optimization.parallel_networks.subnetworks import linear_unit
+    >>> two = ParallelNetwork(linear_unit(1, 1), torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
+    >>> end = slide_to_zero(two, torch.ones(1, 1)).at(1.0)
+    >>> sorted(end.parts(torch.ones(1, 1)).flatten().tolist()), bool(end.is_zero().any())
+    ([0.0, 5.0], True)
+    """
+    if not len(network):
+        raise InvalidInput("a network without subnetworks has none to empty")
+    parts = network.parts(x).detach().flatten(1).T
+    charges = network.penalties().detach()
+    sizes = parts.norm(dim=0)
+    if bool((sizes == 0).any()):  # it says nothing and may go by itself
+        beta = torch.where(sizes == 0, -1.0, 0.0).to(parts)
+        return Slide(network, beta)
+    # columns of one length: the dependence is then looked for among directions
+    _, sigma, right = torch.linalg.svd(parts / sizes, full_matrices=True)
+    if parts.shape[0] >= parts.shape[1] and float(sigma[-1]) > tolerance * float(sigma[0]):
+        raise InvalidInput(
+            f"the outputs of the {len(network)} subnetworks are linearly independent; from "
+            f"{parts.shape[0] + 1} subnetworks on they cannot be"
+        )
+    beta = right[-1] / sizes
+    if float(beta @ charges) > 0 or float(beta.min()) >= 0:
+        beta = -beta
+    return Slide(network, beta / -beta.min())
+
+
+@dataclass(frozen=True, slots=True)
+class DescentPath:
+    """A path on which the objective does not increase.
+
+    Attributes:
+        networks: along it, all of one width.
+        objectives: there.
+        stages: how each was reached: start, descend, rescale, slide or grow.
+        certificate: of the last.
+    """
+
+    networks: list[ParallelNetwork]
+    objectives: list[float]
+    stages: list[str]
+    certificate: NetworkCertificate
+
+
+def nonincreasing_path(
+    network: ParallelNetwork,
+    x: Tensor,
+    loss: OutputLoss,
+    strength: float,
+    *,
+    steps: int = 100,
+    rounds: int = 50,
+    tolerance: float = 1e-6,
+    points: int = 4,
+    generator: RandomSource = None,
+) -> DescentPath:
+    r"""Walk from given weights to a global minimum of the same width, never going up.
+
+    Each round descends by gradient steps with backtracking, rescales the parts (a convex problem,
+    so the straight way there does not rise), slides one subnetwork to zero where none is, and
+    grows the solution of the polar problem in its place; until the certificate holds.
+
+    Args:
+        network: with :math:`r>mc` subnetworks, or fewer if their outputs stay dependent.
+        x: ``[m, ...]``.
+        loss: of all outputs, convex, differentiable, at least 0.
+        strength: :math:`\lambda>0`.
+        steps: gradient steps a round.
+        rounds: at most.
+        tolerance: of the certificate.
+        points: recorded on each rescaling, slide and growth.
+        generator: of the starts of a search.
+    """
+    path = DescentPath([network], [float(network.objective(x, loss, strength))], ["start"], None)  # type: ignore[arg-type]
+
+    def record(there: ParallelNetwork, stage: str) -> None:
+        path.networks.append(there)
+        path.objectives.append(float(there.objective(x, loss, strength).detach()))
+        path.stages.append(stage)
+
+    def rescale(factors: Tensor, stage: str) -> ParallelNetwork:
+        here = path.networks[-1]
+        for k in range(1, points + 1):
+            record(here.scaled(1 + k / points * (factors - 1)), stage)
+        return path.networks[-1]
+
+    def certify() -> NetworkCertificate:
+        return certify_network(
+            path.networks[-1], x, loss, strength, tolerance=tolerance, generator=generator
+        )
+
+    for _ in range(rounds):
+        for there in _descended(path.networks[-1], x, loss, strength, steps):
+            record(there, "descend")
+        rescale(best_scales(path.networks[-1], x, loss, strength), "rescale")
+        found = certify()
+        if found.optimal:
+            break
+        network = path.networks[-1]
+        if not bool(network.is_zero().any()):
+            network = rescale(1 + slide_to_zero(network, x).beta.clamp(min=-1), "slide")
+            found = certify()
+        size = worth_of_subnetwork(network, found.polar.weights, x, loss, strength)
+        if size == 0:
+            break
+        place = int(network.is_zero().int().argmax())
+        for k in range(1, points + 1):
+            weights = network.weights.clone()
+            root = (size * k / points) ** (1 / network.subnetwork.degree)
+            weights[place] = root * found.polar.weights.to(weights)
+            record(replace(network, weights=weights), "grow")
+    return replace(path, certificate=certify())
+
+
+def _descended(
+    network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength: float, steps: int
+) -> list[ParallelNetwork]:
+    """Gradient steps that each lower the objective by half of what their slope promises."""
+    found: list[ParallelNetwork] = []
+    eta = 1.0
+    for _ in range(steps):
+        weights = network.weights.detach().requires_grad_()
+        f = replace(network, weights=weights).objective(x, loss, strength)
+        (slope,) = torch.autograd.grad(f, weights)
+        square, value = float(slope.square().sum()), float(f.detach())
+        while eta * square > 1e-14 * value:
+            there = replace(network, weights=network.weights - eta * slope)
+            if float(there.objective(x, loss, strength)) <= value - eta * square / 2:
+                break
+            eta /= 2
+        else:
+            break
+        found.append(there)
+        network, eta = there, 1.5 * eta
+    return found
