@@ -13,7 +13,8 @@ from torchtheory.core.claim import Claim
 from torchtheory.core.figure import Figure
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.record import Control, CounterExample, Record, Table
+from torchtheory.core.record import Control, Record, Table
+from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.registry import Lab
 from torchtheory.labs.engine.run import Run
 

@@ -13,6 +13,10 @@ tables and figures. The verdict is *computed* from what was promised and what wa
 
 An inequality that carries a confidence interval is *violated* only when the whole interval
 contradicts it, i.e. when the data refute it at the stated confidence.
+
+A claim also knows how much it *could* have shown. An inequality has a *slack*: how many times
+smaller the promise could be and still hold, in the case nearest to it. A statistical equation
+names alternatives (`against`) that its interval must exclude. `weaknesses` says what is missing.
 """
 
 from __future__ import annotations
@@ -32,8 +36,18 @@ from torchtheory.core.intervals import Interval
 
 Relation = Literal["<=", "<", ">=", ">", "==", "~", "slope"]
 RELATIONS: tuple[Relation, ...] = ("<=", "<", ">=", ">", "==", "~", "slope")
+INEQUALITIES = ("<=", "<", ">=", ">")
+
+#: A bound that could be more than so many times better in every case met is a weak check.
+LARGEST_SLACK = 3.0
+
 Number = float | int | bool
 Values = Number | Sequence[Number] | np.ndarray[Any, Any] | torch.Tensor
+
+
+#: A bound far from every case met; an equation that excludes no alternative; a control that fails
+#: in few of its cases.
+Weakness = Literal["loose", "unresolved", "control"]
 
 
 class Verdict(StrEnum):
@@ -61,6 +75,11 @@ class Claim:
             better than that is vacuous.
         interval: confidence interval of the measurement, where it is statistical.
         cases: how many comparisons the claim stands for; the worst of them is shown.
+        violations: how many of them contradict the claim.
+        slack: how many times smaller the promise of an inequality could be (larger for >=) and
+            still hold in the nearest case; None where that has no meaning (a promise of 0).
+        loose: why no case can come near the bound; empty where one can.
+        against: values that the interval of a statistical equation must exclude.
         control: the same check where a hypothesis is broken. It must come out violated.
     """
 
@@ -74,6 +93,10 @@ class Claim:
     trivial: float | None = None
     interval: Interval | None = None
     cases: int = 1
+    violations: int = 0
+    slack: float | None = None
+    loose: str = ""
+    against: tuple[float, ...] = ()
     control: Claim | None = None
 
     @property
@@ -91,6 +114,27 @@ class Claim:
         ):
             return Verdict.VACUOUS
         return Verdict.HOLDS
+
+    @property
+    def accepted(self) -> tuple[float, ...]:
+        """The alternatives that the measurement does not exclude; there should be none."""
+        if self.relation not in ("~", "slope") or self.interval is None:
+            return ()
+        low, high = self.interval.low, self.interval.high
+        return tuple(a for a in self.against if _holds(self.relation, a, low, high, self.tolerance))
+
+    @property
+    def weaknesses(self) -> tuple[Weakness, ...]:
+        """Why the check has less power than it should; empty for a good one."""
+        found: list[Weakness] = []
+        if self.slack is not None and round(self.slack, 1) > LARGEST_SLACK and not self.loose:
+            found.append("loose")
+        if self.relation in ("~", "slope") and (not self.against or self.accepted):
+            found.append("unresolved")
+        control = self.control
+        if control is not None and control.cases > 1 and 2 * control.violations <= control.cases:
+            found.append("control")
+        return tuple(found)
 
     @property
     def id(self) -> str:
@@ -116,6 +160,10 @@ class Claim:
             "trivial": json_number(self.trivial),
             "interval": None if self.interval is None else self.interval.to_json(),
             "cases": self.cases,
+            "violations": self.violations,
+            "slack": json_number(self.slack),
+            "loose": self.loose,
+            "against": [json_number(a) for a in self.against],
             "control": None if self.control is None else self.control.to_json(),
         }
 
@@ -133,6 +181,10 @@ class Claim:
             trivial=parse_number(data["trivial"]),
             interval=None if data["interval"] is None else Interval.from_json(data["interval"]),
             cases=data["cases"],
+            violations=data.get("violations", 0),
+            slack=parse_number(data.get("slack")),
+            loose=data.get("loose", ""),
+            against=tuple(float(a) for a in data.get("against", ())),
             control=None if data["control"] is None else cls.from_json(data["control"]),
         )
 
@@ -148,7 +200,8 @@ def claim(
     reason: str = "",
     trivial: float | None = None,
     interval: Interval | None = None,
-    control: Claim | None = None,
+    loose: str = "",
+    against: Sequence[float] = (),
 ) -> Claim:
     r"""Make a claim, refusing the ill-formed ones.
 
@@ -171,8 +224,14 @@ def claim(
         raise InvalidInput(
             f"relation {relation!r} needs the confidence interval of the measurement"
         )
-    if trivial is not None and relation not in ("<=", "<", ">=", ">"):
+    if trivial is not None and relation not in INEQUALITIES:
         raise InvalidInput("only an inequality can be vacuous: trivial= does not go with ==")
+    if loose and relation not in INEQUALITIES:
+        raise InvalidInput(f"only a bound can be loose, and the relation is {relation!r}")
+    if against and relation not in ("~", "slope"):
+        raise InvalidInput(
+            f"alternatives go with a statistical equation, and the relation is {relation!r}"
+        )
     if trivial is not None and math.isnan(trivial):
         raise InvalidInput("trivial must be a number, not NaN")
     p, m = _as_array(promised, "promised"), _as_array(measured, "measured")
@@ -204,8 +263,14 @@ def claim(
         trivial=None if trivial is None else float(trivial),
         interval=interval,
         cases=int(p.size),
+        violations=_count_violations(relation, p, m, tolerance, interval),
+        slack=_promise_slack(relation, p, m),
+        loose=loose,
+        against=tuple(float(a) for a in against),
     )
-    return with_control(made, control) if control is not None else made
+    if any(_holds(relation, a, p[0], p[0], 0.0) for a in made.against):
+        raise InvalidInput(f"{p[0]:g} is what is promised, and cannot be an alternative to it")
+    return made
 
 
 def not_applicable(id: str | Sequence[str], statement: str, reason: str) -> Claim:
@@ -274,6 +339,45 @@ def _slack(
         else:
             slack = -np.abs(difference) / scale
     return np.where(np.isnan(slack), -np.inf, slack)
+
+
+def _promise_slack(
+    relation: Relation, promised: np.ndarray[Any, Any], measured: np.ndarray[Any, Any]
+) -> float | None:
+    """The ratio by which the promise could be better in the case nearest to it."""
+    if relation not in INEQUALITIES:
+        return None
+    larger, smaller = (promised, measured) if relation in ("<=", "<") else (measured, promised)
+    with np.errstate(all="ignore"):
+        # below zero the smaller number is the larger in size
+        ratio = np.where(smaller < 0, smaller / larger, larger / smaller)
+        ratio = np.where((larger > 0) & (smaller <= 0), np.inf, ratio)
+    ratio = np.where(promised == 0, np.nan, ratio)
+    if np.isnan(ratio).all():
+        return None
+    return max(1.0, float(np.nanmin(ratio)))
+
+
+def _count_violations(
+    relation: Relation,
+    promised: np.ndarray[Any, Any],
+    measured: np.ndarray[Any, Any],
+    tolerance: float,
+    interval: Interval | None,
+) -> int:
+    if interval is not None:
+        return int(not _holds(relation, promised[0], interval.low, interval.high, tolerance))
+    low, high = np.where(np.isnan(measured), np.inf, measured), measured
+    size = np.where(np.isfinite(promised), np.maximum(1.0, np.abs(promised)), 0.0)
+    margin = tolerance * size
+    with np.errstate(invalid="ignore", over="ignore"):
+        good = {
+            "<=": low <= promised + margin,
+            "<": low < promised,
+            ">=": high >= promised - margin,
+            ">": high > promised,
+        }.get(relation, (np.abs(measured - promised) <= margin) | (measured == promised))
+    return int((~good).sum())
 
 
 def _holds(relation: Relation, promised: float, low: float, high: float, tolerance: float) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
-from torchtheory.core import catalogue
 from torchtheory.core.claim import (
     Claim,
     Relation,
@@ -19,10 +19,11 @@ from torchtheory.core.claim import (
     not_applicable,
     with_control,
 )
-from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnknownName
+from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.figure import Figure, draw
 from torchtheory.core.intervals import Interval
 from torchtheory.core.naming import check_name
+from torchtheory.core.statement import CounterExample, Statement, erratum_text
 
 Cell = str | float | int | bool | None
 
@@ -73,27 +74,6 @@ class Table:
         return cls(data["name"], tuple(data["columns"]), rows, data["caption"])
 
 
-@dataclass(frozen=True, slots=True)
-class CounterExample:
-    """An error of a source with the numbers that refute it; its claim must be violated."""
-
-    key: str
-    claim: Claim
-
-    @property
-    def text(self) -> catalogue.Erratum:
-        return erratum_text(self.key)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "key": self.key,
-            "id": self.text.id,
-            "printed": self.text.printed,
-            "correct": self.text.correct,
-            "claim": self.claim.to_json(),
-        }
-
-
 @dataclass(slots=True)
 class Record:
     """Collects results; the run of a lab and a finding of the audit both are one."""
@@ -103,6 +83,17 @@ class Record:
     tables: list[Table] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def states(self, ids: str | Sequence[str], text: str) -> Statement:
+        """A statement (LaTeX) of these catalogue ids; its verbs record claims about it."""
+        return Statement(self, ids, text)
+
+    def refutes(self, key: str, text: str) -> Statement:
+        """What a source prints wrongly (LaTeX); its verbs record counterexamples.
+
+        `key` names it in the errata.
+        """
+        return Statement(self, erratum_text(key).id, text, key)
 
     def claim(
         self,
@@ -208,6 +199,46 @@ class Record:
         self._refuse_second(name, [f.name for f in self.figures], "figure")
         self.figures.append(draw(name, plot, caption=caption, grid=grid, size=size))
 
+    def curves(
+        self,
+        name: str,
+        x: Values,
+        measured: Mapping[str, Values],
+        promised: Mapping[str, Values] | None = None,
+        *,
+        axes: tuple[str, str],
+        log: str = "",
+        caption: str = "",
+    ) -> None:
+        """Record a line plot: what was measured with marks, what is promised dashed.
+
+        Args:
+            x: the common abscissae, `[n]`.
+            measured: label and ordinates `[n]` of each measured line.
+            promised: the same for bounds and limits; a number is a horizontal line.
+            axes: what stands at the two axes.
+            log: `"x"`, `"y"` or `"xy"` for logarithmic axes.
+        """
+
+        def plot(ax: Any) -> None:
+            across = _numbers(x)
+            marks = "o-" if across.size <= 40 else "-"
+            for label, line in measured.items():
+                ax.plot(across, _numbers(line), marks, markersize=3.5, label=label)
+            for label, line in (promised or {}).items():
+                heights = np.broadcast_to(_numbers(line), across.shape)
+                ax.plot(across, heights, "--", label=label)
+            ax.set_xlabel(axes[0])
+            ax.set_ylabel(axes[1])
+            if "x" in log:
+                ax.set_xscale("log")
+            if "y" in log:
+                ax.set_yscale("log")
+            if len(measured) + len(promised or {}) > 1:
+                ax.legend()
+
+        self.figure(name, plot, caption=caption)
+
     def note(self, sentence: str) -> None:
         """Record something the reader should know."""
         self.notes.append(sentence)
@@ -232,12 +263,10 @@ class Record:
             raise InvalidInput(f"there is already a {kind} named {name!r}")
 
 
-def erratum_text(key: str) -> catalogue.Erratum:
-    """The words of an erratum, by its key."""
-    known = catalogue.errata()
-    if key not in known:
-        raise UnknownName("erratum", key, known)
-    return known[key]
+def _numbers(values: Values) -> np.ndarray[Any, Any]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=np.float64)
 
 
 def _cell(value: Any) -> Cell:

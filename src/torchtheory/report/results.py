@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from torchtheory.core.claim import Claim
 from torchtheory.core.figure import Figure
 from torchtheory.core.quantity import Quantity
-from torchtheory.core.record import CounterExample, Table
+from torchtheory.core.record import Table
+from torchtheory.core.statement import CounterExample
 from torchtheory.report.numbers import number_text
 
 

@@ -13,7 +13,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from torchtheory.core.claim import Claim, Verdict
-from torchtheory.core.record import Cell, CounterExample, Table
+from torchtheory.core.record import Cell, Table
+from torchtheory.core.statement import CounterExample
 from torchtheory.report import wording
 from torchtheory.report.numbers import duration, number_text
 from torchtheory.report.plain_math import plain, plain_prose

@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from torchtheory.core import catalogue
-from torchtheory.core.record import CounterExample
+from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.coverage import STATUSES, Coverage, RefutedStatement
 from torchtheory.report.terminal import erratum_block
 

@@ -20,7 +20,8 @@ from torchtheory import __version__
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import FileProblem
 from torchtheory.core.figure import Figure
-from torchtheory.core.record import CounterExample, Table
+from torchtheory.core.record import Table
+from torchtheory.core.statement import CounterExample
 from torchtheory.labs.engine.registry import Lab, Preset, labs
 from torchtheory.labs.engine.run import Run, plain_parameters
 from torchtheory.report.html import index_page, run_page

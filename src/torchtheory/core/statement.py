@@ -1,0 +1,315 @@
+r"""Say it, check it, break it: a statement, its measurement, and the control that must fail.
+
+```python
+says = run.states("M-24", r"\|H(0)-H^\infty\|_F \sim m^{-1/2}")
+says.slope(widths, errors, -0.5, against=(-1.0, 0.0))
+says.fails("weights with mean 0.3", widths, shifted)
+```
+
+Each verb measures and records one claim. `fails` sends observations made with a hypothesis broken
+through the *same* estimator, relation, tolerance and confidence, so a control cannot be another
+check. Wherever a verb takes observations, an `Interval` that was made of them already will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, overload
+
+import torch
+
+from torchtheory.core import catalogue
+from torchtheory.core.claim import Claim, Relation, Values, claim, with_control
+from torchtheory.core.errors import InvalidInput, UnknownName
+from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope, mean_interval
+
+Observed = Any  # numbers, an array of them, or an Interval
+Estimator = Callable[..., Observed]
+
+
+class Recorder(Protocol):
+    """What keeps claims: the run of a lab, a finding of the audit."""
+
+    @property
+    def claims(self) -> list[Claim]: ...
+    @property
+    def errata(self) -> list[CounterExample]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CounterExample:
+    """An error of a source with the numbers that refute it; its claim must be violated."""
+
+    key: str
+    claim: Claim
+
+    @property
+    def text(self) -> catalogue.Erratum:
+        return erratum_text(self.key)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "id": self.text.id,
+            "printed": self.text.printed,
+            "correct": self.text.correct,
+            "claim": self.claim.to_json(),
+        }
+
+
+@dataclass(slots=True)
+class Statement:
+    r"""A statement of a source, to be checked by verbs; made by `states` and `refutes` of a record.
+
+    Every verb takes `where`, a sentence on where the statement was met, and returns the claim.
+
+    >>> from torchtheory.core.record import Record
+    >>> run = Record()
+    >>> says = run.states("N-08", r"t \le R^2/\gamma^2")
+    >>> str(says.at_most([3, 8], 9).verdict)
+    'holds'
+    >>> str(says.fails("no margin", [12, 40]).control.verdict)
+    'violated'
+    """
+
+    record: Recorder
+    ids: str | Sequence[str]
+    text: str
+    erratum: str = ""
+    _check: tuple[Estimator, dict[str, Any]] | None = field(default=None, repr=False)
+
+    def equal(
+        self, measured: Observed, promised: Values = 0.0, within: float = 0.0, *, where: str = ""
+    ) -> Claim:
+        """`measured` is `promised`, up to the tolerance `within * max(1, |promised|)`."""
+        return self._meet("==", _as_given, (measured,), promised, within, where)
+
+    def at_most(
+        self,
+        measured: Observed,
+        promised: Values,
+        within: float = 0.0,
+        *,
+        trivial: float | None = None,
+        loose: str = "",
+        where: str = "",
+    ) -> Claim:
+        """`measured <= promised`; of an interval, unless all of it lies above.
+
+        Args:
+            trivial: the value that is true without any theorem; a promise no better is vacuous.
+            loose: why no case can come within a factor of 3 of the bound.
+        """
+        return self._meet("<=", _as_given, (measured,), promised, within, where, trivial, loose)
+
+    def at_least(
+        self,
+        measured: Observed,
+        promised: Values,
+        within: float = 0.0,
+        *,
+        trivial: float | None = None,
+        loose: str = "",
+        where: str = "",
+    ) -> Claim:
+        """`measured >= promised`; see `at_most`."""
+        return self._meet(">=", _as_given, (measured,), promised, within, where, trivial, loose)
+
+    def below(
+        self,
+        measured: Observed,
+        promised: Values,
+        *,
+        trivial: float | None = None,
+        loose: str = "",
+        where: str = "",
+    ) -> Claim:
+        """`measured < promised`, strictly."""
+        return self._meet("<", _as_given, (measured,), promised, 0.0, where, trivial, loose)
+
+    def above(
+        self,
+        measured: Observed,
+        promised: Values,
+        *,
+        trivial: float | None = None,
+        loose: str = "",
+        where: str = "",
+    ) -> Claim:
+        """`measured > promised`, strictly."""
+        return self._meet(">", _as_given, (measured,), promised, 0.0, where, trivial, loose)
+
+    def mean(
+        self,
+        samples: Observed,
+        promised: float,
+        within: float = 0.0,
+        *,
+        against: Sequence[float] = (),
+        confidence: float = 0.99,
+        where: str = "",
+    ) -> Claim:
+        """The mean of independent samples is `promised`: Student's interval contains it.
+
+        Args:
+            against: other values that the interval must exclude, or nothing was resolved.
+        """
+        return self._meet(
+            "~",
+            lambda x: x if isinstance(x, Interval) else mean_interval(x, confidence),
+            (samples,),
+            promised,
+            within,
+            where,
+            against=against,
+        )
+
+    @overload
+    def slope(
+        self,
+        x: Interval,
+        y: float,
+        promised: float = 0.0,
+        *,
+        against: Sequence[float] = (),
+        where: str = "",
+    ) -> Claim: ...
+
+    @overload
+    def slope(
+        self,
+        x: Values,
+        y: Values,
+        promised: float,
+        within: float = 0.0,
+        *,
+        against: Sequence[float] = (),
+        confidence: float = 0.99,
+        log: bool = True,
+        where: str = "",
+    ) -> Claim: ...
+
+    def slope(
+        self,
+        x: Any,
+        y: Any,
+        promised: float = 0.0,
+        within: float = 0.0,
+        *,
+        against: Sequence[float] = (),
+        confidence: float = 0.99,
+        log: bool = True,
+        where: str = "",
+    ) -> Claim:
+        r"""$y\sim x^\beta$ with the exponent `promised` (a line's slope with `log=False`).
+
+        `slope(x, y, promised, within)`, or `slope(fit, promised, within)` of a fitted interval.
+
+        Args:
+            against: other rates that the interval must exclude, or nothing was resolved.
+        """
+        if isinstance(x, Interval):
+            observed: tuple[Any, ...] = (x,)
+            promised, within = y, promised
+        else:
+            observed = (x, y)
+
+        def fit(*line: Any) -> Interval:
+            if isinstance(line[0], Interval):
+                return line[0]
+            across, values = line
+            return fit_slope(across, values, confidence, log=log)
+
+        return self._meet("slope", fit, observed, promised, within, where, against=against)
+
+    def share(
+        self, hits: Observed, at_least: float, *, confidence: float = 0.999, where: str = ""
+    ) -> Claim:
+        """A share of at least `at_least` of independent trials hits, `hits` being one bool each.
+
+        Clopper and Pearson's interval is taken; the claim is violated if all of it lies below.
+        """
+
+        def measure(good: Any) -> Interval:
+            if isinstance(good, Interval):
+                return good
+            flags = torch.as_tensor(good)
+            return clopper_pearson(int(flags.sum()), flags.numel(), confidence)
+
+        return self._meet(">=", measure, (hits,), at_least, 0.0, where)
+
+    def fails(self, broken: str, *observed: Observed, promised: Values | None = None) -> Claim:
+        """The last check again, with a hypothesis broken: it must come out violated.
+
+        Args:
+            broken: which hypothesis is broken, and how.
+            observed: what was observed then, as the verb took it.
+            promised: what the statement promises then; as before unless given.
+        """
+        if self._check is None:
+            raise InvalidInput("say what must hold before you say what fails")
+        estimator, how = self._check
+        measured, interval = _split(estimator(*observed))
+        if promised is None:
+            promised = how["promised"]
+        kept = {k: how[k] for k in ("relation", "tolerance")}
+        control = claim(
+            self.ids,
+            self.text,
+            **kept,
+            promised=promised,
+            measured=measured,
+            interval=interval,
+            reason=broken,
+        )
+        self.record.claims[-1] = with_control(self.record.claims[-1], control)
+        return self.record.claims[-1]
+
+    def _meet(
+        self,
+        relation: Relation,
+        estimator: Estimator,
+        observed: tuple[Observed, ...],
+        promised: Values,
+        within: float,
+        where: str,
+        trivial: float | None = None,
+        loose: str = "",
+        against: Sequence[float] = (),
+    ) -> Claim:
+        measured, interval = _split(estimator(*observed))
+        how: dict[str, Any] = {"promised": promised, "relation": relation, "tolerance": within}
+        made = claim(
+            self.ids,
+            self.text,
+            **how,
+            measured=measured,
+            reason=where,
+            trivial=trivial,
+            interval=interval,
+            loose=loose,
+            against=against,
+        )
+        if self.erratum:
+            self.record.errata.append(CounterExample(self.erratum, made))
+        else:
+            self.record.claims.append(made)
+            self._check = estimator, how
+        return made
+
+
+def erratum_text(key: str) -> catalogue.Erratum:
+    """The words of an erratum, by its key."""
+    known = catalogue.errata()
+    if key not in known:
+        raise UnknownName("erratum", key, known)
+    return known[key]
+
+
+def _as_given(x: Observed) -> Observed:
+    return x
+
+
+def _split(found: Observed) -> tuple[Values, Interval | None]:
+    return (found.estimate, found) if isinstance(found, Interval) else (found, None)
