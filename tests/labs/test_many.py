@@ -16,6 +16,7 @@ import pytest
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
 from torchtheory.core.record import Control
 from torchtheory.labs.engine import registry as labs_module
+from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.many import Failure, run_many
 from torchtheory.labs.engine.registry import Lab, find_lab, lab, labs
 from torchtheory.labs.engine.run import Run
@@ -24,14 +25,13 @@ from torchtheory.labs.engine.store import RunStore
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
-from torchtheory.core import lab as labs_module
 from torchtheory.labs.engine.registry import find_lab, lab
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.store import RunStore
-from torchtheory.core import run as run_module
+from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.many import Failure, run_many
 
-run_module.code_fingerprint = lambda: "the same"  # also when a file is saved in between
+store_module.code_fingerprint = lambda: "the same"  # also when a file is saved in between
 HERE = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ["ZZ_HERE"])
 os.environ["ZZ_HERE"] = str(HERE)
 NAMES = ("zz-first", "zz-second", "zz-third")
@@ -116,16 +116,14 @@ def test_one_lab_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_made_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchtheory.report import html
-
-    page = html.run_page
+    page = store_module.run_page
 
     def fails_for_a(run: Run) -> str:
         if run.lab.name == "zz-a":
             raise KeyError("symbol")
         return page(run)
 
-    monkeypatch.setattr(html, "run_page", fails_for_a)
+    monkeypatch.setattr(store_module, "run_page", fails_for_a)
     made = [register("zz-a", good), register("zz-b", lambda run: good(run))]
     first, second = run_many(made, RunStore(tmp_path))
     assert isinstance(first, Failure)

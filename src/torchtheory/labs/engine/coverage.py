@@ -10,7 +10,7 @@ from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import UnknownName
 from torchtheory.labs.engine.many import Failure, run_many
-from torchtheory.labs.engine.registry import labs
+from torchtheory.labs.engine.registry import find_lab, listed_labs
 from torchtheory.labs.engine.store import RunStore
 
 Status = Literal["covered", "background", "missing"]
@@ -77,7 +77,7 @@ def coverage(
     if source is not None and source not in catalogue.sources():
         raise UnknownName("source", source, catalogue.sources())
     by_id: dict[str, list[str]] = {}
-    for lab in labs().values():
+    for lab in listed_labs().values():
         for i in lab.covers:
             by_id.setdefault(i, []).append(lab.name)
     matching: Sequence[catalogue.Entry] = (
@@ -128,7 +128,8 @@ def find_errata(query: str, store: RunStore) -> list[RefutedStatement]:
         ).lower()
         return all(word in everything for word in words)
 
-    chosen = [lab for lab in labs().values() if any(matches(k) for k in lab.errata)]
+    refuting = [lab for lab in listed_labs().values() if any(matches(k) for k in lab.errata)]
+    chosen = [find_lab(lab.name) for lab in refuting]
     found = []
     for outcome in run_many(chosen, store):
         met = [] if isinstance(outcome, Failure) else outcome.errata

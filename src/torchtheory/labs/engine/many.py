@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import importlib.util
 import os
-import signal
-import threading
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from torchtheory.core import progress
 from torchtheory.core.errors import InvalidInput, TorchTheoryError
+from torchtheory.core.parallel import Backend, WorkerKilled, run_tasks
 from torchtheory.core.random import as_generator
 from torchtheory.labs.engine.registry import Lab, Preset, find_lab
 from torchtheory.labs.engine.run import Run, run_lab
@@ -31,6 +27,7 @@ class Failure:
     lab: Lab
     sentence: str
     bad_input: bool = False
+    seed: int = 0
 
 
 def run_many(
@@ -38,35 +35,45 @@ def run_many(
     store: RunStore,
     *,
     preset: Preset = "quick",
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     settings: Mapping[str, Any] | None = None,
     jobs: int = 1,
+    backend: Backend = "loky",
     force: bool = False,
 ) -> Iterator[Run | Failure]:
-    """Run labs and keep each in ``store`` the moment it is finished; yields as they finish.
+    """Run labs and keep each in `store` the moment it is finished; yields as they finish.
 
     A lab whose finished run is in the store (same configuration, seed and code) is read back
-    unless ``force``. With ``jobs`` > 1 each process gets its share of the cores.
+    unless `force`.
+
+    Args:
+        seed: the seed of the runs, or several: each lab is then run at each of them.
+        jobs: how many labs run at a time; each process gets its share of the cores.
+        backend: where they run, see `torchtheory.core.parallel.run_tasks`. The workers of a
+            cluster need to reach the store's directory.
     """
     if jobs < 1:
         raise InvalidInput(f"jobs must be at least 1, not {jobs}")
-    as_generator(seed)
+    seeds = [seed] if isinstance(seed, int) else list(seed)
+    for one in seeds:
+        as_generator(one)
     for lab in labs:  # a wrong parameter is met before the first lab is run
         lab.configure(preset, settings or {})
     store.sweep()
-    waiting = []
+    waiting: list[tuple[Lab, int]] = []
     for lab in labs:
-        done = None if force else store.load(lab, preset, seed, settings)
-        if done is not None:
-            yield done
-        else:
-            waiting.append(lab)
-    if jobs == 1 or len(waiting) < 2:
+        for one in seeds:
+            done = None if force else store.load(lab, preset, one, settings)
+            if done is not None:
+                yield done
+            else:
+                waiting.append((lab, one))
+    if backend == "serial" or (backend == "loky" and (jobs == 1 or len(waiting) < 2)):
         with progress.display():
-            for lab in progress.track(waiting, "labs"):
-                yield _run_here(lab, store, preset, seed, settings)
+            for lab, one in progress.track(waiting, "labs"):
+                yield _run_here(lab, store, preset, one, settings)
         return
-    yield from _run_beside(waiting, store, preset, seed, settings, min(jobs, len(waiting)))
+    yield from _run_beside(waiting, store, preset, settings, jobs, backend)
 
 
 def _run_here(
@@ -75,90 +82,74 @@ def _run_here(
     try:
         run = run_lab(lab, preset=preset, seed=seed, settings=settings)
     except TorchTheoryError as error:
-        return Failure(lab, str(error), bad_input=True)
+        return Failure(lab, str(error), bad_input=True, seed=seed)
     except Exception as error:
-        return Failure(lab, _sentence(error))
+        return Failure(lab, _sentence(error), seed=seed)
     try:
         store.save(run)
     except TorchTheoryError:  # the directory cannot be written to: no other lab could either
         raise
     except Exception as error:
-        return Failure(lab, f"its report could not be made: {_sentence(error)}")
+        return Failure(lab, f"its report could not be made: {_sentence(error)}", seed=seed)
     return run
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _run_beside(
-    labs: Sequence[Lab],
+    waiting: Sequence[tuple[Lab, int]],
     store: RunStore,
     preset: Preset,
-    seed: int,
     settings: Mapping[str, Any] | None,
     jobs: int,
+    backend: Backend,
 ) -> Iterator[Run | Failure]:
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    # spawn: a forked torch may hang on the locks of its thread pools
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, _start_worker, (threads,))
-    try:
-        with _interrupts_ignored():  # the processes inherit that: Ctrl-C is for this one to handle
-            pending: dict[Future[tuple[str, bool] | None], Lab] = {
-                pool.submit(_work, lab.name, store.root, preset, seed, dict(settings or {})): lab
-                for lab in labs
-            }
-        for future in progress.track(as_completed(pending), "labs", total=len(labs)):
-            lab = pending[future]
-            try:
-                failed = future.result()
-            except BrokenProcessPool:
-                failed = ("the process running it was killed", False)
-            except TorchTheoryError as error:
-                failed = (str(error), True)
-            run = None
-            if failed is None:  # by the worker's code, which may have been edited since we began
-                run = store.load(lab, preset, seed, settings, same_code=False)
-            yield run or Failure(lab, *(failed or ("its result could not be read back", False)))
-    except BaseException:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
-
-
-def _start_worker(threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    torch.set_num_threads(threads)
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    tasks = [(lab.name, seed, _script_of(lab)) for lab, seed in waiting]
+    work = partial(_work, root=store.root.resolve(), preset=preset, settings=dict(settings or {}))
+    jobs = min(jobs, len(tasks))
+    for outcome in run_tasks(work, tasks, jobs=jobs, backend=backend, description="labs"):
+        lab, seed = waiting[outcome.place]
+        run, failed = None, outcome.value
+        if isinstance(outcome.error, WorkerKilled):
+            failed = (str(outcome.error), False)
+        elif isinstance(outcome.error, TorchTheoryError):
+            failed = (str(outcome.error), True)
+        elif outcome.error is not None:
+            failed = (_sentence(outcome.error), False)
+        if failed is None:  # by the worker's code, which may have been edited since we began
+            run = store.load(lab, preset, seed, settings, same_code=False)
+        sentence, bad_input = failed or ("its result could not be read back", False)
+        yield run or Failure(lab, sentence, bad_input, seed)
 
 
 def _work(
-    name: str, root: Path, preset: Preset, seed: int, settings: dict[str, Any]
+    task: tuple[str, int, str | None], root: Path, preset: Preset, settings: dict[str, Any]
 ) -> tuple[str, bool] | None:
-    with progress.hidden():
-        outcome = _run_here(find_lab(name), RunStore(root), preset, seed, settings)
+    name, seed, script = task
+    if script is not None:
+        _take_up(script)
+    outcome = _run_here(find_lab(name), RunStore(root), preset, seed, settings)
     return (outcome.sentence, outcome.bad_input) if isinstance(outcome, Failure) else None
+
+
+def _script_of(lab: Lab) -> str | None:
+    """The file that registers the lab, where that is the script being run."""
+    if lab.function.__module__ != "__main__":
+        return None
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return os.path.abspath(file) if file else None
+
+
+def _take_up(script: str) -> None:
+    """Run the parent's script under another name, so that its labs are known here as well."""
+    name = "__mp_main__"  # as multiprocessing calls it
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)

@@ -17,16 +17,23 @@ import importlib
 import inspect
 import math
 import numbers
-import pkgutil
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 from torchtheory.core import catalogue
 from torchtheory.core.errors import InvalidInput, UnknownName
 from torchtheory.core.naming import check_name, same_function
+from torchtheory.labs.engine.manifest import (
+    PACKAGE,
+    ListedLab,
+    lab_modules,
+    lab_sources,
+    read_decorators,
+)
 
 Preset = Literal["quick", "full"]
 PRESETS: tuple[Preset, ...] = ("quick", "full")
@@ -75,6 +82,12 @@ class Lab:
     function: Callable[..., object]
 
     @property
+    def listed(self) -> ListedLab:
+        """What a list of labs says of it."""
+        module = self.function.__module__
+        return ListedLab(self.name, self.room, self.title, self.covers, self.errata, module)
+
+    @property
     def description(self) -> str:
         """The lab's docstring."""
         return inspect.getdoc(self.function) or ""
@@ -119,7 +132,7 @@ def lab(
     ids = tuple(catalogue.entry(i).id for i in covers)
 
     def register(function: Callable[..., object]) -> Callable[..., object]:
-        if name in _LABS and not same_function(_LABS[name].function, function):
+        if _is_taken(name, function):
             raise InvalidInput(f"two labs are named {name!r}")
         parameters = _parameters(function, dict(full or {}), name)
         _LABS[name] = Lab(name, room, title, ids, tuple(errata), parameters, function)
@@ -128,20 +141,57 @@ def lab(
     return register
 
 
+def listed_labs() -> Mapping[str, ListedLab]:
+    """Every lab that ships with torchtheory and every one registered so far, by name.
+
+    This imports no lab: it says what there is to run, and `find_lab` gets it. The labs are in the
+    order of their rooms' names, then of their own.
+
+    >>> listed_labs()["perceptron-novikoff"].covers
+    ('N-06', 'N-07', 'N-08')
+    """
+    known = {**_shipped(), **{name: found.listed for name, found in _LABS.items()}}
+    return dict(sorted(known.items(), key=lambda item: (item[1].room, item[0])))
+
+
 def labs() -> Mapping[str, Lab]:
-    """Every lab that ships with torchtheory and every one registered so far, by name."""
-    package = importlib.import_module("torchtheory.labs")
-    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
+    """The labs themselves, by name: imports all of them, which takes much longer than a list."""
+    for module in lab_modules():
+        importlib.import_module(module)
     return dict(sorted(_LABS.items(), key=lambda item: (item[1].room, item[0])))
 
 
 def find_lab(name: str) -> Lab:
-    """The lab of that name, or an error that names the closest ones."""
-    known = labs()
-    if name not in known:
-        raise UnknownName("lab", name, known)
-    return known[name]
+    """The lab of that name, or an error that names the closest ones; imports that lab only."""
+    if name not in _LABS and name in _shipped():
+        importlib.import_module(_shipped()[name].module)
+    if name not in _LABS:
+        raise UnknownName("lab", name, listed_labs())
+    return _LABS[name]
+
+
+@cache
+def _shipped() -> Mapping[str, ListedLab]:
+    """What the package contains, as its files say it."""
+    found: dict[str, ListedLab] = {}
+    for module, text in lab_sources():
+        listed = read_decorators(module, text) if text is not None else None
+        if listed is None:  # only the module itself can tell
+            importlib.import_module(module)
+            listed = [lab.listed for lab in _LABS.values() if lab.function.__module__ == module]
+        for one in listed:
+            if one.name in found:
+                raise InvalidInput(f"two labs are named {one.name!r}")
+            found[one.name] = one
+    return found
+
+
+def _is_taken(name: str, function: Callable[..., object]) -> bool:
+    """Whether another lab has that name, one that ships and is not imported yet included."""
+    if name in _LABS:
+        return not same_function(_LABS[name].function, function)
+    # shipped labs do not ask: the list of them is made from their files, and a clash is seen there
+    return not function.__module__.startswith(f"{PACKAGE}.") and name in _shipped()
 
 
 def _parameters(

@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,12 @@ from torchtheory.core.errors import FileProblem
 from torchtheory.core.figure import Figure
 from torchtheory.core.record import Table
 from torchtheory.core.statement import CounterExample
-from torchtheory.labs.engine.registry import Lab, Preset, labs
+from torchtheory.labs.engine.fingerprint import (
+    module_fingerprint,
+    package_fingerprint,
+    text_fingerprint,
+)
+from torchtheory.labs.engine.registry import Lab, Preset, find_lab, listed_labs
 from torchtheory.labs.engine.run import Run, plain_parameters
 from torchtheory.report.html import index_page, run_page
 
@@ -71,7 +75,9 @@ class RunStore:
         try:
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
             wanted = plain_parameters(lab.configure(preset, settings or {}))
-            if config["parameters"] != wanted or (same_code and config["code"] != _code(lab)):
+            if config["parameters"] != wanted or (
+                same_code and config["code"] != code_fingerprint(lab)
+            ):
                 return None
             return _read(path, lab, config)
         except (OSError, ValueError, KeyError, TypeError):
@@ -101,12 +107,12 @@ class RunStore:
 
     def finished(self) -> list[tuple[Run, str]]:
         """Every run in the directory whose lab still exists, with its place relative to it."""
-        known = labs()
+        known = listed_labs()
         found = []
         for path in sorted(self.root.glob("*/*/config.json")):
             try:
                 config = json.loads(path.read_text(encoding="utf-8"))
-                run = _read(path.parent, known[config["lab"]], config)
+                run = _read(path.parent, find_lab(known[config["lab"]].name), config)
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             found.append((run, path.parent.relative_to(self.root).as_posix()))
@@ -152,31 +158,27 @@ class RunStore:
             "parameters": plain_parameters(run.parameters),
             "torchtheory": __version__,
             "torch": torch.__version__,
-            "code": _code(run.lab),
+            "code": code_fingerprint(run.lab),
         }
 
 
-@cache
-def code_fingerprint() -> str:
-    """A digest of the package's source: a run is only taken up again by the code that made it."""
-    package = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    files = (p for kind in ("py", "toml", "html", "css") for p in package.rglob(f"*.{kind}"))
-    for path in sorted(files):
-        digest.update(path.relative_to(package).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def code_fingerprint(lab: Lab) -> str:
+    """A digest of whatever a lab's numbers follow from: only the code that made a run takes it up.
 
-
-def _code(lab: Lab) -> str:
-    """The fingerprint of whatever a lab's numbers follow from: the package, and its own file."""
-    if lab.function.__module__.startswith("torchtheory."):
-        return code_fingerprint()
-    for place in (inspect.getmodule(lab.function), lab.function):
-        with suppress(OSError, TypeError):  # a notebook has no file, but its cells are known
-            if place is not None:
-                return code_fingerprint() + "-" + _digest(inspect.getsource(place))[:8]
-    return code_fingerprint()
+    For a lab that ships with torchtheory this is its module and what that imports; for a user's
+    also the file it stands in. Of a notebook only the lab's own cell is known, so that any change
+    of the package counts.
+    """
+    module = lab.function.__module__
+    if module.startswith("torchtheory."):
+        return module_fingerprint(module)
+    with suppress(OSError, TypeError):
+        place = inspect.getmodule(lab.function)
+        if place is not None:
+            return text_fingerprint(inspect.getsource(place))
+    with suppress(OSError, TypeError):
+        return package_fingerprint() + "-" + _digest(inspect.getsource(lab.function))[:8]
+    return package_fingerprint()
 
 
 def _digest(text: str) -> str:

@@ -22,7 +22,7 @@ from torchtheory.primer.spectra import (
 @lab(
     "primer-spectra",
     room="primer",
-    covers=[f"L-0{i}" for i in range(18, 26)],
+    covers=["L-018", "L-019", "L-020", "L-021", "L-022", "L-023", "L-024", "L-025"],
     errata=[
         "eigenvalue-multiplicity",
         "semidefinite-by-eigenvalues",

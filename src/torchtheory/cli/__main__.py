@@ -1,0 +1,6 @@
+"""`python -m torchtheory.cli` is `torchtheory`."""
+
+from torchtheory.cli.entry import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""`torchtheory compare`: what changed between two audits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchtheory.cli.options import Json
+from torchtheory.cli.output import console, print_json, print_place
+
+DEFAULT_COMPARISON = Path("torchtheory-comparison")
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="An audit: its audit.json, or its directory.")],
+    second: Annotated[Path, typer.Argument(help="The audit to compare with it.")],
+    out: Annotated[Path, typer.Option(help="Directory for the report.")] = DEFAULT_COMPARISON,
+    verbose: Annotated[
+        bool, typer.Option(help="Show equal numbers and how it was decided.")
+    ] = False,
+    fail_on_worse: Annotated[
+        bool, typer.Option("--fail-on-worse", help="Exit with 1 on a new warning or violation.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What changed between two audits, beyond the error bars.
+
+    Examples:
+
+      torchtheory compare before/ after/
+
+      torchtheory compare a/audit.json b/audit.json --fail-on-worse --json
+    """
+    from torchtheory.audit.comparison.compare import compare as compare_audits
+    from torchtheory.audit.comparison.page import print_comparison
+
+    found = compare_audits(first, second)
+    page = found.save(out)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_comparison(found, console(), verbose=verbose)
+        print_place(page)
+    raise typer.Exit(1 if fail_on_worse and found.worsened else 0)

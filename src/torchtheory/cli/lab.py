@@ -1,0 +1,217 @@
+"""`torchtheory lab`: the experiments, listed, described and run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchtheory.cli.options import DEFAULT_RUNS, Json, Seed, check_room
+from torchtheory.cli.output import complain, console, print_json, print_place
+from torchtheory.core import catalogue
+from torchtheory.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torchtheory.labs.engine.many import Failure
+    from torchtheory.labs.engine.registry import Lab
+    from torchtheory.labs.engine.run import Run
+
+app = typer.Typer(no_args_is_help=True, help="Theorems, constructions and figures as labs.")
+
+
+class PresetChoice(StrEnum):
+    quick = "quick"
+    full = "full"
+
+
+@app.command("list")
+def lab_list(
+    room: Annotated[str | None, typer.Option(help="Only labs of this room.")] = None,
+    covers: Annotated[str | None, typer.Option(help="Only labs that cover this id.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the labs.
+
+    Examples:
+
+      torchtheory lab list --room nets
+
+      torchtheory lab list --covers N-08
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from torchtheory.labs.engine.registry import labs
+
+    check_room(room)
+    wanted = catalogue.entry(covers).id if covers is not None else None
+    chosen = [
+        found
+        for found in labs().values()
+        if (room is None or found.room == room) and (wanted is None or wanted in found.covers)
+    ]
+    if as_json:
+        rows = [
+            {"name": f.name, "room": f.room, "title": f.title, "covers": list(f.covers)}
+            for f in chosen
+        ]
+        print_json({"labs": rows})
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("lab", "room", "title", "covers"):
+        table.add_column(column, no_wrap=column in ("lab", "room"))
+    for f in chosen:
+        table.add_row(*map(Text, (f.name, f.room, f.title, ", ".join(f.covers))))
+    console().print(table)
+
+
+@app.command("show")
+def lab_show(name: Annotated[str, typer.Argument(help="The lab.")], as_json: Json = False) -> None:
+    """What a lab claims, does and takes.
+
+    Example:
+
+      torchtheory lab show hopfield-capacity
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from torchtheory.labs.engine.registry import find_lab, type_name
+
+    lab = find_lab(name)
+    if as_json:
+        parameters = [
+            {"name": p.name, "type": type_name(p.type), "quick": p.quick, "full": p.full}
+            for p in lab.parameters.values()
+        ]
+        print_json(
+            {
+                "name": lab.name,
+                "room": lab.room,
+                "title": lab.title,
+                "covers": list(lab.covers),
+                "errata": list(lab.errata),
+                "description": lab.description,
+                "parameters": parameters,
+            }
+        )
+        return
+    terminal = console()
+    terminal.print(f"{lab.name} ({lab.room})", style="bold", markup=False, highlight=False)
+    terminal.print(lab.title, markup=False, highlight=False)
+    terminal.print()
+    terminal.print(lab.description, markup=False, highlight=False)
+    terminal.print()
+    for i in lab.covers:
+        entry = catalogue.entry(i)
+        terminal.print(f"  {i}  {entry.name}: {entry.citation}", markup=False, highlight=False)
+    if lab.parameters:
+        table = Table("parameter", "is", "quick", "full", box=None, header_style="bold")
+        for p in lab.parameters.values():
+            row = (p.name, type_name(p.type), _shown(p.quick), _shown(p.full))
+            table.add_row(*map(Text, row))
+        terminal.print()
+        terminal.print(table)
+
+
+@app.command("run")
+def lab_run(
+    names: Annotated[list[str] | None, typer.Argument(help="The labs to run.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Run every lab.")] = False,
+    preset: Annotated[
+        PresetChoice, typer.Option(help="quick: seconds; full: the source's sizes, minutes.")
+    ] = PresetChoice.quick,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Set a parameter: --set margin=0.05")
+    ] = None,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option(help="Directory the runs are kept in.")] = DEFAULT_RUNS,
+    jobs: Annotated[int, typer.Option(min=1, help="Labs run side by side.")] = 1,
+    force: Annotated[bool, typer.Option(help="Run again what is finished already.")] = False,
+    verbose: Annotated[bool, typer.Option(help="Show controls and reasons.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run labs; each gives claims with verdicts, tables, figures and an HTML page.
+
+    A finished lab is not run again unless --force: a killed --all goes on where it was.
+
+    Examples:
+
+      torchtheory lab run perceptron-novikoff --set samples=500
+
+      torchtheory lab run --all --preset quick --jobs 2 --json
+    """
+    from torchtheory.labs.engine.many import Failure, run_many
+    from torchtheory.labs.engine.run import Run
+    from torchtheory.labs.engine.store import RunStore
+
+    chosen = _chosen(names or [], every)
+    store = RunStore(out)
+    outcomes = list(
+        run_many(
+            chosen,
+            store,
+            preset=preset.value,
+            seed=seed,
+            settings=_settings(settings or []),
+            jobs=jobs,
+            force=force,
+        )
+    )
+    order = {lab.name: k for k, lab in enumerate(chosen)}
+    outcomes.sort(key=lambda o: order[o.lab.name])
+    runs = [o for o in outcomes if isinstance(o, Run)]
+    failures = [o for o in outcomes if isinstance(o, Failure)]
+    if runs:
+        store.write_index()
+    if as_json:
+        print_json({"runs": [r.to_json() for r in runs]})
+    elif runs:
+        _print(runs, several=len(chosen) > 1, verbose=verbose)
+        print_place(out / "index.html")
+    for failure in failures:
+        complain(f"lab {failure.lab.name}: {failure.sentence}")
+    raise typer.Exit(_exit_code(runs, failures))
+
+
+def _chosen(names: Sequence[str], every: bool) -> list[Lab]:
+    from torchtheory.labs.engine.registry import find_lab, labs
+
+    if bool(names) == every:
+        raise InvalidInput("name the labs to run, or say --all (torchtheory lab list shows them)")
+    return list(labs().values()) if every else [find_lab(n) for n in dict.fromkeys(names)]
+
+
+def _print(runs: Sequence[Run], *, several: bool, verbose: bool) -> None:
+    from torchtheory.report.terminal import print_run, print_runs
+
+    if verbose or not several:
+        for run in runs:
+            print_run(run, console(), verbose=verbose)
+    if several:
+        print_runs(runs, console())
+
+
+def _exit_code(runs: Sequence[Run], failures: Sequence[Failure]) -> int:
+    if any(f.bad_input for f in failures):
+        return 2
+    return 0 if not failures and all(r.passed for r in runs) else 1
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise InvalidInput(f"--set takes name=value, not {pair!r}")
+        found[name.strip().replace("-", "_")] = value
+    return found
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(str(v) for v in value)
+    return str(value)

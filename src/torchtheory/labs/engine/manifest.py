@@ -1,0 +1,88 @@
+"""What labs ship with torchtheory, read from their decorators without importing them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.abc import InspectLoader, PathEntryFinder
+from typing import Any
+
+PACKAGE = "torchtheory.labs"
+
+# The decorator of a function at the left margin, and nothing of the function's body: parsing whole
+# files takes a second for each two hundred labs, parsing their decorators a few hundredths.
+_DECORATOR = re.compile(r"^@lab\(.*?^def \w+", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLab:
+    """What can be said of a lab before its module is imported.
+
+    Attributes:
+        name: what `torchtheory lab run` takes.
+        room: the room it belongs to.
+        title: one line for people.
+        covers: catalogue ids it exercises.
+        errata: keys of the source's errors it refutes.
+        module: the module that defines it.
+    """
+
+    name: str
+    room: str
+    title: str
+    covers: tuple[str, ...]
+    errata: tuple[str, ...]
+    module: str
+
+
+def lab_modules() -> list[str]:
+    """The modules that may define a lab: all of the package but its engine."""
+    return [name for name, _ in _modules()]
+
+
+def _modules() -> Iterator[tuple[str, Any]]:
+    package = importlib.import_module(PACKAGE)
+    for found in pkgutil.walk_packages(package.__path__, PACKAGE + "."):
+        if not found.ispkg and not found.name.startswith(f"{PACKAGE}.engine."):
+            yield found.name, found.module_finder
+
+
+def lab_sources() -> Iterator[tuple[str, str | None]]:
+    """Each lab module with its text, or None where only compiled code is installed."""
+    for name, finder in _modules():
+        assert isinstance(finder, PathEntryFinder)
+        spec = finder.find_spec(name)
+        loader = spec.loader if spec is not None else None
+        yield name, loader.get_source(name) if isinstance(loader, InspectLoader) else None
+
+
+def read_decorators(module: str, text: str) -> list[ListedLab] | None:
+    """The labs of a module's text, or None if only running it can tell.
+
+    >>> text = '@lab("a-name", room="nets", covers=["N-08"], title="A lab")\\ndef f(run): ...'
+    >>> read_decorators("m", text)[0].covers
+    ('N-08',)
+    >>> read_decorators("m", text.replace('"A lab"', "TITLE")) is None
+    True
+    """
+    try:
+        return [_read(module, found[0]) for found in _DECORATOR.finditer(text)]
+    except (ValueError, SyntaxError, KeyError, TypeError):
+        return None
+
+
+def _read(module: str, definition: str) -> ListedLab:
+    """The decorator's arguments, or an error if one of them is not a literal."""
+    function = ast.parse(definition + "(): ...").body[0]
+    assert isinstance(function, ast.FunctionDef)
+    decorator = function.decorator_list[0]
+    assert isinstance(decorator, ast.Call)
+    (name,) = map(ast.literal_eval, decorator.args)
+    # the full preset may be computed: nothing of it is listed
+    given = {k.arg: ast.literal_eval(k.value) for k in decorator.keywords if k.arg != "full"}
+    covers, errata = tuple(given["covers"]), tuple(given.get("errata", ()))
+    return ListedLab(name, given["room"], given["title"], covers, errata, module)
