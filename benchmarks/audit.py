@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two convolutions with batch normalisation around a skip connection."""
+    """Two convolutions with batch normalization around a skip connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

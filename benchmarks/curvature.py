@@ -68,11 +68,11 @@ def network(kind: str) -> nn.Sequential:
 
 def trained(kind: str, x: Tensor, y: Tensor) -> nn.Sequential:
     net = network(kind)
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     for _ in range(60):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(net(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     return net
 
 

@@ -1,4 +1,4 @@
-"""What theory says about a residual network with batch normalisation.
+"""What theory says about a residual network with batch normalization.
 
     python examples/audit_resnet_fashion.py [--directory audit-resnet] [--batches 60]
 

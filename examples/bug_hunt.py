@@ -121,7 +121,7 @@ def prior_from_the_data(seed: int, broken: bool) -> Case:
 
 
 def saturated_sigmoids(seed: int, broken: bool) -> Case:
-    """Pixels in 0..255 into sigmoids, instead of centred ones of variance 1."""
+    """Pixels in 0..255 into sigmoids, instead of centered ones of variance 1."""
     (x, y), (x_test, y_test) = data(seed)
     if broken:
         x, x_test = 255 * x, 255 * x_test

@@ -13,8 +13,8 @@ from torchtheory.approximation.depth.arithmetic_circuits import (
     best_shallow_circuit,
     coefficient_tensor,
     generic_rank,
-    matricisation_rank,
-    matricise,
+    matricization_rank,
+    matricize,
     random_deep_circuit,
     shallow_from_tensor,
 )
@@ -45,7 +45,7 @@ def test_shallow_rank_is_at_most_its_terms(terms: int, seed: int) -> None:
     factors = torch.randn(4, terms, 3, dtype=torch.float64, generator=draw)
     circuit = ShallowCircuit(factors, torch.ones(1, terms, dtype=torch.float64))
     tensor = coefficient_tensor(circuit)[0]
-    assert matricisation_rank(tensor) <= terms
+    assert matricization_rank(tensor) <= terms
     expected = torch.einsum("za,zb,zc,zd->abcd", *factors)
     torch.testing.assert_close(tensor, expected)
     again = coefficient_tensor(shallow_from_tensor(tensor))[0]
@@ -57,16 +57,16 @@ def test_deep_ranks() -> None:
         for shared in (False, True):
             assert generic_rank(m, ranks, r, shared=shared, random=1) == rank
         tensor = coefficient_tensor(random_deep_circuit(m, ranks, r, random=1))[0]
-        assert matricisation_rank(tensor) == rank
-        assert matricisation_rank(tensor, "halves") <= ranks[-1]
+        assert matricization_rank(tensor) == rank
+        assert matricization_rank(tensor, "halves") <= ranks[-1]
 
 
-def test_matricise_by_hand() -> None:
+def test_matricize_by_hand() -> None:
     tensor = torch.arange(81).reshape(3, 3, 3, 3)
-    made = matricise(tensor)
+    made = matricize(tensor)
     assert made[1 * 3 + 2, 0 * 3 + 1] == tensor[1, 0, 2, 1]
-    assert matricise(tensor, "halves")[3 * 1 + 2, 3 * 0 + 1] == tensor[1, 2, 0, 1]
-    assert matricisation_rank(torch.zeros(2, 2)) == 0
+    assert matricize(tensor, "halves")[3 * 1 + 2, 3 * 0 + 1] == tensor[1, 2, 0, 1]
+    assert matricization_rank(torch.zeros(2, 2)) == 0
 
 
 def test_least_squares_finds_a_tensor_of_few_terms() -> None:
@@ -86,9 +86,9 @@ def test_refused() -> None:
     with pytest.raises(InvalidInput):
         random_deep_circuit(6, [2, 2], 2)
     with pytest.raises(ShapeMismatch):
-        matricise(torch.ones(2, 2, 2))
+        matricize(torch.ones(2, 2, 2))
     with pytest.raises(InvalidInput):
-        matricise(torch.ones(2, 2), "thirds")  # type: ignore[arg-type]
+        matricize(torch.ones(2, 2), "thirds")  # type: ignore[arg-type]
     with pytest.raises(ShapeMismatch):
         shallow_from_tensor(torch.ones(2, 3))
     with pytest.raises(ShapeMismatch):

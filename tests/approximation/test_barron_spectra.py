@@ -109,7 +109,7 @@ def test_gaussian_density_of_the_exercise():
     "f",
     [
         two_waves(),
-        GaussianBump(2, 0.7, centre=[0.3, -0.1], height=-2.0),
+        GaussianBump(2, 0.7, center=[0.3, -0.1], height=-2.0),
         RidgeSpectrum(GaussianBump(1, 0.5), torch.tensor([1.0, 2.0], dtype=torch.float64)),
     ],
 )
@@ -233,7 +233,7 @@ def test_bad_input_is_refused():
     with pytest.raises(ShapeMismatch):
         GaussianBump(2)(torch.ones(3, 3))
     with pytest.raises(ShapeMismatch):
-        GaussianBump(2, centre=[1.0])
+        GaussianBump(2, center=[1.0])
     with pytest.raises(InvalidInput):
         GaussianBump(2, -1.0)
     with pytest.raises(ShapeMismatch):

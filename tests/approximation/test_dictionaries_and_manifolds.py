@@ -33,7 +33,7 @@ from torchtheory.approximation.dictionaries.wavelets import (
     wavelet_generator,
     wavelet_grid,
 )
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.manifold_networks import (
     Chart,
     chart_inverse,
@@ -86,7 +86,7 @@ def test_dictionary_refuses() -> None:
 def test_haar_generator_is_close(kind: tuple[int, ...]) -> None:
     ramp = 0.02
     net = haar_generator(kind, ramp)
-    x = cell_centres(((-0.2, 1.2),) * len(kind), 2800 if len(kind) == 1 else 280)
+    x = cell_centers(((-0.2, 1.2),) * len(kind), 2800 if len(kind) == 1 else 280)
     exact = torch.ones(len(x), dtype=torch.float64)
     for j, k in enumerate(kind):
         inside = ((x[:, j] >= 0) & (x[:, j] < 1)).double()
@@ -105,7 +105,7 @@ def test_bump_integral_by_scipy() -> None:
     assert value == pytest.approx(1.0, abs=1e-3)
     assert 1 / bump_constant(2) == pytest.approx(4 * (2 + 2 * 2 + 8 / 6))
     line = wavelet_generator(1)
-    x = cell_centres(((-6.0, 6.0),), 1200)
+    x = cell_centers(((-6.0, 6.0),), 1200)
     assert abs(float(line(x).mean())) < 1e-12
     matrices, shifts = wavelet_grid(2, 2)
     assert len(matrices) == len(shifts) == 9 + 25
@@ -116,7 +116,7 @@ def test_bump_integral_by_scipy() -> None:
 def test_shearlet_matrices_and_norms() -> None:
     assert float(torch.linalg.det(shear(5) @ parabolic_scaling(3))) == pytest.approx(2**4.5)
     gauss = lambda x: torch.exp(-(x**2).sum(1))  # noqa: E731
-    x = cell_centres(((-4.0, 4.0), (-4.0, 4.0)), 400)
+    x = cell_centers(((-4.0, 4.0), (-4.0, 4.0)), 400)
     norms = [float((shearlet(gauss, j, k)(x) ** 2).mean() * 64) for j, k in ((0, 0), (2, 1))]
     assert norms == pytest.approx([math.pi / 2] * 2, rel=1e-6)
 
@@ -126,16 +126,16 @@ def test_shearlet_frame_is_parseval(size: int, scales: int) -> None:
     frame = shearlet_frame(size, scales)
     g = torch.Generator().manual_seed(size)
     image = torch.randn(size, size, dtype=torch.float64, generator=g)
-    c = frame.analyse(image)
+    c = frame.analyze(image)
     assert sum(float(v.square().sum()) for v in c) == pytest.approx(float(image.square().sum()))
-    assert (frame.synthesise(c) - image).abs().max() < 1e-12
+    assert (frame.synthesize(c) - image).abs().max() < 1e-12
     # the adjoint, for coefficients that come from no image
     d = [torch.randn(v.shape, dtype=torch.float64, generator=g) for v in c]
     left = sum(float((a * b).sum()) for a, b in zip(c, d, strict=True))
-    assert left == pytest.approx(float((image * frame.synthesise(d)).sum()), rel=1e-9, abs=1e-9)
+    assert left == pytest.approx(float((image * frame.synthesize(d)).sum()), rel=1e-9, abs=1e-9)
     assert sum(a * b for a, b in frame.grids) < 12 * size**2
     with pytest.raises(ShapeMismatch):
-        frame.analyse(image[:-1])
+        frame.analyze(image[:-1])
     with pytest.raises(InvalidInput):
         frame.largest(image, 0)
 
@@ -218,4 +218,4 @@ def test_charts_need_numbers() -> None:
     with pytest.raises(NonFinite):
         tangent_charts(torch.full((40, 3), torch.nan), 2, 1.0, 1.0)
     single = tangent_charts(circle_curve()(circle_curve().draw(300, 0)).float(), 1, 0.6, 0.3)
-    assert single[0].centre.dtype == torch.float64
+    assert single[0].center.dtype == torch.float64

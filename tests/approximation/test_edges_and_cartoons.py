@@ -39,7 +39,7 @@ from torchtheory.approximation.dictionaries.horizons import (
     lp_distance,
 )
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.hats import hat_generator, hat_interpolant, hat_layers
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
@@ -122,18 +122,18 @@ def test_horizon_network_in_three_dimensions() -> None:
 
 def test_indicator_of_a_square_by_hand() -> None:
     corners = torch.tensor([[0.2, 0.2], [0.8, 0.2], [0.8, 0.8], [0.2, 0.8]]).double()
-    centre = torch.tensor([0.5, 0.5]).double()
-    net = indicator_network(corners, centre, 1e-3)
+    center = torch.tensor([0.5, 0.5]).double()
+    net = indicator_network(corners, center, 1e-3)
     truth = lambda x: ((x >= 0.2) & (x <= 0.8)).all(1).double()  # noqa: E731
     found = lp_distance(truth, lambda x: net(x)[:, 0], 1.0, points=200)
-    assert found <= indicator_bound(corners, centre, 1e-3) + 1e-3
+    assert found <= indicator_bound(corners, center, 1e-3) + 1e-3
     assert network_size(net).parameters <= 20 * 4
     with pytest.raises(InvalidInput, match="counter-clockwise"):
-        indicator_network(corners.flip(0), centre, 1e-3)
+        indicator_network(corners.flip(0), center, 1e-3)
     with pytest.raises(ShapeMismatch):
-        indicator_network(corners[:2], centre, 1e-3)
+        indicator_network(corners[:2], center, 1e-3)
     with pytest.raises(NonFinite):
-        indicator_network(corners * math.nan, centre, 1e-3)
+        indicator_network(corners * math.nan, center, 1e-3)
 
 
 @settings(max_examples=20, deadline=None)
@@ -224,12 +224,12 @@ def test_greedy_terms_are_those_of_scikit_learn() -> None:
 
 def test_pixels_are_the_cells() -> None:
     drawing = cartoon(1, random=1)
-    assert torch.equal(drawing.image(5).flatten(), drawing(cell_centres(SQUARE, 5)))
+    assert torch.equal(drawing.image(5).flatten(), drawing(cell_centers(SQUARE, 5)))
 
 
 def test_edge_is_the_mean_of_four_points() -> None:
     drawing = cartoon(2, random=3)
-    fine = drawing.indicator(cell_centres(SQUARE, 12)).reshape(6, 2, 6, 2)
+    fine = drawing.indicator(cell_centers(SQUARE, 12)).reshape(6, 2, 6, 2)
     edge = drawing.edge(6)
     assert torch.equal(edge, fine.mean((1, 3)))
     assert set(edge.flatten().tolist()) <= {0.0, 0.25, 0.5, 0.75, 1.0}

@@ -191,7 +191,7 @@ def test_two_scales_share_their_inner_functions(cells: int, refinement: int) -> 
         index = torch.tensor([0, scale.images.shape[1] // 2, scale.images.shape[1] - 1])
         for i in range(5):
             sums = sum(
-                k * broken_line(scale.knots[i], scale.values[i], scale.centres[i, index, j])
+                k * broken_line(scale.knots[i], scale.values[i], scale.centers[i, index, j])
                 for j, k in enumerate(scale.weights)
             )
             assert isinstance(sums, torch.Tensor)

@@ -141,7 +141,7 @@ def test_splines_against_scipy(degree: int) -> None:
 
 
 def test_cubic_spline_of_data_by_hand() -> None:
-    """At the middle knot the cubic B-spline is 2/3, at its neighbours 1/6."""
+    """At the middle knot the cubic B-spline is 2/3, at its neighbors 1/6."""
     net = spline_network(torch.ones(1).double(), 3)
     values = net(torch.tensor([[1.0], [2.0], [3.0]]).double())[:, 0]
     assert torch.allclose(values, torch.tensor([1 / 6, 2 / 3, 1 / 6]).double())

@@ -14,7 +14,7 @@ from torchtheory.approximation.architectures.function_convnets import (
     CellGrid,
     blur_filter,
     blur_threshold_convnet,
-    discretise,
+    discretize,
     distance_to_steps,
     energy_convnet,
     inner_product_convnet,
@@ -24,10 +24,10 @@ from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
 
 def bump(amplitude: float, x: float, y: float, width: float):  # type: ignore[no-untyped-def]
-    centre = torch.tensor([x, y], dtype=torch.float64)
+    center = torch.tensor([x, y], dtype=torch.float64)
 
     def image(points: torch.Tensor) -> torch.Tensor:
-        far = (points - centre).square().sum(1)
+        far = (points - center).square().sum(1)
         return amplitude * torch.exp(-far / (2 * width**2))[None]
 
     return image
@@ -39,13 +39,13 @@ def test_projection(amplitude: float, x: float, y: float, width: float) -> None:
     image = bump(amplitude, x, y, width)
     for cells in (8, 16, 32):
         grid = CellGrid(4.0, cells)
-        c = discretise(image, grid, nodes=6)
+        c = discretize(image, grid, nodes=6)
         apart = float(distance_to_steps(image, c, grid, nodes=6))
         norm = math.pi * width**2 * amplitude**2
         # Pythagoras, and the bound of Poincaré with the gradient's norm, amplitude² π
         assert float(c.square().sum()) + apart**2 == pytest.approx(norm, rel=1e-3, abs=1e-9)
         assert apart <= grid.scale / math.pi * abs(amplitude) * math.sqrt(math.pi) + 1e-4
-        again = discretise(step_image(c, grid), grid)
+        again = discretize(step_image(c, grid), grid)
         torch.testing.assert_close(again, c)
 
 
@@ -62,7 +62,7 @@ def test_filter_is_the_integral_of_the_blur() -> None:
 def test_networks_compute_what_they_promise() -> None:
     grid = CellGrid(3.0, 16)
     image, other = bump(1.2, 0.3, -0.2, 0.5), bump(0.7, 0.0, 0.4, 0.6)
-    c, e = discretise(image, grid), discretise(other, grid)
+    c, e = discretize(image, grid), discretize(other, grid)
     energy = energy_convnet(grid, 1.2, 50)
     assert abs(float(energy(image)) - float(c.square().sum())) <= energy.error
     assert energy.error == pytest.approx((6 * 1.2 / 50) ** 2)
@@ -83,9 +83,9 @@ def test_refused() -> None:
     with pytest.raises(InvalidInput):
         energy_convnet(grid, 1.0, 4)
     with pytest.raises(ShapeMismatch):
-        discretise(lambda x: torch.ones(3), grid)
+        discretize(lambda x: torch.ones(3), grid)
     with pytest.raises(NonFinite):
-        discretise(lambda x: torch.full((len(x),), torch.nan), grid)
+        discretize(lambda x: torch.full((len(x),), torch.nan), grid)
     with pytest.raises(ShapeMismatch):
         step_image(torch.ones(1, 1, 5, 6), grid)
     with pytest.raises(ShapeMismatch):

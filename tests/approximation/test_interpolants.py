@@ -23,7 +23,7 @@ from torchtheory.approximation.certificates import (
 from torchtheory.approximation.piecewise.boxes import (
     box_indicator,
     box_network,
-    cell_centres,
+    cell_centers,
     folklore_size,
     margin_volume,
     piecewise_constant,
@@ -130,7 +130,7 @@ def test_piecewise_constant_cells() -> None:
     assert made(torch.tensor([0.0, 0.49, 0.5, 2.0]).double()).tolist() == [0.25, 0.25, 0.75, 1.75]
     assert made.bound == 0.25
     assert measured_error(lambda x: x, made).value == pytest.approx(0.25, abs=1e-12)
-    assert cell_centres(((0.0, 1.0), (0.0, 2.0)), 1).tolist() == [[0.5, 1.0]]
+    assert cell_centers(((0.0, 1.0), (0.0, 2.0)), 1).tolist() == [[0.5, 1.0]]
     assert margin_volume([2.0], 0.5) == 1.0
 
 

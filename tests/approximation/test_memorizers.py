@@ -15,9 +15,9 @@ from torchtheory.approximation.memorization.convolutional import (
 )
 from torchtheory.approximation.memorization.networks import (
     inverse_certificate,
-    line_memoriser,
-    memoriser_parameters,
-    shallow_memoriser,
+    line_memorizer,
+    memorizer_parameters,
+    shallow_memorizer,
 )
 from torchtheory.approximation.memorization.sontag import sontag_interpolant
 from torchtheory.core.errors import (
@@ -42,21 +42,21 @@ def normal(seed: int, *shape: int) -> Tensor:
     st.integers(1, 3),
     st.sampled_from(["relu", "tanh", "logistic", "gaussian", "softplus"]),
 )
-def test_memorisers_fit_and_are_counted(seed: int, m: int, d: int, k: int, name: str) -> None:
+def test_memorizers_fit_and_are_counted(seed: int, m: int, d: int, k: int, name: str) -> None:
     x, y = normal(seed, m, d), normal(seed + 1, m, k)
-    for line, make in ((False, shallow_memoriser), (True, line_memoriser)):
+    for line, make in ((False, shallow_memorizer), (True, line_memorizer)):
         made = make(x, y, name, random=seed)
         apart = float((made.network(x) - y).abs().max())
         assert apart == pytest.approx(made.residual, rel=0.1, abs=1e-12)
         assert made.residual <= 1e-8 * made.condition
-        assert made.parameters == memoriser_parameters(m, d, k, line=line, relu=name == "relu")
+        assert made.parameters == memorizer_parameters(m, d, k, line=line, relu=name == "relu")
         assert made.condition == pytest.approx(np.linalg.cond(made.matrix.numpy()), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["relu", "tanh", "gaussian"])
-def test_memorisers_of_forty_points(name: str) -> None:
+def test_memorizers_of_forty_points(name: str) -> None:
     x, y = normal(8, 40, 5), normal(9, 40, 2)
-    for make in (shallow_memoriser, line_memoriser):
+    for make in (shallow_memorizer, line_memorizer):
         torch.testing.assert_close(make(x, y, name, random=3).network(x), y, atol=1e-8, rtol=0)
         single = make(x[:1], y[:1], name)
         torch.testing.assert_close(single.network(x[:1]), y[:1])
@@ -64,7 +64,7 @@ def test_memorisers_of_forty_points(name: str) -> None:
 
 def test_relu_matrix_is_triangular_by_hand() -> None:
     x = torch.tensor([[2.0], [0.0], [1.0]]).double()
-    made = shallow_memoriser(x, torch.tensor([5.0, 3.0, 4.0]), "relu")
+    made = shallow_memorizer(x, torch.tensor([5.0, 3.0, 4.0]), "relu")
     t = x @ made.network[0].weight[0]
     order = t.argsort()
     a = made.matrix[order][:, order]
@@ -72,15 +72,15 @@ def test_relu_matrix_is_triangular_by_hand() -> None:
     assert bool((a.diagonal() > 0).all())
 
 
-def test_memorisers_refuse() -> None:
+def test_memorizers_refuse() -> None:
     x = torch.tensor([[1.0, 2.0], [1.0, 2.0]]).double()
-    for make in (shallow_memoriser, line_memoriser):
+    for make in (shallow_memorizer, line_memorizer):
         with pytest.raises(InvalidInput, match="two inputs are equal"):
             make(x, torch.tensor([0.0, 1.0]))
         with pytest.raises(ShapeMismatch):
             make(x, torch.tensor([0.0, 1.0, 2.0]))
     with pytest.raises(NotConverged, match="polynomial"):
-        shallow_memoriser(normal(0, 20, 1), normal(1, 20), "linear")
+        shallow_memorizer(normal(0, 20, 1), normal(1, 20), "linear")
     with pytest.raises(InvalidInput):
         inverse_certificate(torch.ones(2, 3), torch.ones(3, 3))
 

@@ -16,7 +16,7 @@ from torchtheory.approximation.architectures.residual import (
     ResidualNetwork,
     folding_network_of_norm,
     radial_network,
-    residual_memoriser,
+    residual_memorizer,
     unroll_residual,
 )
 from torchtheory.approximation.certificates import measured_error, network_size
@@ -161,26 +161,26 @@ def test_residual_identity_and_refusals() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 40])
-def test_residual_memoriser(classes: int) -> None:
+def test_residual_memorizer(classes: int) -> None:
     source = as_generator(5)
     x = nn.functional.normalize(normal(source, 120, 60))
     labels = torch.randint(0, classes, (120,), generator=source)
-    made = residual_memoriser(x, labels, 38, random=1)
+    made = residual_memorizer(x, labels, 38, random=1)
     assert made.residual < 1e-9
     assert made.blocks == math.ceil(120 / 38)
     assert torch.equal(made.network(x).argmax(1), labels)
 
 
-def test_residual_memoriser_refuses() -> None:
+def test_residual_memorizer_refuses() -> None:
     x = torch.eye(4).double()
     with pytest.raises(InvalidInput, match="apart"):
-        residual_memoriser(x, torch.tensor([0, 1, 0, 1]), 1)
+        residual_memorizer(x, torch.tensor([0, 1, 0, 1]), 1)
     with pytest.raises(InvalidInput, match="equal"):
-        residual_memoriser(torch.ones(2, 2).double(), torch.tensor([0, 1]), 2)
+        residual_memorizer(torch.ones(2, 2).double(), torch.tensor([0, 1]), 2)
     with pytest.raises(LabelOutOfRange):
-        residual_memoriser(x, torch.tensor([0, -1, 0, 1]), 9)
+        residual_memorizer(x, torch.tensor([0, -1, 0, 1]), 9)
     with pytest.raises(ShapeMismatch):
-        residual_memoriser(x, torch.ones(4), 9)
+        residual_memorizer(x, torch.ones(4), 9)
 
 
 @settings(max_examples=20, deadline=None)

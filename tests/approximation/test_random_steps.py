@@ -50,7 +50,7 @@ def test_pairs_are_unbiased_and_bounded():
 @given(st.integers(0, 1000), st.floats(0.5, 3.0))
 @settings(max_examples=15, deadline=None)
 def test_networks_are_means_of_their_pairs(seed, radius):
-    f = GaussianBump(3, 0.8, centre=[0.1, 0.0, -0.2])
+    f = GaussianBump(3, 0.8, center=[0.1, 0.0, -0.2])
     pairs = draw_step_pairs(f, 30, radius, random=seed)
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(seed)).double()
     wanted = pairs(x).mean(1) + f.at_origin()

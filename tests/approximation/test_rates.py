@@ -14,7 +14,7 @@ from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.piecewise.boxes import box_network
 from torchtheory.approximation.piecewise.function_norms import partial_derivatives
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.approximation.piecewise.partition_of_unity import patch_centres
+from torchtheory.approximation.piecewise.partition_of_unity import patch_centers
 from torchtheory.approximation.piecewise.shifted_sums import ShiftedSum
 from torchtheory.approximation.piecewise.yarotsky import cells_and_levels, smooth_network
 from torchtheory.approximation.rates.budget import (
@@ -81,7 +81,7 @@ def test_explicit_sizes_are_those_of_the_networks(error: float, d: int) -> None:
 
 def test_sizes_by_hand() -> None:
     assert barron_units(0.5, 3.0, 2.0).size == (2 * 2 * 3 * 2) ** 2
-    # n = d = 1: constants times trapezoids at 14 + 1 centres, no product at all
+    # n = d = 1: constants times trapezoids at 14 + 1 centers, no product at all
     assert yarotsky_units(0.1, 1, 1).size == 4 * 15
 
 
@@ -107,9 +107,9 @@ def test_yarotsky_counts_the_network_that_is_built(
     x = torch.rand(300, d, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     exact = wave(x[:, 0] if d == 1 else x)
     assert float((made.approximant(x) - exact).abs().max()) <= error
-    # no derivative is 0 at a centre: nothing is left out, and the numbers agree
+    # no derivative is 0 at a center: nothing is left out, and the numbers agree
     full = all(bool(v.all()) for v in partial_derivatives(
-        wave, patch_centres(made.cells, d), n - 1).values())  # fmt: skip
+        wave, patch_centers(made.cells, d), n - 1).values())  # fmt: skip
     assert full == (counted.size == made.size.units)
     if made.size.width < 400:
         network = made.approximant.network

@@ -33,7 +33,7 @@ from torchtheory.approximation.rates.quantization import (
     encode,
     holder_error,
     holder_network,
-    quantise,
+    quantize,
 )
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.nets.feedforward import mlp
@@ -143,7 +143,7 @@ def test_sparse_network() -> None:
 def test_bits_there_and_back(widths: list[int], seed: int) -> None:
     grid = WeightGrid(0.1, 2)
     net = mlp(widths, random=seed)
-    rounded = quantise(net, grid)
+    rounded = quantize(net, grid)
     for before, after in zip(net.parameters(), rounded.parameters(), strict=True):
         assert float((before.detach() - after).abs().max()) <= grid.spacing / 2
     text = encode(rounded, grid)
@@ -156,13 +156,13 @@ def test_bits_there_and_back(widths: list[int], seed: int) -> None:
 def test_bits_refused() -> None:
     grid = WeightGrid(0.25, 1)
     net = mlp([2, 3, 1], random=0)
-    with pytest.raises(InvalidInput, match="quantise"):
+    with pytest.raises(InvalidInput, match="quantize"):
         encode(net, grid)
     with pytest.raises(InvalidInput, match="beyond the grid"):
-        quantise(chain([(torch.full((1, 1), 9.0), torch.zeros(1))], []), grid)
+        quantize(chain([(torch.full((1, 1), 9.0), torch.zeros(1))], []), grid)
     with pytest.raises(UnsupportedModel):
         encode(mlp([1, 1, 1], "tanh", random=0), grid)
-    text = encode(quantise(net, grid), grid)
+    text = encode(quantize(net, grid), grid)
     for bad in ("", "2", text[:-1], text + "0", "1" * 200):
         with pytest.raises(InvalidInput):
             decode(bad, grid)

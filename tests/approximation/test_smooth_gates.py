@@ -30,10 +30,10 @@ from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 @given(st.sampled_from(["exp", "softplus", "logistic", "cos"]), st.floats(1e-4, 0.5))
 @settings(max_examples=25)
 def test_square_is_the_central_difference(name: str, step: float) -> None:
-    centre = 0.4
+    center = 0.4
     x = torch.linspace(-1, 1, 41, dtype=torch.float64)
-    ours = smooth_square_network(name, centre, step)
-    theirs = monomial_network(2, name, centre, step, central=True)
+    ours = smooth_square_network(name, center, step)
+    theirs = monomial_network(2, name, center, step, central=True)
     assert float((ours(x) - x**2).abs().max()) <= ours.bound
     assert float((ours(x) - theirs(x)).abs().max()) <= ours.bound
 
@@ -52,13 +52,13 @@ def test_product_of_two_by_hand() -> None:
 @given(st.integers(1, 6), st.sampled_from(["exp", "softplus", "logistic"]))
 @settings(max_examples=12, deadline=None)
 def test_products_keep_their_promise(d: int, name: str) -> None:
-    centre = 0.9
+    center = 0.9
     x = 2 * torch.rand(60, d, dtype=torch.float64, generator=torch.Generator().manual_seed(d)) - 1
-    a = shallow_product_network(d, name, centre, best_product_step(d, name, centre))
+    a = shallow_product_network(d, name, center, best_product_step(d, name, center))
     assert a.size.units == 2**d
     assert float((a(x) - x.prod(1)).abs().max()) <= a.bound
     if d > 1:
-        deep = deep_product_network(d, name, centre, 1e-3)
+        deep = deep_product_network(d, name, center, 1e-3)
         assert float((deep(x) - x.prod(1)).abs().max()) <= deep.bound
 
 
@@ -69,7 +69,7 @@ def test_tree_has_four_units_a_product(d: int) -> None:
 
 
 def test_gates_refuse_vanishing_derivatives() -> None:
-    with pytest.raises(InvalidInput, match="another centre"):
+    with pytest.raises(InvalidInput, match="another center"):
         shallow_product_error(2, "tanh", 0.0, 0.1)
     with pytest.raises(InvalidInput, match="another bias"):
         smooth_square_network("tanh", 0.0, 0.1)

@@ -20,7 +20,7 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.boxes import relu_bump
 from torchtheory.approximation.piecewise.partition_of_unity import (
     partition_of_unity_values,
-    patch_centres,
+    patch_centers,
     trapezoid_network,
 )
 from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
@@ -50,7 +50,7 @@ def uniform(*shape: int) -> torch.Tensor:
 def test_partition_of_unity(d: int, cells: int, seed: int) -> None:
     x = torch.rand(40, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     values = partition_of_unity_values(cells, x)
-    t = 3 * cells * (x.unsqueeze(1) - patch_centres(cells, d))
+    t = 3 * cells * (x.unsqueeze(1) - patch_centers(cells, d))
     assert torch.allclose(values, (2 - t.abs()).clamp(0, 1).prod(2), atol=1e-12)
     assert torch.allclose(values.sum(1), torch.ones(40).double())
     assert network_size(trapezoid_network(cells)).units == 4 * (cells + 1)
@@ -111,7 +111,7 @@ def test_refused() -> None:
         smooth_network(lambda x: x[:, 0], 1, 3, 1e-3)
     with pytest.raises(InvalidInput, match="give the error"):
         smooth_network(torch.sin, 2, 1)
-    with pytest.raises(NonFinite, match="at a centre"):
+    with pytest.raises(NonFinite, match="at a center"):
         smooth_network(torch.log, 2, 1, 0.1)
     single = smooth_network(torch.sin, 2, 1, 0.1).approximant(torch.rand(5))
     assert single.dtype == torch.float64

@@ -52,7 +52,7 @@ def test_the_defect_is_named_and_its_twin_is_not_accused(name: str, seed: int) -
 
 
 def _healthy(name: str) -> tuple[nn.Module, Any, Any]:
-    """Architectures as torch initialises them, trained for a few steps."""
+    """Architectures as torch initializes them, trained for a few steps."""
     (x, y), test = bug_hunt.data(0, 200)
     sequences: Any = _load("audit_sequences")
     if name in ("lstm", "transformer"):

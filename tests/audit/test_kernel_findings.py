@@ -47,7 +47,7 @@ def test_linear_regression_by_hand() -> None:
     assert spectrum["condition number"] == pytest.approx(float(values[-1] / values[0]), rel=1e-4)
     assert spectrum["rank above rounding"] == 3
     # the mean squared error has Hessian 2 x'x / n
-    limit = spectrum["largest stable step of the linearised network"]
+    limit = spectrum["largest stable step of the linearized network"]
     assert limit == pytest.approx(20 / float(values[-1]), rel=1e-6)
     assert [c.verdict for c in report.claims] == [Verdict.HOLDS]
 

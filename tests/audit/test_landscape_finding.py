@@ -113,7 +113,7 @@ def test_a_network_that_fits_everything_is_at_a_stationary_point() -> None:
 
 
 def test_the_plane_around_trained_weights() -> None:
-    """A trained network with batch normalisation: convex in the last layer, not in all of them."""
+    """A trained network with batch normalization: convex in the last layer, not in all of them."""
     x, y = _data(200)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 2))

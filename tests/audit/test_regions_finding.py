@@ -140,7 +140,7 @@ def test_little_time_follows_less_and_says_so() -> None:
     assert {f.name for f in report.findings} == set(NAMES)
 
 
-def test_length_of_overlapping_neighbourhoods() -> None:
+def test_length_of_overlapping_neighborhoods() -> None:
     assert math.isclose(_covered(torch.tensor([0.5]).double()), 2 * NEAR)
     assert math.isclose(_covered(torch.tensor([0.5, 0.5 + NEAR], dtype=torch.float64)), 3 * NEAR)
     assert math.isclose(_covered(torch.zeros(1).double()), NEAR)

@@ -1,4 +1,4 @@
-"""Findings about sizes: a small memoriser, and networks no wider than their input."""
+"""Findings about sizes: a small memorizer, and networks no wider than their input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchtheory.core.claim import Verdict
 
 
 def _findings(model: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, FindingRecord]:
-    report = tt.audit(model, data, only=["memoriser", "width"])
+    report = tt.audit(model, data, only=["memorizer", "width"])
     return {f.name: f for f in report.findings}
 
 
@@ -26,7 +26,7 @@ def _mlp(d: int, *widths: int) -> nn.Sequential:
 
 
 @pytest.mark.parametrize(("outputs", "targets"), [(3, "classes"), (1, "signs"), (2, "numbers")])
-def test_the_memoriser_is_built_and_exact(outputs: int, targets: str) -> None:
+def test_the_memorizer_is_built_and_exact(outputs: int, targets: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(80, 5)
     y = {
@@ -34,18 +34,18 @@ def test_the_memoriser_is_built_and_exact(outputs: int, targets: str) -> None:
         "signs": (torch.arange(80) % 2).float(),
         "numbers": torch.randn(80, 2),
     }[targets]
-    found = _findings(_mlp(5, 16, outputs), (x, y))["memoriser"]
+    found = _findings(_mlp(5, 16, outputs), (x, y))["memorizer"]
     (claim,) = found.claims
     assert claim.verdict == Verdict.HOLDS
     assert claim.control is not None
     assert claim.control.verdict == Verdict.VIOLATED
-    needed = next(q.value for q in found.quantities if q.name == "memoriser-parameters")
+    needed = next(q.value for q in found.quantities if q.name == "memorizer-parameters")
     assert needed == 5 + 1 + 2 * 80 + outputs * 81
 
 
 def test_equal_inputs_are_named() -> None:
     found = _findings(_mlp(2, 4, 2), (torch.ones(10, 2), torch.arange(10) % 2))
-    assert "equal" in found["memoriser"].claims[0].reason
+    assert "equal" in found["memorizer"].claims[0].reason
 
 
 def test_a_narrow_network_never_rises_on_some_way() -> None:

@@ -39,6 +39,18 @@ def test_audit_of_the_example_keeps_the_limit(call: Call, monkeypatch: pytest.Mo
     assert data["facts"]["sub-sampled"].startswith("50 of 1348 train samples, drawn at random")
 
 
+def test_an_interrupt_of_the_audit(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    example = (nn.ReLU(), None, None, None)
+    monkeypatch.setattr("torchtheory.audit.example.digits_example", lambda seed: example)
+    monkeypatch.setattr("torchtheory.audit.engine.audit.audit", interrupted)
+    outcome = call("audit")
+    assert outcome.code == 130
+    assert outcome.err == "torchtheory: interrupted; what was finished before is kept\n"
+
+
 def test_audit_exit_code_one(call: Call) -> None:
     x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
     write_problem(x_test=x, y_test=(np.arange(400) < 200).astype(np.int64))

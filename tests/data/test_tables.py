@@ -17,7 +17,7 @@ from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
 from torchtheory.data.tables import load_table
 from torchtheory.models.samples import collect
 
-FLOWERS = "length,colour,kind\n1.5,red,setosa\n2.5,blue,virginica\n3,red,setosa\n-4e1,green,iris\n"
+FLOWERS = "length,color,kind\n1.5,red,setosa\n2.5,blue,virginica\n3,red,setosa\n-4e1,green,iris\n"
 
 
 def write(folder: Path, text: str, name: str = "a.csv") -> Path:
@@ -27,7 +27,7 @@ def write(folder: Path, text: str, name: str = "a.csv") -> Path:
 
 def test_numbers_words_and_classes(tmp_path: Path) -> None:
     table = load_table(write(tmp_path, FLOWERS), "kind", test_fraction=0)
-    assert table.features == ["length", "colour=blue", "colour=green", "colour=red"]
+    assert table.features == ["length", "color=blue", "color=green", "color=red"]
     assert table.train.x.tolist() == [
         [1.5, 0, 0, 1],
         [2.5, 1, 0, 0],
@@ -39,7 +39,7 @@ def test_numbers_words_and_classes(tmp_path: Path) -> None:
     assert (table.train.x.dtype, table.train.y.dtype) == (torch.float64, torch.int64)
     assert table.test is None
     assert table.train.note == (
-        "colour became 3 indicators; classes: 0 = iris, 1 = setosa, 2 = virginica"
+        "color became 3 indicators; classes: 0 = iris, 1 = setosa, 2 = virginica"
     )
     assert collect(table.train, "train", limit=10).note == table.train.note
 

@@ -43,8 +43,8 @@ def by_boundaries(cells: np.ndarray) -> tuple[int, ...]:
     axis in which it is extended."""
     faces: set[tuple[int, ...]] = set()
     for cell in zip(*np.nonzero(cells), strict=True):
-        centre = [2 * int(c) + 1 for c in cell]
-        faces |= set(product(*[(c - 1, c, c + 1) for c in centre]))
+        center = [2 * int(c) + 1 for c in cell]
+        faces |= set(product(*[(c - 1, c, c + 1) for c in center]))
     d = cells.ndim
     by_dimension = [sorted(f for f in faces if sum(c % 2 for c in f) == k) for k in range(d + 1)]
     index = [{f: i for i, f in enumerate(level)} for level in by_dimension]
@@ -76,7 +76,7 @@ def test_boundary_matrices_agree(seed: int, shape: tuple[int, ...], share: float
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0.2, 0.8))
-def test_labelling_agrees_in_the_plane(seed: int, share: float) -> None:
+def test_labeling_agrees_in_the_plane(seed: int, share: float) -> None:
     cells = torch.rand(20, 30, generator=torch.Generator().manual_seed(seed)) < share
     b0, b1 = betti_numbers(cells).numbers
     assert b0 == ndimage.label(cells.numpy(), np.ones((3, 3)))[1]

@@ -126,7 +126,7 @@ def test_vacuous_when_parameters_outnumber_samples(p: int, m: int) -> None:
 
 
 def test_dimensions() -> None:
-    assert input_dimension("CIFAR-10", colours=False) == 1024
+    assert input_dimension("CIFAR-10", colors=False) == 1024
     assert log10_parameters_needed(784, 0.5) == pytest.approx(math.log10(2**784))
     assert log10_parameters_needed(10, 0.1, discontinuous=True) == pytest.approx(5)
 

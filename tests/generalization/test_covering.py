@@ -26,7 +26,7 @@ from torchtheory.generalization.complexity.covering import (
     vc_rademacher_bound,
 )
 from torchtheory.generalization.complexity.rademacher import exact_rademacher, finite_class
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings, labellings_with_changes
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -69,7 +69,7 @@ def test_radii_decrease_and_cover() -> None:
 
 
 def test_losses_are_half_as_far_apart() -> None:
-    functions = labellings_with_changes(7, 2)
+    functions = labelings_with_changes(7, 2)
     y = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
     for alpha in (0.3, 0.45, 0.6):
         assert covering_number((1 - functions * y) / 2, alpha) == covering_number(
@@ -92,10 +92,10 @@ def test_dudley_by_hand() -> None:
         assert dudley_bound(values) == pytest.approx(min(4.0, slope))
 
 
-def test_haussler_is_above_the_packing_of_all_labellings() -> None:
+def test_haussler_is_above_the_packing_of_all_labelings() -> None:
     for m in (3, 5):
         for alpha in (0.2, 0.7, 1.1, 1.9):
-            assert packing_number(all_labellings(m), alpha) <= haussler_bound(m, alpha)
+            assert packing_number(all_labelings(m), alpha) <= haussler_bound(m, alpha)
     assert haussler_bound(2, 0.0) == math.inf
 
 

@@ -28,7 +28,7 @@ from torchtheory.generalization.learning.bayes import (
     regression_excess,
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution, multisets
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -67,7 +67,7 @@ def test_sign_of_zero_is_one_and_points_without_mass_do_no_harm() -> None:
 @given(SEEDS, st.integers(1, 7))
 def test_classification_identity_for_all_classifiers(seed: int, points: int) -> None:
     law = law_of(seed, points, torch.tensor([-1.0, 1.0]))
-    every = all_labellings(points)
+    every = all_labelings(points)
     risks, best = law.risk(every, zero_one_loss), bayes_classifier(law)
     torch.testing.assert_close(risks, best.risk + classification_excess(law, every))
     assert float(risks.min()) == pytest.approx(best.risk, abs=1e-12)

@@ -238,10 +238,10 @@ def test_sharpening_reaches_its_target() -> None:
 
 def test_what_cannot_be_rescaled() -> None:
     tanh = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
-    normalised = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
+    normalized = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
     shared = nn.Linear(2, 2)
     tied = nn.Sequential(shared, nn.ReLU(), shared)
-    for net in (tanh, normalised, tied):
+    for net in (tanh, normalized, tied):
         assert rescalable_pairs(net) == []
         with pytest.raises(UnsupportedModel, match="positively homogeneous"):
             rescaled(net, 2.0)

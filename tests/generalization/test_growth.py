@@ -13,7 +13,7 @@ from torchtheory.core.errors import (
     ShapeMismatch,
 )
 from torchtheory.generalization.vc.growth import (
-    different_labellings,
+    different_labelings,
     growth_halfspaces,
     growth_intervals,
     growth_on,
@@ -31,7 +31,7 @@ from torchtheory.generalization.vc.growth import (
     thresholds,
     vc_dimension_on,
 )
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 
 seeds = st.integers(0, 2**31 - 1)
 
@@ -44,7 +44,7 @@ def test_three_points_on_a_line_by_hand() -> None:
     x = torch.tensor([[2.0], [0.0], [1.0]])
     rows = {tuple(r) for r in thresholds(x).int().tolist()}
     assert rows == {(1, 1, 1), (1, -1, 1), (1, -1, -1), (-1, -1, -1)}
-    gap = {tuple(r) for r in all_labellings(3).int().tolist()} - {
+    gap = {tuple(r) for r in all_labelings(3).int().tolist()} - {
         tuple(r) for r in intervals(x).int().tolist()
     }
     assert gap == {(1, 1, -1)}  # the two ends without the middle
@@ -71,7 +71,7 @@ def test_boxes_are_what_their_smallest_box_says(n: int, seed: int) -> None:
     x = points(n, 2, seed)
     listed = {tuple(r) for r in rectangles(x).int().tolist()}
     brute = {(-1,) * n}
-    for labels in all_labellings(n)[1:]:
+    for labels in all_labelings(n)[1:]:
         inside = x[labels > 0]
         hull = ((x >= inside.amin(0)) & (x <= inside.amax(0))).all(1)
         if bool((hull == (labels > 0)).all()):
@@ -124,9 +124,9 @@ def test_refused() -> None:
     with pytest.raises(EmptyData):
         intervals(torch.zeros(0, 1))
     with pytest.raises(EmptyData):
-        different_labellings(torch.zeros(0, 3))
+        different_labelings(torch.zeros(0, 3))
     with pytest.raises(ShapeMismatch):
-        different_labellings(torch.zeros(3))
+        different_labelings(torch.zeros(3))
     with pytest.raises(LabelOutOfRange):
         vc_dimension_on(torch.zeros(2, 2))
     with pytest.raises(InvalidInput, match="1 to 2"):

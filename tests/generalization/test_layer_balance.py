@@ -1,4 +1,4 @@
-"""Invariants between neighbouring layers, and the alignment of linear ones."""
+"""Invariants between neighboring layers, and the alignment of linear ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks as callables, test-set intervals, and tasks made of unlabelled data."""
+"""Tasks as callables, test-set intervals, and tasks made of unlabeled data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchtheory.generalization.learning.tasks import (
     loss_interval,
     prediction_task,
     self_supervised_task,
-    split_fibres,
+    split_fibers,
 )
 from torchtheory.training.surrogates import quadratic_loss
 
@@ -62,7 +62,7 @@ def test_self_supervised_task_applies_both_transformations() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 12))
-def test_bayes_risk_vanishes_iff_labels_are_constant_on_fibres(
+def test_bayes_risk_vanishes_iff_labels_are_constant_on_fibers(
     seed: int, features: int, labels: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -75,7 +75,7 @@ def test_bayes_risk_vanishes_iff_labels_are_constant_on_fibres(
     for a, b in zip(t1.tolist(), t2.tolist(), strict=True):
         pairs.setdefault(a, set()).add(b)
     split = {a for a, found in pairs.items() if len(found) > 1}
-    assert set(law.points[split_fibres(law)].tolist()) == split
+    assert set(law.points[split_fibers(law)].tolist()) == split
     assert (bayes_regression(law).risk < 1e-12) == (not split)
 
 
@@ -87,11 +87,11 @@ def test_injective_features_determine_the_label() -> None:
     assert law.conditional_mean.tolist() == [0, 0, 1]
 
 
-def test_fibre_without_mass_does_not_count() -> None:
+def test_fiber_without_mass_does_not_count() -> None:
     z = torch.arange(3).double()
     mass = torch.tensor([0.5, 0.0, 0.5]).double()
     law = induced_distribution(z, mass, lambda z: z // 2, lambda z: z)
-    assert len(split_fibres(law)) == 0
+    assert len(split_fibers(law)) == 0
 
 
 def test_refusals() -> None:

@@ -1,4 +1,4 @@
-"""Theorem 2.1 and Corollary 2.2: memorising targets, and interpolants far from the truth."""
+"""Theorem 2.1 and Corollary 2.2: memorizing targets, and interpolants far from the truth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
-from torchtheory.generalization.memorization.linear import far_interpolant, memorise_targets
+from torchtheory.generalization.memorization.linear import far_interpolant, memorize_targets
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -21,9 +21,9 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 4), st.integers(0, 1000))
-def test_any_targets_are_memorised(m: int, more: int, s: int, seed: int) -> None:
+def test_any_targets_are_memorized(m: int, more: int, s: int, seed: int) -> None:
     phi, y = randn(m, m + more, seed=seed), randn(m, s, seed=seed + 1)
-    found = memorise_targets(phi, y)
+    found = memorize_targets(phi, y)
     torch.testing.assert_close(phi @ found.weights, y, atol=1e-7, rtol=1e-7)
     expected = np.linalg.lstsq(phi.numpy(), y.numpy(), rcond=None)[0]
     np.testing.assert_allclose(found.weights.numpy(), expected, atol=1e-7)
@@ -33,9 +33,9 @@ def test_any_targets_are_memorised(m: int, more: int, s: int, seed: int) -> None
 def test_dependent_rows_are_refused_with_the_reason() -> None:
     phi = randn(50, 80)
     with pytest.raises(InvalidInput, match="rank 50 and there are 51"):
-        memorise_targets(torch.cat([phi, phi[:1]]), randn(51, 3))
+        memorize_targets(torch.cat([phi, phi[:1]]), randn(51, 3))
     with pytest.raises(InvalidInput, match="5 rows in 3 dimensions"):
-        memorise_targets(randn(5, 3), randn(5))
+        memorize_targets(randn(5, 3), randn(5))
 
 
 @pytest.mark.parametrize("low_rank", [False, True])
@@ -77,11 +77,11 @@ def test_full_rank_is_refused() -> None:
 def test_bad_input() -> None:
     phi = randn(3, 6)
     with pytest.raises(ShapeMismatch):
-        memorise_targets(phi, randn(4))
+        memorize_targets(phi, randn(4))
     with pytest.raises(NonFinite):
-        memorise_targets(phi, torch.full((3,), math.inf))
+        memorize_targets(phi, torch.full((3,), math.inf))
     with pytest.raises(InvalidType):
-        memorise_targets(phi.long(), randn(3))
+        memorize_targets(phi.long(), randn(3))
     with pytest.raises(ShapeMismatch, match="6 columns"):
         far_interpolant(phi, randn(2, 5), randn(6), distance=1.0)
     with pytest.raises(InvalidInput, match="the distance"):

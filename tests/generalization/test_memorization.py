@@ -17,7 +17,7 @@ from torchtheory.generalization.complexity.rademacher import exact_rademacher, f
 from torchtheory.generalization.memorization.experiment import (
     FittedNetworks,
     fit_and_test,
-    memorisation_test,
+    memorization_test,
     seeded_network,
 )
 from torchtheory.generalization.memorization.fitting_capacity import (
@@ -77,9 +77,9 @@ def test_epochs_to_fit() -> None:
     assert found.epochs_to_fit.tolist() == [2.0, math.inf]
 
 
-def test_memorisation_of_random_labels() -> None:
+def test_memorization_of_random_labels() -> None:
     train, test = data()
-    found = memorisation_test(
+    found = memorization_test(
         small,
         train,
         test,
@@ -115,14 +115,14 @@ def test_memorisation_of_random_labels() -> None:
 
 def test_few_parameters_do_not_fit_random_labels() -> None:
     train, test = data(100)
-    found = memorisation_test(
+    found = memorization_test(
         lambda: nn.Linear(6, 3), train, test, shares=[1], images=[], seeds=[0, 1], epochs=60
     )
     assert float(found.column("train_error").min()) > 0.2
     assert bool(found.column("epochs_to_fit").isinf().all())
 
 
-def test_what_cannot_be_memorised_is_refused() -> None:
+def test_what_cannot_be_memorized_is_refused() -> None:
     train, test = data()
     with pytest.raises(EmptyData, match="no network"):
         fit_and_test([], train)
@@ -136,16 +136,16 @@ def test_what_cannot_be_memorised_is_refused() -> None:
         fit_and_test([nn.Linear(6, 1)], (train[0], train[0][:, :1]))
     two = (train[0], train[1] % 2)
     with pytest.raises(InvalidInput, match="one logit a class"):
-        memorisation_test(lambda: nn.Linear(6, 1), two, two)
+        memorization_test(lambda: nn.Linear(6, 1), two, two)
     with pytest.raises(InvalidType, match="function without arguments"):
-        memorisation_test(small(), train, test)
+        memorization_test(small(), train, test)
     with pytest.raises(InvalidType, match="returned a int"):
         seeded_network(lambda: 3, 0)  # type: ignore[arg-type, return-value]
     with pytest.raises(EmptyData, match="seed"):
-        memorisation_test(small, train, test, seeds=[])
+        memorization_test(small, train, test, seeds=[])
     with pytest.raises(UnknownName, match="random pixels"):
-        memorisation_test(small, train, test, shares=[], images=["random pixel"])
-    found = memorisation_test(small, train, test, shares=[0], images=[], seeds=[0], epochs=1)
+        memorization_test(small, train, test, shares=[], images=["random pixel"])
+    found = memorization_test(small, train, test, shares=[0], images=[], seeds=[0], epochs=1)
     with pytest.raises(InvalidInput, match="no network was trained"):
         found.select(share=0.5)
 
@@ -175,7 +175,7 @@ def test_the_lower_bound_of_the_complexity_holds(seed: int, functions: int, draw
 
 
 def test_the_lower_bound_of_the_vc_dimension() -> None:
-    # a class that has exactly Sauer's number of labellings has the dimension itself
+    # a class that has exactly Sauer's number of labelings has the dimension itself
     for m, h in ((10, 3), (12, 6), (9, 9)):
         share = Fraction(sum(math.comb(m, i) for i in range(h + 1)), 2**m)
         draws = 400_000

@@ -17,7 +17,7 @@ from torchtheory.generalization.learning.learners import (
     majority,
     memorize,
     minimize_errors,
-    nearest_neighbour,
+    nearest_neighbor,
     outside_hypothesis_set,
     train_network,
 )
@@ -28,9 +28,9 @@ from torchtheory.generalization.learning.no_free_lunch import (
     target_census,
 )
 from torchtheory.generalization.vc.hypothesis_sets import (
-    all_labellings,
-    labellings_with_changes,
-    threshold_network_labellings,
+    all_labelings,
+    labelings_with_changes,
+    threshold_network_labelings,
 )
 
 
@@ -40,7 +40,7 @@ def plane(points: int, seed: int = 0) -> Tensor:
 
 
 def arbitrary(points: int, seed: int):
-    """A learner without any sense: a hash of the labelled sample decides every point."""
+    """A learner without any sense: a hash of the labeled sample decides every point."""
 
     def rule(seen: Tensor, labels: Tensor) -> Tensor:
         weights = torch.arange(1, points + 1).double() * 1.7 + seed
@@ -63,9 +63,9 @@ def test_every_learner_is_a_coin_outside_its_sample(points: int, m: int, seed: i
 
 def test_census_against_plain_loops() -> None:
     points, m = 4, 3
-    rule = minimize_errors(labellings_with_changes(points, 1))
+    rule = minimize_errors(labelings_with_changes(points, 1))
     census = target_census(rule, points, m)
-    for number, target in enumerate(all_labellings(points)):
+    for number, target in enumerate(all_labelings(points)):
         total = 0.0
         for sample in itertools.product(range(points), repeat=m):
             seen = torch.tensor([sorted(sample)])
@@ -77,24 +77,24 @@ def test_census_against_plain_loops() -> None:
 @pytest.mark.parametrize(("points", "m"), [(2, 1), (5, 2), (6, 3)])
 def test_equality_for_learners_that_reproduce_their_sample(points: int, m: int) -> None:
     for rule in (
-        nearest_neighbour(plane(points)),
+        nearest_neighbor(plane(points)),
         memorize(points, -1.0),
-        minimize_errors(all_labellings(points)),
+        minimize_errors(all_labelings(points)),
     ):
         assert target_census(rule, points, m).mean_risk == no_free_lunch_bound(points, m)
     assert target_census(majority(points), points, m).mean_risk >= no_free_lunch_bound(points, m)
 
 
 def test_prior_knowledge_is_lunch() -> None:
-    thresholds = labellings_with_changes(8, 1)
+    thresholds = labelings_with_changes(8, 1)
     census = target_census(minimize_errors(thresholds), 8, 4, thresholds)
     assert census.mean_unseen_error is not None
     assert census.mean_unseen_error < Fraction(1, 4)
 
 
-def test_nearest_neighbour_against_scikit_learn() -> None:
+def test_nearest_neighbor_against_scikit_learn() -> None:
     x = plane(7)
-    rule = nearest_neighbour(x)
+    rule = nearest_neighbor(x)
     generator = torch.Generator().manual_seed(1)
     for _ in range(20):
         seen = torch.randperm(7, generator=generator)[:3]
@@ -103,8 +103,8 @@ def test_nearest_neighbour_against_scikit_learn() -> None:
         assert rule(seen[None], labels[None])[0].tolist() == peer.predict(x.numpy()).tolist()
 
 
-def test_error_minimiser_is_optimal_and_stays_in_its_class() -> None:
-    thresholds = labellings_with_changes(5, 1)
+def test_error_minimizer_is_optimal_and_stays_in_its_class() -> None:
+    thresholds = labelings_with_changes(5, 1)
     generator = torch.Generator().manual_seed(0)
     seen = torch.randint(0, 5, (50, 4), generator=generator)
     labels = torch.randint(0, 2, (50, 4), generator=generator).double() * 2 - 1
@@ -113,7 +113,7 @@ def test_error_minimiser_is_optimal_and_stays_in_its_class() -> None:
     best = (thresholds[:, seen] != labels).sum(-1).amin(0)
     assert errors.tolist() == best.tolist()
     assert outside_hypothesis_set(minimize_errors(thresholds), thresholds, 3) == 0
-    assert outside_hypothesis_set(nearest_neighbour(plane(5)), thresholds, 3) > 0
+    assert outside_hypothesis_set(nearest_neighbor(plane(5)), thresholds, 3) > 0
 
 
 def test_trained_network_is_the_same_alone_and_in_a_batch() -> None:
@@ -128,10 +128,10 @@ def test_trained_network_is_the_same_alone_and_in_a_batch() -> None:
 
 
 def test_hypothesis_sets() -> None:
-    every = all_labellings(4)
+    every = all_labelings(4)
     assert len({tuple(f) for f in every.tolist()}) == 16
     for changes in range(4):
-        found = labellings_with_changes(4, changes)
+        found = labelings_with_changes(4, changes)
         wanted = {
             tuple(f)
             for f in every.tolist()
@@ -141,9 +141,9 @@ def test_hypothesis_sets() -> None:
         assert len(found) == len(wanted)
     # two hidden units on a line: intervals and their complements
     line = torch.arange(5).double()[:, None]
-    two = threshold_network_labellings(line, 2)
+    two = threshold_network_labelings(line, 2)
     assert {tuple(f) for f in two.tolist()} == {
-        tuple(f) for f in labellings_with_changes(5, 2).tolist()
+        tuple(f) for f in labelings_with_changes(5, 2).tolist()
     }
 
 
@@ -181,17 +181,17 @@ def test_refusals() -> None:
     with pytest.raises(LabelOutOfRange):
         target_census(majority(4), 4, 2, torch.zeros(2, 4))
     with pytest.raises(InvalidInput):
-        all_labellings(40)
+        all_labelings(40)
     with pytest.raises(InvalidInput):
-        labellings_with_changes(3, 3)
+        labelings_with_changes(3, 3)
     with pytest.raises(InvalidInput):
-        threshold_network_labellings(plane(3), 3)
+        threshold_network_labelings(plane(3), 3)
     with pytest.raises(LabelOutOfRange):
         memorize(3, 0.0)
     with pytest.raises(LabelOutOfRange):
         minimize_errors(torch.zeros(2, 2))
     with pytest.raises(ShapeMismatch):
-        nearest_neighbour(torch.zeros(3))
+        nearest_neighbor(torch.zeros(3))
     with pytest.raises(InvalidInput):
         slow_distribution(torch.tensor([0.2, 0.1]))
     with pytest.raises(InvalidInput):

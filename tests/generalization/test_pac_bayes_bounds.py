@@ -147,27 +147,27 @@ def test_change_of_measure(seed: int) -> None:
 
 def test_gaussian_divergence_against_torch() -> None:
     g = torch.Generator().manual_seed(0)
-    mean, centre = (torch.randn(9, generator=g).double() for _ in range(2))
+    mean, center = (torch.randn(9, generator=g).double() for _ in range(2))
     variance = torch.rand(9, generator=g).double() + 0.1
     normal = torch.distributions.Normal
-    own = gaussian_kl(mean, variance, centre, 0.7)
+    own = gaussian_kl(mean, variance, center, 0.7)
     peer = torch.distributions.kl_divergence(
-        normal(mean, variance.sqrt()), normal(centre, math.sqrt(0.7))
+        normal(mean, variance.sqrt()), normal(center, math.sqrt(0.7))
     ).sum()
     assert float(own) == pytest.approx(float(peer))
     d, lam = 9, 0.7
     formula = 0.5 * (
         variance.sum() / lam
         - d
-        + (mean - centre).square().sum() / lam
+        + (mean - center).square().sum() / lam
         + d * math.log(lam)
         - variance.log().sum()
     )
     assert float(own) == pytest.approx(float(formula))
     with pytest.raises(InvalidInput, match="positive"):
-        gaussian_kl(mean, 0 * variance, centre, 1.0)
+        gaussian_kl(mean, 0 * variance, center, 1.0)
     with pytest.raises(ShapeMismatch):
-        gaussian_kl(mean, variance[:3], centre, 1.0)
+        gaussian_kl(mean, variance[:3], center, 1.0)
 
 
 # ------------------------------------------------------------------------------------- bounds

@@ -158,7 +158,7 @@ def test_fresh_initialization() -> None:
 
     with pytest.raises(UnsupportedModel, match="scale belongs to no layer"):
         fresh_initialization(Own(), 0)
-    with pytest.raises(UnsupportedModel, match="batch normalisation"):
+    with pytest.raises(UnsupportedModel, match="batch normalization"):
         fresh_initialization(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), 0)
 
 
@@ -178,8 +178,8 @@ def test_gradients_of_the_bound(fixed: bool) -> None:
     net = dense(4, 6, 1).double()
     network = StochasticNetwork(net, spread=0.2, random=3)
     other = fresh_initialization(net, 1)
-    centre = {k: p.detach() for k, p in other.named_parameters()}
-    prior = GaussianPrior(centre, dict.fromkeys(centre, 0.09) if fixed else None)
+    center = {k: p.detach() for k, p in other.named_parameters()}
+    prior = GaussianPrior(center, dict.fromkeys(center, 0.09) if fixed else None)
     x = torch.randn(20, 4).double()
     y = (x[:, :1] > 0).double()
     state = network.generator.get_state()
@@ -386,7 +386,7 @@ def test_flatness_is_invariant_to_rescaling() -> None:
         flatness(net, train, tolerance=2.0)
 
 
-def test_minimising_lowers_the_bound() -> None:
+def test_minimizing_lowers_the_bound() -> None:
     x, y = digits()
     net = dense(64, 30, 1)
     samples = Problem(net, (x, (y >= 5).long())).train
@@ -493,7 +493,7 @@ def test_refused_input() -> None:
         certify(nn.Linear(64, 1), (x, x[:, 10:11]))
     with pytest.raises(EmptyData):
         certify(net, (x[:9], y[:9]), prior="data")
-    with pytest.raises(UnsupportedModel, match="batch normalisation"):
+    with pytest.raises(UnsupportedModel, match="batch normalization"):
         StochasticNetwork(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
     with pytest.raises(InvalidInput, match="no parameters"):
         StochasticNetwork(nn.ReLU())

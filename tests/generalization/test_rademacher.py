@@ -1,4 +1,4 @@
-"""Rademacher complexity, symmetrisation, norm and margin bounds against plain loops."""
+"""Rademacher complexity, symmetrization, norm and margin bounds against plain loops."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from torchtheory.generalization.complexity.rademacher import (
 from torchtheory.generalization.complexity.symmetrization import (
     expected_rademacher,
     expected_worst_gap,
-    symmetrisation_chain,
+    symmetrization_chain,
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.nets.feedforward import mlp
 
 
@@ -76,7 +76,7 @@ def test_linear_supremum_is_that_of_many_directions() -> None:
     x = normal(6, 2)
     angle = torch.linspace(0, 2 * math.pi, 20_001, dtype=torch.float64)
     directions = torch.stack([angle.cos(), angle.sin()], 1)
-    signs = all_labellings(6)
+    signs = all_labelings(6)
     exact = linear_class(x, 1.5)(signs)
     torch.testing.assert_close(
         exact, finite_class(1.5 * directions @ x.T)(signs), rtol=1e-6, atol=1e-9
@@ -133,7 +133,7 @@ def test_expected_complexity_against_all_sequences() -> None:
 def test_chain_is_ordered(m: int, h: int, seed: int) -> None:
     mass = normal(3, seed=seed).exp()
     law = FiniteDistribution.of([0.0, 1.0, 2.0], [0.0] * 3, mass / mass.sum())
-    c = symmetrisation_chain(law, normal(h, 3, seed=seed + 1), m)
+    c = symmetrization_chain(law, normal(h, 3, seed=seed + 1), m)
     assert c.worst_gap <= c.ghost_gap + 1e-12
     assert c.ghost_gap == pytest.approx(c.signed_ghost_gap, abs=1e-12)
     assert c.signed_ghost_gap <= c.twice_rademacher + 1e-12
@@ -150,7 +150,7 @@ def test_deviations_by_hand() -> None:
 
 
 def test_planar_supremum_is_that_of_many_units() -> None:
-    x, signs = normal(7, 2), all_labellings(7)
+    x, signs = normal(7, 2), all_labelings(7)
     angle = torch.linspace(0, 2 * math.pi, 20_001, dtype=torch.float64)
     units = torch.relu(torch.stack([angle.cos(), angle.sin()], 1) @ x.T)
     best, where = largest_unit(x, signs)
@@ -163,7 +163,7 @@ def test_planar_supremum_is_that_of_many_units() -> None:
 
 def test_training_stays_below_the_exact_supremum() -> None:
     x = normal(6, 2)
-    signs = all_labellings(6)[::4]
+    signs = all_labelings(6)[::4]
     exact = planar_relu_class(x, 1.0, 2.0)(signs)
     found = ascended_relu_class(x, [5], [1.0, 2.0], steps=60)(signs)
     assert bool((found <= exact + 1e-12).all())
@@ -179,7 +179,7 @@ def test_frobenius_bound_scales_with_every_layer() -> None:
     assert frobenius_bound([1.0] * 8, 0.1, depth_factor="root") < frobenius_bound([1.0] * 8, 0.1)
 
 
-def test_normalised_network_is_the_same_up_to_its_factor() -> None:
+def test_normalized_network_is_the_same_up_to_its_factor() -> None:
     net = mlp([3, 5, 4, 2], "relu", bias=False, random=1)
     weights = [p.clone() for p in net.parameters()]
     unit, factor = normalize_layers(net)

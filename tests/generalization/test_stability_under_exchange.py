@@ -106,8 +106,8 @@ def test_expected_gap_is_the_gap_for_the_mean():
     n, found = 10, []
 
     def mean(x, y, seed):
-        centre = x.mean()
-        return lambda a, b: (a - centre).square()
+        center = x.mean()
+        return lambda a, b: (a - center).square()
 
     for _ in range(300):
         x = torch.randn(n, dtype=torch.float64, generator=random)
@@ -126,8 +126,8 @@ def test_measured_stability_averages_over_seeds_and_keeps_the_data():
 
     def noisy(x, y, seed):
         shift = torch.randn((), generator=torch.Generator().manual_seed(seed))
-        centre = x.mean() + shift
-        return lambda a, b: (a - centre).abs()
+        center = x.mean() + shift
+        return lambda a, b: (a - center).abs()
 
     found = measure_stability(noisy, x, x, torch.tensor([10.0]), torch.zeros(1), runs=6)
     assert found.differences.shape == (6, 1, 5)

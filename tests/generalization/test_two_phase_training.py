@@ -146,7 +146,7 @@ def test_dropout_acts_on_values_only() -> None:
     [
         (nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)), "Tanh"),
         (nn.Sequential(nn.Linear(2, 3), nn.PReLU(), nn.Linear(3, 1)), "slope"),
-        (nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)), "normalises"),
+        (nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)), "normalizes"),
         (nn.Sequential(nn.Linear(2, 3), nn.ReLU()), "last layer is dense"),
     ],
 )

@@ -15,7 +15,7 @@ from torchtheory.generalization.vc.bounds import (
     vc_sample_size,
 )
 from torchtheory.generalization.vc.growth import growth_halfspaces, halfspaces
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.networks import (
     anthony_bartlett_vc_bound,
     log2_network_growth_bound,
@@ -40,7 +40,7 @@ def points(n: int, d: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
-def test_the_witness_is_right_on_each_labelling(d: int) -> None:
+def test_the_witness_is_right_on_each_labeling(d: int) -> None:
     witness = linear_shattering(d)
     assert torch.equal(witness.scores().sign(), witness.labels)
     assert len(halfspaces(witness.points)) == 2 ** (d + 1)
@@ -73,7 +73,7 @@ def test_relu_networks_shatter_as_many_points_as_units(n: int, d: int, seed: int
     net, weights = relu_shattering(x)
     with torch.no_grad():
         features = net[1](net[0](x))
-        assert torch.allclose(weights @ features.T, all_labellings(n), atol=1e-5)
+        assert torch.allclose(weights @ features.T, all_labelings(n), atol=1e-5)
         assert torch.allclose(net(x)[:, 0], torch.ones(n).double(), atol=1e-5)
     assert network_vc_bound((d, n, 1)) >= n
 

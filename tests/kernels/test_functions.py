@@ -12,7 +12,7 @@ from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFin
 from torchtheory.kernels import functions
 from torchtheory.kernels.functions import (
     arc_cosine,
-    cosine_normalised,
+    cosine_normalized,
     distances,
     from_features,
     gaussian,
@@ -36,7 +36,7 @@ NAMED = {
     "arc0": arc_cosine(0),
     "arc1": arc_cosine(1),
     "arc2": arc_cosine(2),
-    "cosine": cosine_normalised(polynomial(2, 1.0)),
+    "cosine": cosine_normalized(polynomial(2, 1.0)),
     "sum": linear() + 2.0 * gaussian(),
     "product": polynomial(2, 1.0) * matern(0.5),
     "warped": gaussian().after(torch.sin),
@@ -72,7 +72,7 @@ def test_against_scikit_learn(d):
         (matern(2.5, 0.6), reference.Matern(0.6, nu=2.5)(a, b)),
         (polynomial(3, 0.5), pairwise.polynomial_kernel(a, b, degree=3, gamma=1, coef0=0.5)),
         (linear(), a @ b.T),
-        (cosine_normalised(linear()), pairwise.cosine_similarity(a, b)),
+        (cosine_normalized(linear()), pairwise.cosine_similarity(a, b)),
     ]
     for k, expected in cases:
         torch.testing.assert_close(k(x, y), torch.from_numpy(expected), rtol=1e-11, atol=1e-11)
@@ -223,7 +223,7 @@ def test_refused():
     with pytest.raises(TypeError):
         _ = gaussian() + 1.0
     with pytest.raises(InvalidInput, match="no direction"):
-        cosine_normalised(linear())(x)
+        cosine_normalized(linear())(x)
     with pytest.raises(InvalidInput, match="origin"):
         arc_cosine(0)(x)
     with pytest.raises(InvalidInput, match="order"):

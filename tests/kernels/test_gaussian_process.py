@@ -96,9 +96,9 @@ def test_draws_have_the_covariance(method):
     assert f.shape == (draws, 4)
     expected = gaussian()(t)
     error = ((expected**2 + torch.outer(expected.diagonal(), expected.diagonal())) / draws).sqrt()
-    centred = f - torch.sin(t)
-    assert bool((((centred.T @ centred) / draws - expected).abs() < 5 * error).all())
-    assert bool((centred.mean(0).abs() < 5 / math.sqrt(draws)).all())
+    centered = f - torch.sin(t)
+    assert bool((((centered.T @ centered) / draws - expected).abs() < 5 * error).all())
+    assert bool((centered.mean(0).abs() < 5 / math.sqrt(draws)).all())
     again = sample_paths(gaussian(), t, draws, mean=torch.sin, method=method, random=0)
     assert torch.equal(f, again)
 

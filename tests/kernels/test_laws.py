@@ -1,4 +1,4 @@
-"""The law of a model over its initialisation, during and after training."""
+"""The law of a model over its initialization, during and after training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linearised network: what it equals, what it leaves alone, what it refuses."""
+"""The linearized network: what it equals, what it leaves alone, what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks in neural tangent parametrisation."""
+"""Networks in neural tangent parametrization."""
 
 from __future__ import annotations
 

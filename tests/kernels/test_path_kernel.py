@@ -27,7 +27,7 @@ from torchtheory.nets.biases import absorb_biases
 from torchtheory.nets.feedforward import mlp
 
 
-def randomised(net: nn.Module, seed: int = 0) -> nn.Module:
+def randomized(net: nn.Module, seed: int = 0) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     net = net.double()
     for name, tensor in [*net.named_parameters(), *net.named_buffers()]:
@@ -102,7 +102,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_against_enumerated_paths(name: str) -> None:
     make, shape = CASES[name]
-    net = randomised(make()).train()
+    net = randomized(make()).train()
     x, y = torch.randn(5, *shape).double(), torch.randn(4, *shape).double()
     listed, others = path_features(net, x), path_features(net, y)
     assert net.training
@@ -120,7 +120,7 @@ def test_against_enumerated_paths(name: str) -> None:
 
 
 def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, x = randomised(Tutorial()), torch.randn(11, 16).double()
+    net, x = randomized(Tutorial()), torch.randn(11, 16).double()
     whole, block = deep_path_kernel(net, x), deep_path_kernel(net, x, x[:7])
     monkeypatch.setattr(path_kernel, "_ENTRIES", 4 * 32)
     torch.testing.assert_close(deep_path_kernel(net, x), whole, rtol=1e-13, atol=0)

@@ -16,7 +16,7 @@ from torchtheory.kernels.regression import (
     SOLVERS,
     SingularKernelMatrix,
     kernel_least_squares,
-    regularised_cholesky,
+    regularized_cholesky,
 )
 
 
@@ -121,7 +121,7 @@ def test_singular_matrices_are_named():
     with pytest.raises((SingularKernelMatrix, NotConverged), match="ridge"):
         kernel_least_squares(gaussian(), x, y, solver="cg")
     with pytest.raises(SingularKernelMatrix, match="rounding"):
-        regularised_cholesky(gaussian(), torch.linspace(0, 1, 60, dtype=torch.float64))
+        regularized_cholesky(gaussian(), torch.linspace(0, 1, 60, dtype=torch.float64))
     fit = kernel_least_squares(gaussian(), x, y, solver="pseudo-inverse")
     torch.testing.assert_close(fit.fitted[:2], y[:2].mean().expand(2))
     torch.testing.assert_close(fit.fitted[2], y[2])

@@ -193,9 +193,9 @@ def test_refused_input() -> None:
         sampled_gram(x, torch.full((4, 2), math.inf).double())
     with pytest.raises(EmptyData):
         relu_gram_limit(torch.empty(0, 2))
-    with pytest.raises(InvalidInput, match="normalise"):
+    with pytest.raises(InvalidInput, match="normalize"):
         relu_gram_series(2 * x, 5)
-    with pytest.raises(InvalidInput, match="normalise"):
+    with pytest.raises(InvalidInput, match="normalize"):
         linear_target_complexity(2 * x, torch.ones(2))
     with pytest.raises(ShapeMismatch, match="features"):
         linear_target_complexity(x, torch.ones(3))

@@ -15,10 +15,9 @@ import pytest
 
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
 from torchtheory.core.record import Control
-from torchtheory.labs.engine import registry as labs_module
 from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.many import Failure, run_many
-from torchtheory.labs.engine.registry import Lab, find_lab, lab, labs
+from torchtheory.labs.engine.registry import Lab, find_lab, lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.engine.store import RunStore
 
@@ -59,9 +58,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labs_module, "_LABS", dict(labs()))
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def register(name: str, function: Callable[..., object]) -> Lab:

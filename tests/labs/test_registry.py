@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,14 +13,11 @@ import numpy as np
 import pytest
 
 from torchtheory.core.errors import InvalidInput, UnknownName
-from torchtheory.labs.engine import registry as labs_module
-from torchtheory.labs.engine.registry import Lab, Parameter, find_lab, lab, labs, type_name
+from torchtheory.labs.engine.manifest import ListedLab, read_decorators
+from torchtheory.labs.engine.registry import Lab, Parameter, find_lab, lab, listed_labs, type_name
 from torchtheory.labs.engine.run import Run
 
-
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labs_module, "_LABS", dict(labs()))
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def register(function: Callable[..., object], **more: Any) -> Lab:
@@ -173,7 +172,7 @@ def test_registration_is_checked() -> None:
         register(every_type, name="Not A Name")
     with pytest.raises(UnknownName, match="catalogue entry"):
         register(every_type, covers=["X-1"])
-    assert "zz-test-lab" not in labs()
+    assert "zz-test-lab" not in listed_labs()
 
 
 def test_two_labs_of_one_name_are_refused_but_a_cell_may_run_twice() -> None:
@@ -210,3 +209,45 @@ def test_description_and_type_names() -> None:
     assert words["maybe"] == "a whole number or none"
     assert words["choice"] == "one of a, b, 3"
     assert isinstance(made.parameters["whole"], Parameter)
+
+
+def test_a_shipped_lab_is_imported_when_it_is_looked_for_and_no_other() -> None:
+    code = (
+        "import sys; from torchtheory.labs.engine.registry import find_lab\n"
+        "print(find_lab('perceptron-novikoff').room)\n"
+        "print(*(m for m in sys.modules if m.startswith('torchtheory.labs.nets.')))"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.split() == ["nets", "torchtheory.labs.nets.perceptron"]
+
+
+def test_registered_labs_are_listed_and_cannot_take_the_name_of_a_shipped_one() -> None:
+    register(every_type)
+    listed = listed_labs()["zz-test-lab"]
+    assert (listed.room, listed.covers, listed.module) == ("nets", ("N-08",), __name__)
+    with pytest.raises(InvalidInput, match="two labs are named 'threshold-neuron'"):
+        register(every_type, name="threshold-neuron")
+
+
+@pytest.mark.parametrize(
+    ("covers", "listed"),
+    [
+        ('["N-08", "N-06"]', ("N-08", "N-06")),
+        ("[f'N-0{i}' for i in (6, 8)]", None),
+        ("[*IDS]", None),
+    ],
+)
+def test_decorators_are_read_or_left_to_the_module(
+    covers: str, listed: tuple[str, ...] | None
+) -> None:
+    text = (
+        '"""About @lab("nothing").\n"""\nIDS = ["N-08"]\n\n'
+        f'@lab(\n    "a-lab",\n    room="nets",\n    covers={covers},  # why (both)\n'
+        '    title="A bracket (\\")\\")",\n    full={"n": len(IDS)},\n)\n'
+        "def a_lab(run: Run, n: int = 3) -> None:\n    pass\n"
+    )
+    found = read_decorators("some.module", text)
+    if listed is None:
+        assert found is None
+    else:
+        assert found == [ListedLab("a-lab", "nets", 'A bracket (")")', listed, (), "some.module")]

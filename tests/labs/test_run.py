@@ -20,9 +20,8 @@ from torchtheory.core import catalogue
 from torchtheory.core.claim import Claim
 from torchtheory.core.errors import FileProblem, InvalidInput, UnknownName
 from torchtheory.core.record import Control
-from torchtheory.labs.engine import registry as labs_module
-from torchtheory.labs.engine import run as run_module
-from torchtheory.labs.engine.registry import Lab, find_lab, lab, labs
+from torchtheory.labs.engine import store as store_module
+from torchtheory.labs.engine.registry import Lab, find_lab, lab
 from torchtheory.labs.engine.run import Run, run_lab
 from torchtheory.labs.engine.store import RunStore
 
@@ -31,9 +30,8 @@ PASSING = {"promised": 1.0, "relation": "<=", "measured": 0.5}
 BROKEN = Control("the hypothesis is broken", 2.0)
 
 
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labs_module, "_LABS", dict(labs()))
+# what is stored is drawn
+pytestmark = [pytest.mark.usefixtures("own_registry"), pytest.mark.draws]
 
 
 def register(function: Callable[..., object], **more: Any) -> Lab:
@@ -181,7 +179,7 @@ def test_a_run_is_only_taken_up_by_the_code_that_made_it(
     store, made = RunStore(tmp_path), register(random_lab)
     store.save(run_lab(made))
     assert store.load(made, "quick", 0) is not None
-    monkeypatch.setattr(run_module, "code_fingerprint", lambda: "other")
+    monkeypatch.setattr(store_module, "code_fingerprint", lambda lab: "other")
     assert store.load(made, "quick", 0) is None
 
 
@@ -227,24 +225,23 @@ def test_an_exception_while_saving_leaves_no_trace(
         raise KeyboardInterrupt
 
     if step == "rename":
-        monkeypatch.setattr(run_module, "_replace_directory", fail)
+        monkeypatch.setattr(store_module, "_replace_directory", fail)
     elif step == "report":
-        monkeypatch.setattr("torchtheory.report.html.run_page", fail)
+        monkeypatch.setattr(store_module, "run_page", fail)
     elif step == "figure":
         monkeypatch.setattr(Path, "write_bytes", fail)
     else:
-        write = run_module._write_json
+        write = store_module._write_json
 
         def some(path: Path, data: object) -> None:
             if path.stem == step:
                 raise KeyboardInterrupt
             write(path, data)
 
-        monkeypatch.setattr(run_module, "_write_json", some)
+        monkeypatch.setattr(store_module, "_write_json", some)
     with pytest.raises(KeyboardInterrupt):
         store.save(run)
     monkeypatch.undo()
-    monkeypatch.setattr(labs_module, "_LABS", dict(labs()) | {made.name: made})
     after = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     assert after == before
     assert list(tmp_path.glob(".partial*")) == []

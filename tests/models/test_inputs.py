@@ -122,9 +122,9 @@ def test_refusals() -> None:
         Problem(Named(), (x, y), output="scores")
     with pytest.raises(UnsupportedModel, match="raised TypeError on inputs of ids 5 a sample"):
         Problem(Named(), ({"ids": x["ids"]}, y))
-    unlabelled = [{"ids": x["ids"][0], "weight": x["weight"][0]}]
+    unlabeled = [{"ids": x["ids"][0], "weight": x["weight"][0]}]
     with pytest.raises(InvalidType, match="they need inputs and one of labels"):
-        Problem(Named(), DataLoader(unlabelled))  # type: ignore[arg-type]
+        Problem(Named(), DataLoader(unlabeled))  # type: ignore[arg-type]
 
 
 def test_the_output_that_is_meant() -> None:

@@ -71,9 +71,9 @@ def test_scikit_learn() -> None:
     torch.testing.assert_close(LinearAutoencoder.optimal(x, 3)(x).detach(), theirs)
     pca = PCA(3, svd_solver="full")
     theirs = torch.tensor(pca.inverse_transform(pca.fit_transform(x.numpy())))
-    centred = x - x.mean(0)
+    centered = x - x.mean(0)
     torch.testing.assert_close(
-        LinearAutoencoder.optimal(centred, 3)(centred).detach() + x.mean(0), theirs
+        LinearAutoencoder.optimal(centered, 3)(centered).detach() + x.mean(0), theirs
     )
     assert not torch.allclose(LinearAutoencoder.optimal(x, 3)(x).detach(), theirs)
 

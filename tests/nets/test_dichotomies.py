@@ -1,4 +1,4 @@
-"""Cover's count, the list of labellings, and the linear programs that confirm both."""
+"""Cover's count, the list of labelings, and the linear programs that confirm both."""
 
 import math
 from itertools import product
@@ -18,7 +18,7 @@ from torchtheory.nets.dichotomies import (
     cover_count,
     cover_fraction,
     in_general_position,
-    realisable_dichotomies,
+    realizable_dichotomies,
 )
 from torchtheory.nets.labeled import homogeneous
 from torchtheory.nets.separability import separate
@@ -51,11 +51,11 @@ def test_known_counts() -> None:
 def test_points_in_general_position(s: int, n: int) -> None:
     x = gaussian(s, n)
     assert in_general_position(x)
-    found = realisable_dichotomies(x)
+    found = realizable_dichotomies(x)
     assert len(found) == cover_count(s, n)
     assert torch.equal(torch.sign(x @ found.weights.T).T, found.labels)
     assert len(torch.unique(found.labels, dim=0)) == len(found)
-    assert len(realisable_dichotomies(x[:, : n - 1] if n > 1 else x, bias=True)) == cover_count(
+    assert len(realizable_dichotomies(x[:, : n - 1] if n > 1 else x, bias=True)) == cover_count(
         s, n - 1 if n > 1 else n, bias=True
     )
 
@@ -68,9 +68,9 @@ def test_any_position_against_linear_programs(seed: int, s: int, n: int, bias: b
     assert count_dichotomies(x, bias=bias) == count_dichotomies_by_programs(x, bias=bias)
 
 
-def test_each_labelling_is_the_right_one() -> None:
+def test_each_labeling_is_the_right_one() -> None:
     x = gaussian(6, 3, seed=4)
-    listed = {tuple(row) for row in realisable_dichotomies(x).labels.tolist()}
+    listed = {tuple(row) for row in realizable_dichotomies(x).labels.tolist()}
     for labels in product((-1.0, 1.0), repeat=6):
         assert (labels in listed) == bool(separate(x, torch.tensor(labels), bias=False))
 
@@ -80,9 +80,9 @@ def test_threshold_functions_of_the_cube(n: int, count: int) -> None:
     assert count_dichotomies(boolean_inputs(n).double(), bias=True) == count
 
 
-def test_the_two_missing_labellings_of_the_square() -> None:
+def test_the_two_missing_labelings_of_the_square() -> None:
     x, y = xor()
-    found = realisable_dichotomies(x, bias=True)
+    found = realizable_dichotomies(x, bias=True)
     assert len(found) == 14
     assert not (found.labels == y).all(1).any()
     assert not (found.labels == -y).all(1).any()
@@ -102,7 +102,7 @@ def test_special_positions_have_fewer() -> None:
 
 
 def test_dtype_and_curve() -> None:
-    found = realisable_dichotomies(gaussian(4, 2).float())
+    found = realizable_dichotomies(gaussian(4, 2).float())
     assert found.labels.dtype == found.weights.dtype == torch.float32
     load, share = capacity_curve(20, largest_load=3.0)
     assert len(load) == 60
@@ -115,7 +115,7 @@ def test_bad_input_is_refused() -> None:
         lambda: cover_count(0, 2),
         lambda: cover_count(2, 0),
         lambda: cover_count(2.0, 1),
-        lambda: realisable_dichotomies(gaussian(63, 1)),
+        lambda: realizable_dichotomies(gaussian(63, 1)),
         lambda: count_dichotomies_by_programs(gaussian(21, 2)),
         lambda: capacity_curve(3, largest_load=0.1),
         lambda: capacity_curve(3, largest_load=math.inf),

@@ -252,11 +252,11 @@ def test_sigmoid_perceptron_learns_like_torch() -> None:
     x, y = randn(20, 3), randn(20, seed=1)
     ours, theirs = SigmoidPerceptron(3, 4), SigmoidPerceptron(3, 4)
     losses = ours.fit(x, y, rate=0.5, epochs=30, batch=20)
-    optimiser = torch.optim.SGD(theirs.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.5)
     for _ in range(30):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         theirs.loss(x, y).backward()
-        optimiser.step()
+        optimizer.step()
     torch.testing.assert_close(ours.w, theirs.w)
     assert losses[-1] < losses[0]
     with pytest.raises(InvalidInput):

@@ -31,7 +31,7 @@ from torchtheory.generalization.implicit_bias.smoothed_margin import (
 from torchtheory.nets.homogeneity import (
     measure_homogeneity,
     network_margins,
-    normalised_margin,
+    normalized_margin,
     require_homogeneous,
 )
 
@@ -55,7 +55,7 @@ def test_degrees_of_networks() -> None:
         nn.Linear(3, 4, bias=False), nn.LayerNorm(4, elementwise_affine=False)
     )
     found = measure_homogeneity(invariant.double(), draw(5, 3))
-    # layer normalisation adds a small number to the variance: not exactly of degree 0
+    # layer normalization adds a small number to the variance: not exactly of degree 0
     assert found.degree is None or found.degree <= 0
 
 
@@ -79,14 +79,14 @@ def test_model_is_left_alone() -> None:
     assert all(p.grad is None for p in net.parameters())
 
 
-def test_normalised_margin_does_not_see_the_scale() -> None:
+def test_normalized_margin_does_not_see_the_scale() -> None:
     net = relu_net().double()
     x, y = draw(6, 3), torch.tensor([1, -1, 1, 1, -1, -1])
-    before = normalised_margin(net, x, y)
+    before = normalized_margin(net, x, y)
     with torch.no_grad():
         for p in net.parameters():
             p.mul_(7)
-    assert normalised_margin(net, x, y) == pytest.approx(before)
+    assert normalized_margin(net, x, y) == pytest.approx(before)
 
 
 def test_several_classes() -> None:
@@ -171,11 +171,11 @@ def test_best_multipliers_are_those_of_the_hard_margin() -> None:
     machine = hard_margin_svm(x, y)
     found = margin_kkt(lambda w: z @ w, 5 * machine.weight, 1.0)
     assert found.relative_epsilon < 1e-8
-    assert found.normalised_margin == pytest.approx(machine.margin)
+    assert found.normalized_margin == pytest.approx(machine.margin)
     assert torch.allclose(found.multipliers, machine.multipliers, atol=1e-7)
 
 
-def test_best_multipliers_minimise_the_gap() -> None:
+def test_best_multipliers_minimize_the_gap() -> None:
     z, w = 1 + 0.3 * draw(5, 3), torch.tensor([1.0, 0.7, 1.2], dtype=torch.float64)
 
     def margins(v: torch.Tensor) -> torch.Tensor:

@@ -286,7 +286,7 @@ def test_refused_options():
         net.recall(x, max_sweeps=0)
     with pytest.raises(ShapeMismatch, match="bias"):
         Hopfield(torch.zeros(2, 2), torch.zeros(3))
-    with pytest.raises(InvalidInput, match="binarise"):
+    with pytest.raises(InvalidInput, match="binarize"):
         hebbian(torch.rand(2, 5))
     with pytest.raises(ShapeMismatch, match="one a row"):
         crosstalk(torch.ones(5))

@@ -40,7 +40,7 @@ def test_reference_numbers():
     assert pattern_capacity(100, "all_patterns") == pytest.approx(5.4, abs=0.05)
 
 
-def test_the_normalised_integral_is_the_tail_and_the_printed_one_is_not():
+def test_the_normalized_integral_is_the_tail_and_the_printed_one_is_not():
     load = 0.138
     printed, _ = integrate.quad(lambda z: math.exp(-z * z / (2 * load)), 1, math.inf)
     tail = hopfield_bit_error(1000, 138, method="asymptotic")

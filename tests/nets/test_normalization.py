@@ -1,4 +1,4 @@
-"""Normalisation identities, and batch normalisation folded away."""
+"""Normalization identities, and batch normalization folded away."""
 
 import copy
 import math
@@ -49,12 +49,12 @@ def test_torch_layers_are_the_definition(seed: int, s: int, n: int, eps: float) 
 
 @given(seeds, st.floats(0.01, 100.0))
 @settings(max_examples=30, deadline=None)
-def test_reparametrisation(seed: int, factor: float) -> None:
+def test_reparametrization(seed: int, factor: float) -> None:
     x, weight = _gaussian(seed, 12, 4) + 1, _gaussian(seed + 1, 3, 4)
     gamma, shift = _gaussian(seed + 2, 3), _gaussian(seed + 3, 3)
     unit = reparametrize(weight, x, gamma, shift)
-    normalised = gamma * standardize(x @ weight.T, 0) + shift
-    assert torch.allclose(x @ unit.weight.T + unit.bias, normalised, atol=1e-9)
+    normalized = gamma * standardize(x @ weight.T, 0) + shift
+    assert torch.allclose(x @ unit.weight.T + unit.bias, normalized, atol=1e-9)
     scaled = reparametrize(factor * weight, x, gamma, shift)
     assert torch.allclose(scaled.weight, unit.weight, atol=1e-9)
     assert torch.allclose(scaled.norm_ratio, unit.norm_ratio, rtol=1e-9)

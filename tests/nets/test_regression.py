@@ -20,7 +20,7 @@ from torchtheory.core.errors import (
 )
 from torchtheory.data.synthetic import linear_sample, logistic_sample, separable_gaussians
 from torchtheory.nets.regression import (
-    NoMinimiser,
+    NoMinimizer,
     least_squares,
     logistic_gradient,
     logistic_hessian,
@@ -115,7 +115,7 @@ def test_logistic_regression_against_scikit_learn(intercept: bool, ridge: float)
         C=penalty, fit_intercept=intercept, tol=1e-12, max_iter=10_000, solver="newton-cholesky"
     ).fit(x.numpy(), y.numpy())
     assert fit.converged
-    assert fit.minimiser_exists
+    assert fit.minimizer_exists
     assert np.allclose(fit.weight, reference.coef_[0], atol=1e-6)
     assert np.allclose(fit.bias, reference.intercept_, atol=1e-6)
     assert np.allclose(fit.probability(x), reference.predict_proba(x.numpy())[:, 1], atol=1e-6)
@@ -146,12 +146,12 @@ def test_repeated_features_still_converge() -> None:
 
 
 @pytest.mark.parametrize("method", ["newton", "gradient", "stochastic"])
-def test_separable_data_have_no_minimiser(method: str) -> None:
+def test_separable_data_have_no_minimizer(method: str) -> None:
     x, signs, *_ = separable_gaussians(40, 3, margin=0.3, random=1)
-    with pytest.warns(NoMinimiser, match="grow for ever"):
+    with pytest.warns(NoMinimizer, match="grow for ever"):
         fit = logistic_regression(x, (signs + 1) / 2, method=method, max_iterations=20)
     assert not fit.converged
-    assert not fit.minimiser_exists
+    assert not fit.minimizer_exists
     assert bool((signs * (x @ fit.runaway) >= -1e-9).all())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -164,7 +164,7 @@ def test_direction_tends_to_the_largest_margin() -> None:
     best = max_margin(x, y, bias=False).weight
     gaps = []
     for steps in (10, 300, 3000):
-        with pytest.warns(NoMinimiser):
+        with pytest.warns(NoMinimizer):
             w = logistic_regression(
                 x, y, method="gradient", max_iterations=steps, tolerance=1e-300
             ).weight
@@ -174,9 +174,9 @@ def test_direction_tends_to_the_largest_margin() -> None:
 
 def test_touching_classes_and_one_class() -> None:
     x = torch.tensor([[0.0], [1.0], [1.0], [2.0]], dtype=torch.float64)
-    with pytest.warns(NoMinimiser):
+    with pytest.warns(NoMinimizer):
         logistic_regression(x, torch.tensor([0, 0, 1, 1]), intercept=True)
-    with pytest.warns(NoMinimiser):
+    with pytest.warns(NoMinimizer):
         fit = logistic_regression(x, torch.ones(4), intercept=True, ridge=0.1, max_iterations=5)
     assert fit.runaway.tolist() == [0.0, 1.0]
     with warnings.catch_warnings():

@@ -298,7 +298,7 @@ def test_a_weight_of_two_layers_is_listed_at_each_use() -> None:
         assert once.backward == pytest.approx(2 * twice.backward)
 
 
-def test_weights_that_a_parametrisation_computes() -> None:
+def test_weights_that_a_parametrization_computes() -> None:
     torch.manual_seed(0)
     plain, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
     expected = [(s.forward, s.backward) for s in signals_of(plain, x)]

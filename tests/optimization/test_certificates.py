@@ -107,7 +107,7 @@ def test_every_promise_is_kept_on_random_quadratics(seed: int, share: float) -> 
         "convexity": mu,
         "dominance": mu,
         "minimum": 0.0,
-        "minimiser": torch.zeros(4, dtype=torch.float64),
+        "minimizer": torch.zeros(4, dtype=torch.float64),
     }
     for kind in ("quadratic", "strongly convex", "strongly convex distance", "convex", "smooth",
                  "polyak-lojasiewicz"):  # fmt: skip
@@ -231,7 +231,7 @@ def test_rounding_contradicts_nothing(dtype: torch.dtype, share: float) -> None:
             "convexity": scale,
             "dominance": scale,
             "minimum": float(torch.tensor(5, dtype=dtype) * scale),
-            "minimiser": best,
+            "minimizer": best,
         }
         for kind in PLAIN:
             found = certify(run, Assumptions(kind, eta, **known))  # type: ignore[arg-type]
@@ -255,7 +255,7 @@ HARD = {  # a function that breaks the hypothesis, its start, the step and what 
 def test_every_promise_breaks_where_its_hypothesis_does(kind: str) -> None:
     f, at, eta, more = HARD[kind]
     run = gradient_descent(f, torch.tensor([at], dtype=torch.float64), eta, 300)
-    known = {"smoothness": 10.0, "minimum": 0.0, "minimiser": torch.zeros(1).double(), **more}
+    known = {"smoothness": 10.0, "minimum": 0.0, "minimizer": torch.zeros(1).double(), **more}
     found = certify(run, Assumptions(kind, eta, **known))  # type: ignore[arg-type]
     assert not found.kept
     assert found.conclusive
@@ -346,8 +346,8 @@ def test_bad_input() -> None:
         Assumptions("convex", "0.1")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="finite"):
         Assumptions("convex", 0.1, smoothness=math.inf)
-    with pytest.raises(InvalidType, match="minimiser"):
-        Assumptions("convex", 0.1, minimiser=[0.0])  # type: ignore[arg-type]
+    with pytest.raises(InvalidType, match="minimizer"):
+        Assumptions("convex", 0.1, minimizer=[0.0])  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="neither given"):
         certify(gradient_descent(bowl, START, 5.0, 400), Assumptions("convex", 5.0))
     with pytest.raises(InvalidInput, match="momentum"):
@@ -372,10 +372,10 @@ def test_bad_input() -> None:
         certify([1.0], Assumptions("convex", 0.1, 1.0, minimum=0.0, distance=1.0))
     with pytest.raises(ShapeMismatch, match="one at"):
         as_recorded(gradient_descent(bowl, START.expand(2, 3), 0.1, 3))
-    with pytest.raises(ShapeMismatch, match="minimiser"):
+    with pytest.raises(ShapeMismatch, match="minimizer"):
         certify(
             gradient_descent(bowl, START, 0.1, 3),
-            Assumptions("strongly convex distance", 0.1, 8.0, 1.0, minimiser=torch.zeros(2)),
+            Assumptions("strongly convex distance", 0.1, 8.0, 1.0, minimizer=torch.zeros(2)),
         )
     with pytest.raises(InvalidInput):
         Constant(math.inf)

@@ -21,7 +21,7 @@ from torchtheory.optimization.landscape.critical_points import (
     landscape_probe,
     lower_point,
 )
-from torchtheory.optimization.landscape.low_loss_paths import minimise_last_layer
+from torchtheory.optimization.landscape.low_loss_paths import minimize_last_layer
 from torchtheory.optimization.landscape.network_points import classify_network
 
 
@@ -136,10 +136,10 @@ def test_search_stays_in_its_ball_and_follows_the_seed():
     def slope(x):
         return x.sum(-1)
 
-    centre = torch.ones(3, dtype=torch.float64)
-    found = lower_point(slope, centre, 0.5, random=1)
-    assert float((found - centre).norm()) == pytest.approx(0.5)
-    assert torch.equal(found, lower_point(slope, centre, 0.5, random=1))
+    center = torch.ones(3, dtype=torch.float64)
+    found = lower_point(slope, center, 0.5, random=1)
+    assert float((found - center).norm()) == pytest.approx(0.5)
+    assert torch.equal(found, lower_point(slope, center, 0.5, random=1))
 
 
 def test_bad_input_is_refused():
@@ -217,7 +217,7 @@ def test_kinds_of_networks():
     line = nn.Linear(1, 1).double()
     problem = Problem(line, (x, x**3), task="regression")
     assert classify_network(problem).kind == "not stationary"
-    best = minimise_last_layer(problem)
+    best = minimize_last_layer(problem)
     assert classify_network(problem.at(best.parameters)).kind == "minimum"
 
     # a third parameter that does nothing: the Hessian is singular

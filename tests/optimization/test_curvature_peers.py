@@ -27,7 +27,7 @@ OPERATORS = {
 
 
 def problem_of(*, classes: bool, chunk: int = 512) -> tuple[nn.Module, nn.Module, Problem]:
-    """A convolutional network with batch normalisation, its loss, and the problem of both."""
+    """A convolutional network with batch normalization, its loss, and the problem of both."""
     source = torch.Generator().manual_seed(0)
     x = torch.randn(60, 1, 12, 12, dtype=torch.float64, generator=source)
     with torch.random.fork_rng():

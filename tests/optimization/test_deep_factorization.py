@@ -31,7 +31,7 @@ from torchtheory.optimization.linear_networks.deep_factorization import (
     product_of,
     sensing_problem,
 )
-from torchtheory.primer.objectives import factorisation_gradients
+from torchtheory.primer.objectives import factorization_gradients
 
 
 def normal(seed, *shape):
@@ -59,7 +59,7 @@ def test_gradients_agree_with_autograd(seed, widths):
 
 def test_two_factors_agree_with_the_formula_for_two():
     V, U, R = normal(1, 3, 4), normal(2, 5, 3), normal(3, 5, 4)
-    by_U, by_V = factorisation_gradients(U, V, R)
+    by_U, by_V = factorization_gradients(U, V, R)
     first, second = product_gradients([V, U], R)
     assert torch.allclose(first, by_V / 2)
     assert torch.allclose(second, by_U / 2)

@@ -80,7 +80,7 @@ def test_where_there_is_no_limit() -> None:
     limit, remark = stability_limit(Adam([x]), None)
     assert limit is None
     assert "Adam" in remark
-    assert "maximises" in stability_limit(optimizer(lr=0.1, maximize=True), None)[1]
+    assert "maximizes" in stability_limit(optimizer(lr=0.1, maximize=True), None)[1]
     two = SGD([{"params": [x]}, {"params": [torch.ones(1, requires_grad=True)], "lr": 0.3}], lr=0.1)
     assert "differently" in stability_limit(two, None)[1]
     with pytest.raises(InvalidInput, match="learning rate"):

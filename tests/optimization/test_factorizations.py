@@ -1,4 +1,4 @@
-"""The nuclear norm, singular value thresholding and certificates of factorisations."""
+"""The nuclear norm, singular value thresholding and certificates of factorizations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from scipy.optimize import minimize
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.optimization.parallel_networks.factorization_certificates import (
-    certify_factorisation,
+    certify_factorization,
     decay_objective,
     descend_factors,
-    grow_factorisation,
+    grow_factorization,
     shared_null_direction,
 )
 from torchtheory.optimization.parallel_networks.nuclear_norm import (
     balanced_factors,
-    factorise_with_decay,
+    factorize_with_decay,
     least_decay_objective,
     threshold_singular_values,
 )
@@ -73,9 +73,9 @@ def test_thresholding_beats_every_other_matrix(seed, strength):
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
-def test_closed_form_against_a_general_optimiser(width):
+def test_closed_form_against_a_general_optimizer(width):
     Y, strength = normal(3, 4, 3), 0.4
-    made = factorise_with_decay(Y, strength, width=width)
+    made = factorize_with_decay(Y, strength, width=width)
 
     def value(theta):
         point = torch.tensor(theta, requires_grad=True)
@@ -96,7 +96,7 @@ def test_closed_form_against_a_general_optimiser(width):
 def test_whitened_inputs_have_the_closed_form_as_well():
     basis, _ = torch.linalg.qr(normal(0, 9, 4))
     X, Y, strength = 1.7 * basis.T, normal(1, 3, 9), 0.5
-    made = factorise_with_decay(Y, strength, inputs=X)
+    made = factorize_with_decay(Y, strength, inputs=X)
 
     def value(U, V):
         return float(
@@ -112,9 +112,9 @@ def test_whitened_inputs_have_the_closed_form_as_well():
         )
         assert value(U, V) >= made.objective
     with pytest.raises(InvalidInput, match="c I"):
-        factorise_with_decay(Y, strength, inputs=normal(2, 4, 9))
+        factorize_with_decay(Y, strength, inputs=normal(2, 4, 9))
     with pytest.raises(ShapeMismatch):
-        factorise_with_decay(Y, strength, inputs=torch.eye(3).double())
+        factorize_with_decay(Y, strength, inputs=torch.eye(3).double())
 
 
 @given(seeds, st.floats(0.1, 1.5), st.integers(0, 4))
@@ -122,32 +122,32 @@ def test_whitened_inputs_have_the_closed_form_as_well():
 def test_certificate_bounds_the_true_distance(seed, strength, width):
     Y = normal(seed, 5, 4)
     U, V = normal(seed + 1, 5, width), normal(seed + 2, 4, width)
-    found = certify_factorisation(Y, U, V, strength)
+    found = certify_factorization(Y, U, V, strength)
     least = least_decay_objective(torch.linalg.svdvals(Y), strength)
     assert found.lower_bound <= least * (1 + 1e-9) + 1e-9
     assert found.objective == pytest.approx(float(decay_objective(Y, U, V, strength)))
     assert found.largest_residual == pytest.approx(float(torch.linalg.matrix_norm(Y - U @ V.T, 2)))
-    exact = factorise_with_decay(Y, strength)
-    assert certify_factorisation(Y, exact.U, exact.V, strength).optimal
+    exact = factorize_with_decay(Y, strength)
+    assert certify_factorization(Y, exact.U, exact.V, strength).optimal
 
 
 def test_certificate_by_hand():
     Y = torch.diag(torch.tensor([3.0, 2.0])).double()
     nothing = torch.zeros(2, 1).double()
-    found = certify_factorisation(Y, nothing, nothing, 1.0)
+    found = certify_factorization(Y, nothing, nothing, 1.0)
     # Q = Y / 3: <Q, Y> - |Q|^2 / 2 = 13/3 - 13/18
     assert found.lower_bound == pytest.approx(13 / 3 - 13 / 18)
     assert not found.optimal
     assert found.balance == 0
-    assert certify_factorisation(0 * Y, nothing, nothing, 1.0).optimal
+    assert certify_factorization(0 * Y, nothing, nothing, 1.0).optimal
 
 
 @given(seeds, st.floats(0.2, 1.0))
 @settings(max_examples=15, deadline=None)
 def test_growth_ends_at_the_closed_form(seed, strength):
     Y = normal(seed, 5, 4)
-    exact = factorise_with_decay(Y, strength)
-    grown = grow_factorisation(Y, strength)
+    exact = factorize_with_decay(Y, strength)
+    grown = grow_factorization(Y, strength)
     assert grown.certificate.optimal
     assert grown.objectives[-1] == pytest.approx(exact.objective, rel=1e-6)
     assert all(b <= a + 1e-9 for a, b in zip(grown.objectives, grown.objectives[1:], strict=False))
@@ -170,12 +170,12 @@ def test_saddles_are_not_certified(dtype, scale):
     Y = (scale * normal(8, 6, 5)).to(dtype)
     sigma = torch.linalg.svdvals(Y.double())
     strength = 0.9 * float(sigma[3])
-    exact = factorise_with_decay(Y.double(), strength)
+    exact = factorize_with_decay(Y.double(), strength)
     least = least_decay_objective(sigma, strength)
     for kept in itertools.product((False, True), repeat=4):
         some = torch.tensor(kept)
         U, V = exact.U[:, some].to(dtype), exact.V[:, some].to(dtype)
-        found = certify_factorisation(Y, U, V, strength, tolerance=1e-5)
+        found = certify_factorization(Y, U, V, strength, tolerance=1e-5)
         assert found.optimal == all(kept)
         assert abs(found.balance) < 1e-5 * found.objective
         assert found.lower_bound <= least * (1 + 1e-12)
@@ -198,24 +198,24 @@ def test_bad_input_is_refused():
     Y = torch.eye(3).double()
     U = torch.ones(3, 2).double()
     with pytest.raises(ShapeMismatch):
-        certify_factorisation(Y, U, U[:2], 1.0)
+        certify_factorization(Y, U, U[:2], 1.0)
     with pytest.raises(NonFinite):
-        certify_factorisation(Y, U * torch.nan, U, 1.0)
+        certify_factorization(Y, U * torch.nan, U, 1.0)
     for strength in (0.0, -1.0, float("nan")):
         with pytest.raises(InvalidInput, match="positive"):
-            certify_factorisation(Y, U, U, strength)
+            certify_factorization(Y, U, U, strength)
         with pytest.raises(InvalidInput, match="positive"):
             threshold_singular_values(Y, strength)
     with pytest.raises(InvalidInput):
         least_decay_objective(torch.tensor([-1.0]), 1.0)
     with pytest.raises(InvalidInput):
-        factorise_with_decay(Y, 1.0, width=-1)
+        factorize_with_decay(Y, 1.0, width=-1)
     with pytest.raises(InvalidInput):
         least_decay_objective(torch.ones(2), 1.0, width=-1)
 
 
 def test_single_precision_stays_single():
     Y = torch.diag(torch.tensor([3.0, 1.0]))
-    made = factorise_with_decay(Y, 0.5)
+    made = factorize_with_decay(Y, 0.5)
     assert made.U.dtype == torch.float32
-    assert certify_factorisation(Y, made.U, made.V, 0.5, tolerance=1e-4).optimal
+    assert certify_factorization(Y, made.U, made.V, 0.5, tolerance=1e-4).optimal

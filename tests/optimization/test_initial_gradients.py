@@ -1,4 +1,4 @@
-"""Moments of random matrices, gradients at initialisation, and the report on a network."""
+"""Moments of random matrices, gradients at initialization, and the report on a network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchtheory.core.errors import (
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.nets.watching import watch_signals
-from torchtheory.optimization.initial_scale import initialisation_report
+from torchtheory.optimization.initial_scale import initialization_report
 from torchtheory.optimization.linear_networks.initial_gradients import (
     gaussian_gradient_bound,
     gaussian_gradient_moment,
@@ -215,7 +215,7 @@ def problem_of(net, inputs=20):
 def test_report_finds_the_deviation_of_he():
     net = mlp([20] + [80] * 8 + [1], "relu", bias=False, random=0)
     before = {k: p.clone() for k, p in net.state_dict().items()}
-    report = initialisation_report(problem_of(net), draws=3)
+    report = initialization_report(problem_of(net), draws=3)
     assert report.growth == pytest.approx(math.log(math.sqrt(1 / 6)), abs=0.1)
     assert report.growth_predicted == pytest.approx(report.growth, abs=0.1)
     assert report.growth_repaired == pytest.approx(0, abs=1e-3)
@@ -232,7 +232,7 @@ def test_report_scales_down_what_explodes():
 
     torch.manual_seed(0)
     layers = [m for _ in range(6) for m in (Loud(20, 20), nn.Tanh())]
-    report = initialisation_report(problem_of(nn.Sequential(*layers, Loud(20, 1))))
+    report = initialization_report(problem_of(nn.Sequential(*layers, Loud(20, 1))))
     assert report.growth > 0.05
     assert report.factor < 1
     assert report.growth_repaired == pytest.approx(0, abs=1e-3)
@@ -249,7 +249,7 @@ def test_report_says_what_it_cannot_tell():
             return x + self.inner(self.norm(x)).relu()
 
     net = nn.Sequential(Skip(), Skip(), Skip(), nn.Linear(20, 1))
-    report = initialisation_report(problem_of(net), draws=1)
+    report = initialization_report(problem_of(net), draws=1)
     assert report.growth_predicted is None
     assert any("No prediction" in note for note in report.notes)
     assert [r.layer for r in report.layers] == ["0.inner", "1.inner", "2.inner", "3"]
@@ -267,10 +267,10 @@ def test_initial_weights_stand_in_for_layers_that_cannot_be_drawn():
 
     x, net = normal(0, 10, 5), Own()
     with pytest.raises(UnsupportedModel, match="initial"):
-        initialisation_report(Problem(net, (x, normal(1, 10, 1)), task="regression"))
+        initialization_report(Problem(net, (x, normal(1, 10, 1)), task="regression"))
     start = {k: 0.1 * p.detach() for k, p in net.named_parameters()}
     known = Problem(net, (x, normal(1, 10, 1)), task="regression", initial=start)
-    report = initialisation_report(known)
+    report = initialization_report(known)
     first, last = watch_signals(known, known.train, start)
     assert report.growth == pytest.approx(math.log(first.backward / last.backward))
     assert "began with" in report.notes[0]
@@ -330,6 +330,6 @@ def test_refusals():
     with pytest.raises(InvalidType, match="double"):
         sandwiched_norm(torch.ones(2, 2, dtype=torch.long), torch.eye(2), 1.0)
     with pytest.raises(UnsupportedModel, match="two layers"):
-        initialisation_report(problem_of(nn.Linear(20, 1)))
+        initialization_report(problem_of(nn.Linear(20, 1)))
     with pytest.raises(InvalidInput, match="draw"):
-        initialisation_report(problem_of(nn.Linear(20, 1)), draws=0)
+        initialization_report(problem_of(nn.Linear(20, 1)), draws=0)

@@ -1,4 +1,4 @@
-"""Gradients at fresh weights: shared ones, several a layer, batch normalisation, other draws."""
+"""Gradients at fresh weights: shared ones, several a layer, batch normalization, other draws."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchtheory.core.intervals import mean_interval
 from torchtheory.models.problem import Problem
 from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.watching import watch_signals
-from torchtheory.optimization.initial_scale import fresh_growths, initialisation_report
+from torchtheory.optimization.initial_scale import fresh_growths, initialization_report
 
 
 def _problem(net: nn.Module, *shape: int) -> Problem:
@@ -23,7 +23,7 @@ def test_layers_that_share_weights_are_listed_at_each_use() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(16, 16)
     inner = [m for _ in range(5) for m in (layer, nn.ReLU())]
-    report = initialisation_report(_problem(nn.Sequential(*inner, nn.Linear(16, 2)), 16))
+    report = initialization_report(_problem(nn.Sequential(*inner, nn.Linear(16, 2)), 16))
     assert [r.layer for r in report.layers] == ["0"] * 5 + ["10"]
     assert report.growth < -0.5
     assert report.growth_repaired == pytest.approx(0, abs=1e-2)
@@ -44,7 +44,7 @@ class _Recurrent(nn.Module):
 def test_the_factor_acts_on_all_matrices_of_a_layer() -> None:
     torch.manual_seed(0)
     problem = _problem(_Recurrent(), 6, 3)
-    report = initialisation_report(problem, draws=1)
+    report = initialization_report(problem, draws=1)
     assert [r.layer for r in report.layers] == ["memory", "out"]
     assert report.factor is not None
     fresh = _Recurrent()
@@ -77,19 +77,19 @@ class _Diagonal(nn.Module):
 def test_a_matrix_made_of_a_vector_is_a_layer() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(_Diagonal(4), nn.Tanh(), _Diagonal(4), nn.Tanh(), nn.Linear(4, 2))
-    report = initialisation_report(_problem(net, 4))
+    report = initialization_report(_problem(net, 4))
     assert [r.layer for r in report.layers] == ["0", "2", "4"]
     assert report.layers[0].fan_out == 4
 
 
-def test_batch_normalisation_works_as_in_training() -> None:
+def test_batch_normalization_works_as_in_training() -> None:
     torch.manual_seed(0)
     blocks = [m for _ in range(4) for m in (nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU())]
     net = nn.Sequential(*blocks, nn.Linear(16, 2))
     net(torch.randn(30, 16) + 3)  # averages of something else
     problem = _problem(net, 16)
     before = {k: v.clone() for k, v in net.state_dict().items()}
-    report = initialisation_report(problem, draws=1)
+    report = initialization_report(problem, draws=1)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     fresh = drawn_anew(net, 0).train()
     outputs: list[Tensor] = []
@@ -113,7 +113,7 @@ def test_the_factor_serves_draws_it_was_not_found_with() -> None:
     torch.manual_seed(0)
     blocks = [m for _ in range(10) for m in (nn.Linear(64, 64), nn.ReLU())]
     problem = _problem(nn.Sequential(*blocks, nn.Linear(64, 2)), 64)
-    factor = initialisation_report(problem, draws=4).factor
+    factor = initialization_report(problem, draws=4).factor
     assert factor is not None
     others = mean_interval(fresh_growths(problem, factor=factor, seed=4))
     own = mean_interval(fresh_growths(problem, seed=4))

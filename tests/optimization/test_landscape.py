@@ -79,7 +79,7 @@ def test_the_model_is_not_changed():
 
 def test_a_plane_by_hand():
     grid = torch.tensor([0.0, 1.0, 2.0]).double()
-    found = loss_slice(line_problem(), torch.eye(2).double(), grid, centre=torch.zeros(2).double())
+    found = loss_slice(line_problem(), torch.eye(2).double(), grid, center=torch.zeros(2).double())
     assert found.values.tolist() == [[1.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 9.0]]
     assert found.minima == 1
 
@@ -119,12 +119,12 @@ def test_grid_minima_by_brute_force(seed, rows, columns):
 def test_valleys_of_a_line_and_of_a_narrow_convex_valley():
     problem = line_problem()
     grid = torch.linspace(-2, 2, 12).double()
-    line = loss_slice(problem, torch.ones(1, 2).double(), grid, centre=torch.zeros(2).double())
+    line = loss_slice(problem, torch.ones(1, 2).double(), grid, center=torch.zeros(2).double())
     assert sorted(slice_valleys(problem, line).flatten().round(decimals=4).tolist()) == [-1.0, 1.0]
     # least squares with a condition number of 10⁴, its valley oblique to the grid
     x = torch.tensor([[1.0, 1.3], [0.01, -0.01]]).double()
     convex = Problem(nn.Linear(2, 1, bias=False).double(), (x, x[:, :1]), task="regression")
-    plane = loss_slice(convex, torch.eye(2).double(), grid, centre=torch.zeros(2).double())
+    plane = loss_slice(convex, torch.eye(2).double(), grid, center=torch.zeros(2).double())
     assert plane.minima > 1
     assert len(slice_valleys(convex, plane)) == 1
 

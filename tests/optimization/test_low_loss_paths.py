@@ -22,7 +22,7 @@ from torchtheory.optimization.landscape.low_loss_paths import (
     last_layer_problem,
     low_loss_path,
     make_monotone,
-    minimise_last_layer,
+    minimize_last_layer,
     path_losses,
 )
 from torchtheory.optimization.landscape.parameter_space import losses_at
@@ -85,7 +85,7 @@ def test_a_path_by_hand():
 
 def test_the_last_layer_is_solved():
     problem = problem_of(4)
-    fit = minimise_last_layer(problem)
+    fit = minimize_last_layer(problem)
     exact = fit_last_layer(problem.model, problem.train.x, problem.train.y).model
     with torch.no_grad():
         best = float((exact(problem.train.x) - problem.train.y).square().mean())
@@ -99,7 +99,7 @@ def test_a_logistic_last_layer_against_scikit_learn():
     x = normal(5, 60, 2)
     y = (normal(6, 60) > 0).double()
     problem = Problem(net, (x, y), task="binary")
-    fit = minimise_last_layer(problem, tolerance=1e-6)
+    fit = minimize_last_layer(problem, tolerance=1e-6)
     features = last_hidden_features(net, x).numpy()
     other = LogisticRegression(C=1e10, tol=1e-10, max_iter=10_000).fit(features, y.numpy())
     weight = torch.as_tensor(other.coef_)
@@ -151,15 +151,15 @@ def test_bad_input():
     with pytest.raises(InvalidInput, match="best point of its ray"):
         make_monotone(problem, torch.stack([bad, best * 0.5]))
     with pytest.raises(NotConverged, match="gradient"):
-        minimise_last_layer(problem, iterations=1)
+        minimize_last_layer(problem, iterations=1)
     with pytest.raises(InvalidInput, match="tolerance"):
-        minimise_last_layer(problem, tolerance=0.0)
+        minimize_last_layer(problem, tolerance=0.0)
 
 
 def test_a_network_in_single_precision_and_two_networks_as_ends():
     nets = [mlp([2, 6, 1], "relu", random=seed).float() for seed in (0, 1)]
     problem = Problem(nets[0], (normal(1, 9, 2).float(), normal(2, 9, 1).float()))
-    fit = minimise_last_layer(problem)
+    fit = minimize_last_layer(problem)
     assert fit.gradient_norm <= 1e-8
     assert all(p.dtype == torch.float32 for p in fit.parameters.values())
     path = low_loss_path(problem, nets[0], nets[1].state_dict())

@@ -293,7 +293,7 @@ def test_bounds_hold_for_random_networks(seed, strength):
         assert found.objective >= best.certificate.lower_bound * (1 - 1e-9)
 
 
-def test_growth_against_a_general_optimiser():
+def test_growth_against_a_general_optimizer():
     x, y, strength = normal(4, 5, 2), normal(5, 5, 1), 0.2
     loss, unit = HalfSquares(y), relu_unit(2, 1)
     best = grow_network(unit, x, loss, strength).certificate.objective

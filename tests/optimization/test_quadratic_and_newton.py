@@ -62,7 +62,7 @@ def test_closed_form_is_gradient_descent(seed: int, share: float) -> None:
     done = gradient_descent(lambda x: (x @ matrix * x).sum(-1) / 2 - x @ linear, start, eta, 12)
     assert torch.allclose(exact.points, done.points, atol=1e-9)
     assert torch.allclose(exact.values, done.values, atol=1e-8)
-    assert torch.allclose(matrix @ exact.minimiser, linear, atol=1e-7)
+    assert torch.allclose(matrix @ exact.minimizer, linear, atol=1e-7)
     report = condition_report(matrix)
     assert report.rate(report.optimal_step) == pytest.approx(report.optimal_rate)
     assert report.rate(eta) >= report.optimal_rate - 1e-12
@@ -98,7 +98,7 @@ def test_flat_directions_in_single_precision() -> None:
     half = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     matrix = half @ half.T
     run = quadratic_descent(matrix, matrix @ torch.ones(6), torch.zeros(6), 0.01, 400)
-    assert torch.allclose(matrix @ run.minimiser, matrix @ torch.ones(6), atol=1e-3)
+    assert torch.allclose(matrix @ run.minimizer, matrix @ torch.ones(6), atol=1e-3)
 
 
 def test_preconditioning() -> None:
@@ -162,15 +162,15 @@ def test_newton_against_scipy() -> None:
 
 def test_models() -> None:
     model = quadratic_model(lambda x: (x**2).sum() / 2 + x.sum(), torch.zeros(2).double())
-    assert torch.allclose(model.minimiser(), -torch.ones(2).double())
+    assert torch.allclose(model.minimizer(), -torch.ones(2).double())
     assert model(torch.ones(2).double()) == pytest.approx(3.0)
-    assert torch.allclose(model.minimiser(damping=1.0), -torch.ones(2).double() / 2)
+    assert torch.allclose(model.minimizer(damping=1.0), -torch.ones(2).double() / 2)
     saddle = quadratic_model(lambda x: x[0] ** 2 - x[1] ** 2, torch.ones(2).double())
     with pytest.raises(NotPositiveDefinite):
-        saddle.minimiser()
-    assert saddle.minimiser(damping=3.0).shape == (2,)
+        saddle.minimizer()
+    assert saddle.minimizer(damping=3.0).shape == (2,)
     with pytest.raises(InvalidInput):
-        model.minimiser(damping=-1.0)
+        model.minimizer(damping=-1.0)
     with pytest.raises(InvalidInput):
         isotropic_model(lambda x: x.sum(), torch.ones(2), 0.0)
 

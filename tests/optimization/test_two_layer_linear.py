@@ -21,7 +21,7 @@ from torchtheory.optimization.linear_networks.second_moments import (
     reduced_rank_regression,
 )
 from torchtheory.optimization.linear_networks.two_layer import (
-    alternating_minimisation,
+    alternating_minimization,
     best_input_factor,
     best_output_factor,
     critical_form_residual,
@@ -79,9 +79,9 @@ def test_least_squares_and_principal_components_of_other_libraries():
     moments = Covariances.from_samples(x, y)
     fit = LinearRegression(fit_intercept=False).fit(x.numpy(), y.numpy())
     assert np.allclose(least_squares_map(moments).numpy(), fit.coef_)
-    centred = x - x.mean(0)
-    best = reduced_rank_regression(Covariances.from_samples(centred, centred), 2)
-    rows = PCA(2).fit(centred.numpy()).components_
+    centered = x - x.mean(0)
+    best = reduced_rank_regression(Covariances.from_samples(centered, centered), 2)
+    rows = PCA(2).fit(centered.numpy()).components_
     assert np.allclose(best.map.numpy(), rows.T @ rows)
     assert reduced_rank_regression(moments, 0).value == pytest.approx(float(moments.yy.trace()))
 
@@ -215,16 +215,16 @@ def test_saddles_are_strict_where_inputs_span_a_plane_only():
 def test_a_wide_network_reaches_the_unconstrained_optimum():
     x, y, _ = draw(7)
     moments = Covariances.from_samples(x, y)
-    fit = alternating_minimisation(moments, 6, sweeps=2)
+    fit = alternating_minimization(moments, 6, sweeps=2)
     assert torch.allclose(fit.U @ fit.V.T, least_squares_map(moments))
 
 
 @given(seeds)
 @settings(max_examples=4, deadline=None)
-def test_alternating_minimisation_falls_to_the_optimum(seed):
+def test_alternating_minimization_falls_to_the_optimum(seed):
     x, y, _ = draw(seed)
     moments = Covariances.from_samples(x, y)
-    fit = alternating_minimisation(moments, 3, random=seed)
+    fit = alternating_minimization(moments, 3, random=seed)
     assert float(fit.risks.diff().max()) < 1e-10
     assert float(fit.risks[-1]) == pytest.approx(reduced_rank_regression(moments, 3).value)
     assert float(two_layer_gradients(fit.U, fit.V, moments)[0].abs().max()) < 1e-8
@@ -256,7 +256,7 @@ def test_bad_input_is_refused():
     with pytest.raises(InvalidType, match="int64"):
         best_output_factor(torch.ones(2, 1).long(), moments)
     with pytest.raises(ShapeMismatch, match="the network 1"):
-        alternating_minimisation(moments, 1, start=torch.ones(2, 2).double())
+        alternating_minimization(moments, 1, start=torch.ones(2, 2).double())
     with pytest.raises(ShapeMismatch, match="one a hidden unit"):
         two_layer_gradients(torch.ones(2, 1).double(), torch.ones(2, 2).double(), moments)
     with pytest.raises(InvalidInput, match="no second moments"):

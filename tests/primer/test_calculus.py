@@ -30,8 +30,8 @@ from torchtheory.primer.mean_value import (
     segment_hessians,
 )
 from torchtheory.primer.objectives import (
-    factorisation_gradients,
-    factorise,
+    factorization_gradients,
+    factorize,
     nonlinear_least_squares,
     nonlinear_least_squares_gradient,
     nonlinear_least_squares_hessian,
@@ -279,7 +279,7 @@ class TestObjectives:
         assert torch.allclose(squared_norm_gradient(lambda v: A @ v - y, x), exact)
         U, V, R = draw(seed + 3, 4, 2), draw(seed + 4, 2, 5), draw(seed + 5, 4, 5)
         loss = torch.func.grad(lambda u, v: 0.5 * (u @ v - R).square().sum(), argnums=(0, 1))
-        for ours, theirs in zip(factorisation_gradients(U, V, R), loss(U, V), strict=True):
+        for ours, theirs in zip(factorization_gradients(U, V, R), loss(U, V), strict=True):
             assert torch.allclose(ours, theirs)
         for link in (torch.sigmoid, torch.tanh, torch.exp):
 
@@ -291,13 +291,13 @@ class TestObjectives:
             hessian = nonlinear_least_squares_hessian(link, x, A, y)
             assert torch.allclose(hessian, torch.func.hessian(objective)(x))
 
-    def test_factorisation_reaches_the_best_rank(self):
+    def test_factorization_reaches_the_best_rank(self):
         R = draw(0, 8, 6)
         sigma = torch.linalg.svdvals(R)
-        fit = factorise(R, 2, sweeps=500)
+        fit = factorize(R, 2, sweeps=500)
         assert float(fit.losses[-1]) == pytest.approx(0.5 * float(sigma[2:].square().sum()))
         assert bool((fit.losses.diff() <= 1e-12).all())
-        left, right = factorisation_gradients(fit.U, fit.V, R)
+        left, right = factorization_gradients(fit.U, fit.V, R)
         assert float(left.abs().max()) < 1e-4
         assert float(right.abs().max()) < 1e-4
 
@@ -307,6 +307,6 @@ class TestObjectives:
         with pytest.raises(InvalidInput, match="dtypes"):
             squared_residual(torch.eye(2), torch.ones(2).double(), torch.ones(2))
         with pytest.raises(ShapeMismatch):
-            factorisation_gradients(torch.ones(2, 2), torch.ones(3, 2), torch.ones(2, 2))
+            factorization_gradients(torch.ones(2, 2), torch.ones(3, 2), torch.ones(2, 2))
         with pytest.raises(InvalidInput):
-            factorise(torch.eye(2), 3)
+            factorize(torch.eye(2), 3)

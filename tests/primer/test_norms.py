@@ -36,7 +36,7 @@ class TestInducedNorm:
         found = induced_norm(A, p)
         assert found.exact
         assert found.value == pytest.approx(float(torch.linalg.matrix_norm(A, p)), rel=1e-12)
-        assert ratio(A, found.maximiser, p) == pytest.approx(found.value, rel=1e-12)
+        assert ratio(A, found.maximizer, p) == pytest.approx(found.value, rel=1e-12)
 
     @settings(max_examples=20, deadline=None)
     @given(seeds, st.floats(1.05, 20))
@@ -45,7 +45,7 @@ class TestInducedNorm:
         found = induced_norm(A, p, iterations=50)
         assert found.value <= found.upper * (1 + 1e-12)
         assert ratio(A, x, p) <= found.upper * (1 + 1e-12)
-        assert ratio(A, found.maximiser, p) == pytest.approx(found.value, rel=1e-9)
+        assert ratio(A, found.maximizer, p) == pytest.approx(found.value, rel=1e-9)
 
     @settings(max_examples=10, deadline=None)
     @given(seeds, st.floats(1.2, 8))

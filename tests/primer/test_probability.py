@@ -32,7 +32,7 @@ families = st.lists(st.sets(st.integers(0, 4)), max_size=3)
 laws = st.dictionaries(st.integers(-9, 9), st.integers(1, 20).map(Fraction), min_size=1, max_size=6)
 
 
-def normalised(weights):
+def normalized(weights):
     total = sum(weights.values())
     return {x: w / total for x, w in weights.items()}
 
@@ -94,7 +94,7 @@ class TestMeasures:
 
     @given(laws)
     def test_tails(self, weights):
-        law = normalised(weights)
+        law = normalized(weights)
         upper, lower = tail_expectation(law)
         assert upper - lower == expectation(law)
 

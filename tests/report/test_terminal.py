@@ -1,4 +1,4 @@
-"""What a terminal shows, at 80 and 120 columns, without colour and without markup."""
+"""What a terminal shows, at 80 and 120 columns, without color and without markup."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_failing_run_says_why() -> None:
     assert "fails: 1 claim: 1 violated" in text
 
 
-def test_colour_comes_with_words() -> None:
+def test_color_comes_with_words() -> None:
     out = io.StringIO()
     print_run(
         failing_run(), Console(file=out, width=80, force_terminal=True, color_system="standard")

@@ -18,7 +18,7 @@ from torchtheory.robustness.lipschitz import layer_norms
 from torchtheory.robustness.margin_certificates import boundary_distances, certified_radii
 
 
-def labelled(net: nn.Module, x: torch.Tensor) -> Problem:
+def labeled(net: nn.Module, x: torch.Tensor) -> Problem:
     """A problem whose labels are the model's own predictions."""
     with torch.no_grad():
         scores = net(x)
@@ -32,7 +32,7 @@ def test_linear_models_have_the_distance_itself(seed: int, outputs: int) -> None
     generator = torch.Generator().manual_seed(seed)
     net = mlp([4, outputs], random=generator)
     x = torch.randn(12, 4, generator=generator, dtype=torch.float64)
-    problem = labelled(net, x)
+    problem = labeled(net, x)
     weight, bias = net[0].weight.detach(), net[0].bias.detach()
     if outputs == 1:
         exact = (x @ weight[0] + bias).abs() / weight.norm()
@@ -55,7 +55,7 @@ def test_nothing_is_found_inside_the_radius(seed: int, outputs: int) -> None:
     for p in net.parameters():
         p.data *= 2
     x = torch.randn(20, 3, generator=generator, dtype=torch.float64)
-    problem = labelled(net, x)
+    problem = labeled(net, x)
     radii = certified_radii(problem, problem.train)
     found = boundary_distances(problem, problem.train)
     assert bool((radii > 0).all())
@@ -67,7 +67,7 @@ def test_nothing_is_found_inside_the_radius(seed: int, outputs: int) -> None:
 
 def test_without_a_last_dense_layer_two_outputs_move_apart() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.Softsign()).double()
-    problem = labelled(net, torch.randn(9, 2).double())
+    problem = labeled(net, torch.randn(9, 2).double())
     product = math.prod(n.lipschitz for n in layer_norms(net, (2,)))
     expected = problem.margins(problem.train) / (math.sqrt(2) * product)
     torch.testing.assert_close(certified_radii(problem, problem.train), expected)
@@ -88,7 +88,7 @@ def test_mistakes_constants_and_convolutions() -> None:
     conv = nn.Sequential(
         nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)
     )
-    pictures = labelled(conv, torch.randn(10, 1, 6, 6))
+    pictures = labeled(conv, torch.randn(10, 1, 6, 6))
     radii = certified_radii(pictures, pictures.train)
     found = boundary_distances(pictures, pictures.train)
     assert bool((found >= radii).all())

@@ -25,7 +25,7 @@ from torchtheory.training.checkpoint import load_checkpoint, save_checkpoint
 from torchtheory.training.distillation import Distillation
 from torchtheory.training.trainer import fit
 
-# Everything with a state at once: dropout, batch normalisation, augmentation with a generator and
+# Everything with a state at once: dropout, batch normalization, augmentation with a generator and
 # with the global ones, momentum, a schedule, early stopping, a teacher.
 # The program reads "path pause init" lines and forks a process for each, so that torch is imported
 # once; it answers with the process's id, and later with how it ended.

@@ -26,9 +26,9 @@ from torchtheory.core.errors import (
 from torchtheory.data.cifar10 import PIXELS, load_cifar10, read_pickled_batch, read_records
 from torchtheory.data.real import digits
 from torchtheory.generalization.complexity.rademacher import exact_rademacher, finite_class
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.nets.image_networks import (
-    CentreCrop,
+    CenterCrop,
     lenet,
     preactivation_resnet18,
     resnext29,
@@ -66,7 +66,7 @@ def test_by_hand() -> None:
 def test_properties(samples: int, classes: int, seed: int) -> None:
     z = torch.randn(samples, classes, dtype=torch.float64,
                     generator=torch.Generator().manual_seed(seed))  # fmt: skip
-    signs = all_labellings(samples)
+    signs = all_labelings(samples)
     for absolute in ("outside", "inside", "none"):
         values = torch.stack([darc_with_signs(z, s, 1.0, absolute=absolute) for s in signs])
         assert values.max() <= darc1(z, 1.0) + 1e-12
@@ -175,7 +175,7 @@ def test_many_at_once() -> None:
 def test_networks() -> None:
     x = torch.rand(2, 1, 28, 28)
     assert lenet(24)(x).shape == lenet(28)(x).shape == lenet(24, padded=True)(x).shape == (2, 10)
-    assert CentreCrop(28)(x) is not None
+    assert CenterCrop(28)(x) is not None
     images = torch.rand(2, 3, 32, 32)
     with torch.device("meta"):
         small, large = preactivation_resnet18(), resnext29()
@@ -192,7 +192,7 @@ def test_networks() -> None:
     with pytest.raises(InvalidInput, match="leave nothing"):
         lenet(12)
     with pytest.raises(ShapeMismatch, match="no 24 x 24"):
-        CentreCrop(24)(torch.zeros(1, 1, 20, 20))
+        CenterCrop(24)(torch.zeros(1, 1, 20, 20))
 
 
 def test_augmentation() -> None:
@@ -211,7 +211,7 @@ def test_augmentation() -> None:
     }
     assert len(corners) == 25
     bright = torch.zeros(1, 1, 29, 29)
-    bright[0, 0, 14, 22] = 1.0  # 8 to the right of the centre
+    bright[0, 0, 14, 22] = 1.0  # 8 to the right of the center
     turned = RandomAffineCrop(29, 15.0, 0.0)(bright.expand(500, -1, -1, -1), generator)
     place = turned.flatten(1).argmax(1)
     height = (place // 29 - 14).double()

@@ -76,7 +76,7 @@ def linear(seed: int) -> nn.Linear:
 
 @pytest.mark.parametrize("weight", [1.0, 0.3])
 @pytest.mark.parametrize("augmented", [False, True])
-def test_fit_minimises_the_mixture(weight: float, augmented: bool) -> None:
+def test_fit_minimizes_the_mixture(weight: float, augmented: bool) -> None:
     x, y = sample()
     teacher, ours, theirs = linear(0), linear(1), linear(1)
     teacher.train()

@@ -139,7 +139,7 @@ def test_penalty_ignores_the_models_own_dropout_and_mode() -> None:
 
 @given(seeds, st.floats(0.05, 0.9))
 @settings(max_examples=25, deadline=None)
-def test_dropout_regression_minimises_the_exhaustive_risk(seed: int, p: float) -> None:
+def test_dropout_regression_minimizes_the_exhaustive_risk(seed: int, p: float) -> None:
     x, y = _gaussian(seed, 12, 4), _gaussian(seed + 1, 12)
     w = dropout_regression(x, y, p).requires_grad_()
     risk = ensemble_mean(lambda a: (y - (a / (1 - p)) @ w).square(), x, 1 - p).mean()

@@ -103,7 +103,7 @@ def test_decay_is_that_of_sgd_divided_by_the_rate():
     net = MLP([2, 3, 1], 4)
     twin = net.as_torch()
     x, y = two_gaussian_clouds(10)
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         [
             {"params": [p for p in twin.parameters() if p.ndim == 2], "weight_decay": 0.01 / 0.2},
             {"params": [p for p in twin.parameters() if p.ndim == 1]},
@@ -112,9 +112,9 @@ def test_decay_is_that_of_sgd_divided_by_the_rate():
     )
     train_mlp(net, x, y, GradientDescent(0.2, 0.01), iterations=15)
     for _ in range(15):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.binary_cross_entropy_with_logits(twin(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     torch.testing.assert_close(net.linear_layers[0].W.t(), twin[0].weight.detach())
     torch.testing.assert_close(net.linear_layers[-1].b, twin[-1].bias.detach())
 

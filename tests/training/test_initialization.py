@@ -1,4 +1,4 @@
-"""Initialisers: variances, orthogonality, whole models, refusals."""
+"""Initializers: variances, orthogonality, whole models, refusals."""
 
 import math
 
@@ -134,7 +134,7 @@ def _weights(net: nn.Module) -> list[Tensor]:
 def test_bad_input_is_refused_and_changes_nothing() -> None:
     net = nn.Sequential(nn.Linear(3, 3), weight_norm(nn.Linear(3, 3)))
     before = _weights(net)
-    with pytest.raises(UnsupportedModel, match="parametrised"):
+    with pytest.raises(UnsupportedModel, match="parametrized"):
         initialize(net, "he")
     assert all(torch.equal(a, b) for a, b in zip(before, _weights(net), strict=True))
     with pytest.raises(UnsupportedModel, match="no dense"):

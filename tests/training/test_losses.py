@@ -47,7 +47,7 @@ finite = st.floats(-8, 8, allow_nan=False, width=64)
 
 
 @st.composite
-def labelled_outputs(draw):
+def labeled_outputs(draw):
     samples, classes = draw(st.integers(1, 6)), draw(st.integers(2, 6))
     outputs = draw(hnp.arrays(np.float64, (samples, classes), elements=finite))
     labels = draw(hnp.arrays(np.int64, (samples,), elements=st.integers(0, classes - 1)))
@@ -62,7 +62,7 @@ def by_numpy(name, o, y):
         "L1": np.abs(y - o).sum(),
         "L2": np.linalg.norm(y - o) ** 2,
         "expectation": np.abs(y - p).sum(),
-        "regularised expectation": np.linalg.norm(y - p) ** 2,
+        "regularized expectation": np.linalg.norm(y - p) ** 2,
         "Chebyshev": np.abs(p - y).max(),
         "hinge": gap.sum(),
         "squared hinge": (gap**2).sum(),
@@ -76,7 +76,7 @@ def by_numpy(name, o, y):
 
 @pytest.mark.parametrize("name", LOSSES)
 @settings(max_examples=25, deadline=None)
-@given(case=labelled_outputs())
+@given(case=labeled_outputs())
 def test_value_and_gradient_of_every_loss(name, case):
     outputs, labels = case
     loss = classification_loss(name)
@@ -103,14 +103,14 @@ def test_gradient_with_soft_targets(name):
 
 
 @settings(max_examples=50, deadline=None)
-@given(case=labelled_outputs(), shift=finite)
+@given(case=labeled_outputs(), shift=finite)
 def test_identities(case, shift):
     outputs, labels = case
     values = loss_values(outputs, labels)
     p = torch.softmax(outputs, 1)
     close = torch.testing.assert_close
     close(values["Chebyshev"], values["expectation"] / 2)
-    close(values["regularised expectation"], values["expectation"] + p.square().sum(1) - 1)
+    close(values["regularized expectation"], values["expectation"] + p.square().sum(1) - 1)
     close(values["squared log"], values["log"].square())
     close(values["Cauchy-Schwarz"], loss_values(2 * outputs, labels)["log"] / 2)
     moved = loss_values(outputs + shift, labels)
@@ -120,7 +120,7 @@ def test_identities(case, shift):
 
 
 @settings(max_examples=50, deadline=None)
-@given(case=labelled_outputs(), t=st.floats(0, 1))
+@given(case=labeled_outputs(), t=st.floats(0, 1))
 def test_convex_ones_are_convex(case, t):
     outputs, labels = case
     other = outputs.flip(1)

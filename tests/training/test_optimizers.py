@@ -149,7 +149,7 @@ def test_effective_step_is_the_sum_of_powers(eta, beta, met):
     assert effective_step(eta, beta, met) <= effective_step(eta, beta) * (1 + 1e-12)
 
 
-# -- every optimiser in torch's interface -------------------------------------------------------
+# -- every optimizer in torch's interface -------------------------------------------------------
 
 OURS = {
     "heavy ball": lambda p: HeavyBall(p, lr=0.05, momentum=0.7),
@@ -287,7 +287,7 @@ def test_weight_decay_groups_cover_every_trainable_parameter_once():
 # -- projections --------------------------------------------------------------------------------
 
 SETS = {
-    "ball": onto_ball(0.7, centre=0.1),
+    "ball": onto_ball(0.7, center=0.1),
     "box": onto_box(-0.3, 0.4),
     "simplex": onto_simplex(1.5),
 }
@@ -307,7 +307,7 @@ def test_projections_are_idempotent_and_do_not_expand(project, x, y):
 @given(vectors, vectors)
 def test_projections_are_the_nearest_points(project, x, y):
     inside, p = project(y), project(x)
-    # the variational inequality, which characterises the nearest point of a convex set
+    # the variational inequality, which characterizes the nearest point of a convex set
     assert float((x - p) @ (inside - p)) <= 1e-9
 
 
@@ -331,7 +331,7 @@ def test_projections_work_on_batches():
         assert torch.allclose(project(x), one_by_one, atol=1e-6)
 
 
-def test_projected_optimiser_treats_a_group_as_one_vector_and_can_be_freed():
+def test_projected_optimizer_treats_a_group_as_one_vector_and_can_be_freed():
     a, b = torch.zeros(2, requires_grad=True), torch.zeros(2, 1, requires_grad=True)
     optimizer = SGD([a, b], lr=1.0, momentum=0.9)
     handle = project_after_step(optimizer, onto_ball(1.0))

@@ -32,9 +32,9 @@ def test_shrinkage_is_ridge_regression(seed: int, d: int, mu: float) -> None:
     best = torch.linalg.lstsq(x, y).solution
     moved = shrink(x.T @ x / len(x), best, mu)
     ridge = Ridge(alpha=mu * len(x), fit_intercept=False).fit(x.numpy(), y.numpy())
-    assert np.allclose(moved.minimiser, ridge.coef_, atol=1e-9)
+    assert np.allclose(moved.minimizer, ridge.coef_, atol=1e-9)
     assert bool(((moved.factors > 0) & (moved.factors < 1)).all())
-    assert float(moved.minimiser.norm()) <= float(best.norm()) + 1e-12
+    assert float(moved.minimizer.norm()) <= float(best.norm()) + 1e-12
 
 
 @given(seeds, st.integers(0, 60))

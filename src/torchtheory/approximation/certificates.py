@@ -115,7 +115,7 @@ class SupError:
     Attributes:
         value: the largest :math:`|f(x)-g(x)|` over the points; a lower bound of the supremum,
             or the supremum itself where ``exact``.
-        resolution: distance of neighbouring grid points; 0 where exact.
+        resolution: distance of neighboring grid points; 0 where exact.
         points: how many were looked at.
         where: ``[d]``, a point that attains the value.
         settled: whether halving the last resolution changed less than the tolerance.
@@ -310,7 +310,7 @@ def _largest(f: Function, g: Function, x: Tensor) -> tuple[float, Tensor]:
 
 
 def _both_sides(approximant: Approximant) -> Tensor | None:
-    """The kinks of the first layer in one dimension and their neighbours among the floats."""
+    """The kinks of the first layer in one dimension and their neighbors among the floats."""
     first = next((m for m in approximant.network.modules() if isinstance(m, nn.Linear)), None)
     if len(approximant.domain) > 1 or first is None or first.bias is None:
         return None

@@ -46,7 +46,7 @@ __all__ = [
 
 KINDS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "model": "a network, a layer, an activation or another parametrised function",
+        "model": "a network, a layer, an activation or another parametrized function",
         "algorithm": "a procedure that ends with a result",
         "estimator": "a number computed from data or a network: a statistic, a loss, a bound",
         "theorem": "a statement that a check can confirm or refute",
@@ -82,12 +82,12 @@ ROOMS: Final[tuple[str, ...]] = (
 
 _ABBREVIATIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "bn": ("batch normalisation",),
+        "bn": ("batch normalization",),
         "bptt": ("backpropagation through time",),
         "cnn": ("convolutional network", "convolutional neural network"),
         "dbn": ("deep belief network",),
         "dip": ("deep image prior",),
-        "erm": ("empirical risk minimisation",),
+        "erm": ("empirical risk minimization",),
         "fft": ("fast fourier transform",),
         "fgsm": ("fast gradient sign",),
         "gan": ("generative adversarial network",),

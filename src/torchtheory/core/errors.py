@@ -39,7 +39,7 @@ class LabelOutOfRange(InvalidInput):
 
 
 class UnsupportedModel(TorchTheoryError, TypeError):
-    """The network has a layer or a behaviour the method does not cover."""
+    """The network has a layer or a behavior the method does not cover."""
 
 
 class FileProblem(TorchTheoryError, ValueError):

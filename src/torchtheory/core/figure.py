@@ -14,8 +14,8 @@ from torchtheory.core.naming import check_name
 # An SVG with many thousand marks is slower to open than a picture of it.
 LARGEST_SVG = 150_000
 
-#: Okabe and Ito's colours: told apart by every kind of eyesight, and in this order everywhere.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+#: Okabe and Ito's colors: told apart by every kind of eyesight, and in this order everywhere.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 _STYLE: Any = {
     "svg.hashsalt": "torchtheory",
@@ -84,7 +84,7 @@ def draw(
     rows, columns = grid
     with mpl.rc_context():
         mpl.rcdefaults()  # a user's own style would change the bytes
-        mpl.rcParams.update({**_STYLE, "axes.prop_cycle": cycler(color=COLOURS)})
+        mpl.rcParams.update({**_STYLE, "axes.prop_cycle": cycler(color=COLORS)})
         canvas = Canvas(figsize=size or (5.0 * columns, 3.2 * rows))
         FigureCanvasAgg(canvas)
         axes = canvas.subplots(rows, columns, squeeze=False)

@@ -175,10 +175,10 @@ def fit_slope(x: Samples, y: Samples, confidence: float = 0.99, *, log: bool = T
         if (a <= 0).any() or (b <= 0).any():
             raise InvalidInput("a power law needs positive x and y; use log=False for a line")
         a, b = np.log(a), np.log(b)
-    centred = a - a.mean()
-    spread = float(centred @ centred)
-    slope = float(centred @ b) / spread
-    residual = b - b.mean() - slope * centred
+    centered = a - a.mean()
+    spread = float(centered @ centered)
+    slope = float(centered @ b) / spread
+    residual = b - b.mean() - slope * centered
     error = math.sqrt(float(residual @ residual) / (a.size - 2) / spread)
     radius = _student(confidence, a.size - 2) * error
     name = "least squares on logarithms" if log else "least squares"

@@ -93,7 +93,7 @@ def load_idx_folder(path: str | Path, channel: bool = True) -> tuple[Samples, Sa
 
     Args:
         path: the directory.
-        channel: whether a grey image has a dimension for its one channel, as torchvision's
+        channel: whether a gray image has a dimension for its one channel, as torchvision's
             ``ToTensor`` gives it one.
     """
     folder = existing_folder(path)

@@ -32,7 +32,7 @@ class PlantedSample(NamedTuple):
 
 
 def xor(dtype: torch.dtype = torch.float64) -> Sample:
-    """The four corners of the square, labelled +1 where the two bits are equal.
+    """The four corners of the square, labeled +1 where the two bits are equal.
 
     The notes call it XOR; strictly it is its negation, which is as little separable.
 
@@ -44,7 +44,7 @@ def xor(dtype: torch.dtype = torch.float64) -> Sample:
 
 
 def unit_vectors(dimension: int, dtype: torch.dtype = torch.float64) -> Sample:
-    r"""The unit vectors of :math:`\mathbb R^d`, all labelled +1.
+    r"""The unit vectors of :math:`\mathbb R^d`, all labeled +1.
 
     Without a bias :math:`R=1` and :math:`\gamma^*=1/\sqrt d`; the perceptron makes exactly
     :math:`R^2/\gamma^{*2}=d` updates, so Novikoff's bound cannot be improved.
@@ -66,7 +66,7 @@ def separable_gaussians(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> PlantedSample:
-    r"""Gaussian points, labelled by a random hyperplane and pushed ``margin`` away from it.
+    r"""Gaussian points, labeled by a random hyperplane and pushed ``margin`` away from it.
 
     With a uniform unit vector :math:`w` and :math:`b` as given, :math:`x\sim N(0,I)`,
     :math:`y=\operatorname{sgn}(w^\top x+b)` and :math:`x\leftarrow x+y\,\gamma\,w`: the planted

@@ -40,7 +40,7 @@ class Table:
     Attributes:
         train: inputs ``[n, features]`` of float64, targets ``[n]`` (``[n, k]`` for k targets).
         test: the rows kept apart, None if there are none.
-        features: the name of each input column; ``colour=red`` for an indicator.
+        features: the name of each input column; ``color=red`` for an indicator.
         classes: the names of the classes in the order of their numbers, where targets are words.
     """
 
@@ -81,10 +81,10 @@ def load_table(
 
     >>> import tempfile, pathlib
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "iris.csv"
-    >>> _ = file.write_text("length,colour,kind\\n1.5,red,b\\n2.5,blue,a\\n")
+    >>> _ = file.write_text("length,color,kind\\n1.5,red,b\\n2.5,blue,a\\n")
     >>> table = load_table(file, "kind", test_fraction=0)
     >>> table.train.x.tolist(), table.train.y.tolist(), table.features
-    ([[1.5, 0.0, 1.0], [2.5, 1.0, 0.0]], [1, 0], ['length', 'colour=blue', 'colour=red'])
+    ([[1.5, 0.0, 1.0], [2.5, 1.0, 0.0]], [1, 0], ['length', 'color=blue', 'color=red'])
     """
     if not 0 <= test_fraction < 1:
         raise InvalidInput(f"test_fraction must be at least 0 and below 1, not {test_fraction}")

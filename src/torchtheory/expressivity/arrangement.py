@@ -98,21 +98,21 @@ class Arrangement:
     Attributes:
         plane: the rectangle.
         complex: vertices, corners and edges with the cells on both sides.
-        centres: ``[cells, 2]``, a point inside each.
-        values: ``[cells, ...]``, the network at the centres.
+        centers: ``[cells, 2]``, a point inside each.
+        values: ``[cells, ...]``, the network at the centers.
         gradients: ``[cells, 2, ...]``, its derivatives in the two coordinates.
         hashes: ``[cells]``, a number for the activation pattern.
     """
 
     plane: PlaneSlice
     complex: Complex
-    centres: Tensor
+    centers: Tensor
     values: Tensor
     gradients: Tensor
     hashes: Tensor
 
     def __len__(self) -> int:
-        return len(self.centres)
+        return len(self.centers)
 
     @property
     def patterns(self) -> int:
@@ -144,7 +144,7 @@ class Arrangement:
         for a, b in zip(c.offsets[:-1], c.offsets[1:], strict=True):
             yield c.vertices[c.corners[a:b]]
 
-    def neighbours(self, cell: int) -> list[int]:
+    def neighbors(self, cell: int) -> list[int]:
         """The cells that share an edge with one."""
         sides = self.complex.sides
         found = np.concatenate([sides[sides[:, 0] == cell, 1], sides[sides[:, 1] == cell, 0]])
@@ -155,7 +155,7 @@ class Arrangement:
         c = self.complex
         counts = torch.as_tensor(np.diff(c.offsets))
         cell = torch.repeat_interleave(torch.arange(len(counts)), counts)
-        at = torch.as_tensor(c.vertices[c.corners]) - self.centres.cpu()[cell]
+        at = torch.as_tensor(c.vertices[c.corners]) - self.centers.cpu()[cell]
         flat = self.values.cpu().reshape(len(self), -1)
         slope = self.gradients.cpu().reshape(len(self), 2, -1)
         return cell, flat[cell] + torch.einsum("nd,ndc->nc", at, slope[cell])
@@ -167,13 +167,13 @@ class Arrangement:
         for corners in self.polygons():
             weight = -torch.log(1 - torch.rand(len(corners), 1, generator=generator).double())
             points.append((weight / weight.sum() * torch.as_tensor(corners)).sum(0))
-        return torch.stack(points).to(self.centres)
+        return torch.stack(points).to(self.centers)
 
     def affine(self, cells: Tensor, points: Tensor) -> Tensor:
         """The affine maps of cells ``[n]`` at coordinates ``[n, 2]``: ``[n, ...]``."""
         flat = self.values.reshape(len(self), -1)
         slope = self.gradients.reshape(len(self), 2, -1)
-        step = (points - self.centres[cells]).unsqueeze(-1)
+        step = (points - self.centers[cells]).unsqueeze(-1)
         made = flat[cells] + (slope[cells] * step).sum(1)
         return made.reshape(len(cells), *self.values.shape[1:])
 
@@ -202,7 +202,7 @@ def plane_arrangement(
     >>> lines = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> net[0].weight.data, net[0].bias.data = lines, torch.tensor([0.0, 0.0, -0.5])
     >>> found = plane_arrangement(net)
-    >>> len(found), found.patterns, sorted(found.neighbours(0))
+    >>> len(found), found.patterns, sorted(found.neighbors(0))
     (7, 7, ...)
     """
     function = exact_function(model)
@@ -214,11 +214,11 @@ def plane_arrangement(
     reach = float(whole.abs().max())
     batches = Batches()
     done = _cut_all(function, plane, whole, reach, batches, most)
-    centres = torch.cat([g.mean(1) for g in done])
-    values, gradients = _affine_maps(function, plane, centres, batches)
-    hashes = pattern_hashes(function, plane.points, centres, batches)
+    centers = torch.cat([g.mean(1) for g in done])
+    values, gradients = _affine_maps(function, plane, centers, batches)
+    hashes = pattern_hashes(function, plane.points, centers, batches)
     joined = join_polygons(done, 1e-10 * reach)
-    return Arrangement(plane, joined, centres, values, gradients, hashes)
+    return Arrangement(plane, joined, centers, values, gradients, hashes)
 
 
 def _cut_all(
@@ -262,17 +262,17 @@ def _cut_all(
 
 
 def _affine_maps(
-    function: PureFunction, plane: PlaneSlice, centres: Tensor, batches: Batches
+    function: PureFunction, plane: PlaneSlice, centers: Tensor, batches: Batches
 ) -> tuple[Tensor, Tensor]:
-    """Values ``[cells, ...]`` and slopes ``[cells, 2, ...]`` at the centres, by forward mode."""
+    """Values ``[cells, ...]`` and slopes ``[cells, 2, ...]`` at the centers, by forward mode."""
     values, slopes = [], []
-    u, v = (d.to(centres) for d in (plane.first, plane.second))
+    u, v = (d.to(centers) for d in (plane.first, plane.second))
 
     def run(x: Tensor) -> Tensor:
         return function(function.parameters, x)
 
-    for part in batches(len(centres), 1):
-        x = plane.points(centres[part])
+    for part in batches(len(centers), 1):
+        x = plane.points(centers[part])
         both = []
         for direction in (u, v):
             y, slope = torch.func.jvp(  # type: ignore[misc]

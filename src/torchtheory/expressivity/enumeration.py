@@ -1,8 +1,8 @@
 r"""All activation regions of a small network in its input space, by linear programming.
 
-A region is a set of affine inequalities. While an operation bends inside it (a linear programme
+A region is a set of affine inequalities. While an operation bends inside it (a linear program
 finds a point of the other sign), it is cut in two. Every region is met once and comes with an
-interior point, the centre of its largest ball. For a few inputs and some dozen units; on a segment
+interior point, the center of its largest ball. For a few inputs and some dozen units; on a segment
 or a plane :mod:`~torchtheory.expressivity.pieces` and
 :mod:`~torchtheory.expressivity.arrangement` are faster by orders of magnitude.
 """
@@ -33,7 +33,7 @@ class RegionList:
     """Activation regions, each with a point inside and the network's affine map there.
 
     Attributes:
-        points: ``[regions, d]``, centres of the largest balls.
+        points: ``[regions, d]``, centers of the largest balls.
         radii: ``[regions]``, of these balls.
         values: ``[regions, ...]``, the network there.
     """
@@ -70,7 +70,7 @@ def enumerate_regions(
 ) -> RegionList:
     r"""The activation regions that meet the box :math:`\prod_i[low_i,high_i]` in their interior.
 
-    Time: about one linear programme for each region and unit.
+    Time: about one linear program for each region and unit.
 
     Args:
         low: ``[d]``, the box's smallest corner.
@@ -102,12 +102,12 @@ def enumerate_regions(
     while waiting:
         check_time()
         rows, settled = waiting.pop()
-        centre, radius = _largest_ball(rows)
+        center, radius = _largest_ball(rows)
         if radius <= _SMALLEST * size:
             continue
-        cut = _first_cut(function, rows, centre, radius, settled, _SMALLEST * size)
+        cut = _first_cut(function, rows, center, radius, settled, _SMALLEST * size)
         if isinstance(cut, Tensor):
-            points.append(torch.as_tensor(centre))
+            points.append(torch.as_tensor(center))
             radii.append(radius)
             values.append(cut)
             if len(points) > most:
@@ -130,47 +130,47 @@ def enumerate_regions(
 def _first_cut(
     function: PureFunction,
     rows: _Array,
-    centre: _Array,
+    center: _Array,
     radius: float,
     settled: frozenset[tuple[int, int]],
     smallest: float,
 ) -> Tensor | tuple[_Array, frozenset[tuple[int, int]]]:
     """The next form (as an inequality) that changes sign inside, or the output if none does."""
-    d = len(centre)
+    d = len(center)
     step = 0.5 * radius
-    x = torch.as_tensor(np.vstack([centre, centre + step * np.eye(d)]))
+    x = torch.as_tensor(np.vstack([center, center + step * np.eye(d)]))
     visitor = _Forms()
     y = watch_bends(function, x, visitor)
     known = set(settled)
     for number, forms in enumerate(visitor.operations):
         at = forms.numpy()
         slopes = (at[1:] - at[0]).T / step
-        offsets = at[0] - slopes @ centre
+        offsets = at[0] - slopes @ center
         for unit in range(at.shape[1]):
             if (number, unit) in known:
                 continue
             slope, norm = slopes[unit], float(np.linalg.norm(slopes[unit]))
-            if number not in visitor.choices:  # their forms depend on who wins at the centre
+            if number not in visitor.choices:  # their forms depend on who wins at the center
                 known.add((number, unit))
             if norm <= 1e-12 * max(1.0, float(np.abs(at).max())):
                 continue
             sign = 1.0 if at[0, unit] > 0 else -1.0
             # the furthest point on the other side, in units of length
-            best = _minimise(sign * slope / norm, rows) + sign * offsets[unit] / norm
+            best = _minimize(sign * slope / norm, rows) + sign * offsets[unit] / norm
             if best < -smallest:
                 return np.append(slope, -offsets[unit]) / norm, frozenset(known)
     return y[0]
 
 
-def _minimise(objective: _Array, rows: _Array) -> float:
+def _minimize(objective: _Array, rows: _Array) -> float:
     found = linprog(objective, rows[:, :-1], rows[:, -1], bounds=(None, None), method="highs")
     if not found.success:
-        raise NotConverged(f"a linear programme of a region failed: {found.message}")
+        raise NotConverged(f"a linear program of a region failed: {found.message}")
     return float(found.fun)
 
 
 def _largest_ball(rows: _Array) -> tuple[_Array, float]:
-    """Centre and radius of the largest ball in ``{x : A x <= b}``."""
+    """Center and radius of the largest ball in ``{x : A x <= b}``."""
     lengths = np.linalg.norm(rows[:, :-1], axis=1, keepdims=True)
     objective = np.zeros(rows.shape[1])
     objective[-1] = -1.0

@@ -93,7 +93,7 @@ def montufar_network(
 
     The regions inside :math:`(0,1)^d` number exactly
     :math:`\lfloor m/d\rfloor^{d(L-1)}\sum_{j\le d}\binom mj`. Random hyperplanes are moved towards
-    the centre until all points where :math:`d` of them meet are inside; every cell of the
+    the center until all points where :math:`d` of them meet are inside; every cell of the
     arrangement has such a corner.
 
     >>> [layer.out_features for layer in montufar_network(2, 4, 3) if hasattr(layer, "bias")]
@@ -129,5 +129,5 @@ def central_hyperplanes(
         raise NotConverged(f"no {number} hyperplanes in general position found in {draws} draws")
     offset = torch.randn(number, generator=source, dtype=torch.float64)
     furthest = torch.linalg.solve(normal[subsets], -offset[subsets]).abs().max()
-    # moved towards the centre until every corner is well inside
+    # moved towards the center until every corner is well inside
     return normal, offset * (0.4 / furthest) - 0.5 * normal.sum(1)

@@ -67,14 +67,14 @@ def hyperplane_regions(weight: Tensor, bias: Tensor) -> int:
 
 def _regions(rows: list[_Row]) -> int:
     """Rows are ``(w, b)``; a hyperplane that occurs twice counts once."""
-    planes = list(dict.fromkeys(_normalised(row) for row in rows if any(row[:-1])))
+    planes = list(dict.fromkeys(_normalized(row) for row in rows if any(row[:-1])))
     # r(empty) = 1, and every hyperplane adds the regions that those before it cut it into
     return 1 + sum(
         _regions([_restrict(row, h) for row in planes[:i]]) for i, h in enumerate(planes)
     )
 
 
-def _normalised(row: _Row) -> _Row:
+def _normalized(row: _Row) -> _Row:
     lead = next(v for v in row if v)
     return tuple(v / lead for v in row)
 

@@ -34,7 +34,7 @@ class Pieces:
     r"""A piecewise linear function of :math:`t`, piece by piece.
 
     Attributes:
-        breakpoints: ``[k + 1]``, ends included, increasing: between two neighbours no unit of the
+        breakpoints: ``[k + 1]``, ends included, increasing: between two neighbors no unit of the
             network changes its state.
         values: ``[k + 1, ...]``, the network's output there.
         bends: ``[k + 1]``, whether the *output* bends there; False at the two ends.
@@ -94,7 +94,7 @@ class Pieces:
 def affine_pieces(model: Network, start: Tensor | float, end: Tensor | float) -> Pieces:
     r"""The network along the segment from ``start`` to ``end``, :math:`t\in[0,1]`.
 
-    Any module of affine layers (dense, convolutions, average pooling, normalisation with running
+    Any module of affine layers (dense, convolutions, average pooling, normalization with running
     statistics), kinks (ReLU and its leaky relatives, clamps, absolute values) and maxima (pooling,
     ``torch.max``, maxout), with skip connections and functional calls of its own. The network is
     taken in double precision and evaluation mode, and is not changed.
@@ -145,7 +145,7 @@ def pieces_along(model: Network, corners: Tensor | Sequence[Tensor | float]) -> 
 def _follow(function: PureFunction, corners: Tensor) -> Pieces:
     segments = len(corners) - 1
     if bool((corners.diff(dim=0).flatten(1) == 0).all(1).any()):
-        raise InvalidInput("two neighbouring points are equal: there is no segment between them")
+        raise InvalidInput("two neighboring points are equal: there is no segment between them")
 
     def place(t: Tensor) -> Tensor:
         """Points of the polyline at ``t[...]``, batch dimension first."""
@@ -191,7 +191,7 @@ def _cut(cells: Tensor, found: list[tuple[Tensor, Tensor]], reach: float) -> Ten
     length = (cells[:, 1] - cells[:, 0])[cell]
     inner = cells[cell, 0] + length * share
     which = cell.unique()  # type: ignore[no-untyped-call]
-    # all ends and cuts, cell by cell in order; neighbours in one cell are the new intervals
+    # all ends and cuts, cell by cell in order; neighbors in one cell are the new intervals
     points = torch.cat([inner, cells[which, 0], cells[which, 1]])
     owner = torch.cat([cell, which, which])
     order = points.argsort(stable=True)
@@ -229,8 +229,8 @@ def _assemble(
 def bending_points(t: Tensor, y: Tensor, noise: Tensor) -> Tensor:
     r"""At which of the points :math:`t_i` the interpolant of ``(t[n], y[n, c])`` bends.
 
-    A point does not bend when it is within ``noise[n]`` of the chord of its neighbours. Such
-    points are taken out, never two neighbours at once, so that of several points within rounding
+    A point does not bend when it is within ``noise[n]`` of the chord of its neighbors. Such
+    points are taken out, never two neighbors at once, so that of several points within rounding
     of one kink one is left.
 
     >>> t = torch.tensor([0.0, 1.0, 2.0, 3.0])

@@ -1,7 +1,7 @@
 r"""How many linear regions a network has: on a segment, a polyline, a plane, or in a box.
 
 An *activation region* is a maximal set on which every unit keeps its state; a *linear region* is a
-maximal connected set on which the network is one affine map. Neighbouring activation regions can
+maximal connected set on which the network is one affine map. Neighboring activation regions can
 carry the same map, so there are at most as many linear regions.
 Sources: Mathematical Aspects of Deep Learning, sections 1.3.3 and 3.7 (footnote 19); Deep Learning
 (notes), section 2.5.
@@ -77,7 +77,7 @@ def count_regions(
     if isinstance(where, Box):
         if count == "affine":
             raise InvalidInput(
-                "in a box activation regions are listed, without their neighbours: say "
+                "in a box activation regions are listed, without their neighbors: say "
                 "count='patterns', or count linear regions on a plane"
             )
         return len(enumerate_regions(model, where.low, where.high))

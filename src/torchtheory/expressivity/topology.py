@@ -98,7 +98,7 @@ def euler_characteristic(cells: _Array) -> int:
     r""":math:`\sum_k(-1)^k` times the number of faces of dimension :math:`k` of a set of cells.
 
     A face of the grid belongs to the complex if one of the cells around it does: for every choice
-    of axes along which the face is flat, the neighbours along them are joined by *or*.
+    of axes along which the face is flat, the neighbors along them are joined by *or*.
 
     >>> euler_characteristic(np.ones((2, 2), dtype=bool))        # 9 corners - 12 edges + 4 cells
     1
@@ -122,7 +122,7 @@ def region_betti_numbers(
 ) -> BettiNumbers:
     r"""The Betti numbers of :math:`\{x:f(x)\ge c\}` in a box, on a grid.
 
-    A cell belongs to the set if its centre does. The numbers are exact for that set of cells, and
+    A cell belongs to the set if its center does. The numbers are exact for that set of cells, and
     those of the region itself once the resolution is finer than its smallest feature: double it
     and see whether they stay.
 
@@ -137,7 +137,7 @@ def region_betti_numbers(
     >>> region_betti_numbers(ring, ((-1.0, 1.0), (-1.0, 1.0)), 40).numbers
     (1, 1)
     """
-    points = _centres(box, resolution)
+    points = _centers(box, resolution)
     if isinstance(function, nn.Module):
         values = _scores(function, points)
     else:
@@ -161,7 +161,7 @@ def decision_betti_numbers(model: nn.Module, box: Sides, resolution: int) -> lis
     """
     if not isinstance(model, nn.Module):
         raise InvalidType(f"a classifier is a torch.nn.Module, not {type(model).__name__}")
-    points = _centres(box, resolution)
+    points = _centers(box, resolution)
     scores = _scores(model, points).reshape(len(points), -1)
     if scores.shape[1] == 1:
         scores = torch.cat([-scores, scores], dim=1)
@@ -183,8 +183,8 @@ def most_intervals(width: int) -> int:
     return (width + 3) // 2 if width > 1 else 1
 
 
-def _centres(box: Sides, resolution: int) -> Tensor:
-    """The centres of ``resolution ** d`` equal cells of a box, ``[resolution ** d, d]``."""
+def _centers(box: Sides, resolution: int) -> Tensor:
+    """The centers of ``resolution ** d`` equal cells of a box, ``[resolution ** d, d]``."""
     at_least(resolution, 1, "resolution")
     ends = torch.tensor(box, dtype=torch.float64)
     if ends.ndim != 2 or ends.shape[1] != 2 or len(ends) not in (1, 2, 3):

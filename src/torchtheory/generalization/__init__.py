@@ -49,10 +49,10 @@ from torchtheory.generalization.complexity.rademacher import (
     uniform_deviation,
 )
 from torchtheory.generalization.complexity.symmetrization import (
-    SymmetrisationChain,
+    SymmetrizationChain,
     expected_rademacher,
     expected_worst_gap,
-    symmetrisation_chain,
+    symmetrization_chain,
 )
 from torchtheory.generalization.concentration import (
     bernstein_radius,
@@ -173,7 +173,7 @@ from torchtheory.generalization.learning.learners import (
     majority,
     memorize,
     minimize_errors,
-    nearest_neighbour,
+    nearest_neighbor,
     outside_hypothesis_set,
     train_network,
 )
@@ -190,7 +190,7 @@ from torchtheory.generalization.learning.tasks import (
     loss_interval,
     prediction_task,
     self_supervised_task,
-    split_fibres,
+    split_fibers,
 )
 from torchtheory.generalization.learning.validation_bound import (
     ValidationBounds,
@@ -208,10 +208,10 @@ from torchtheory.generalization.learning.width_choice import (
 )
 from torchtheory.generalization.memorization.experiment import (
     FittedNetworks,
-    Memorisation,
-    MemorisedNetwork,
+    Memorization,
+    MemorizedNetwork,
     fit_and_test,
-    memorisation_test,
+    memorization_test,
     seeded_network,
 )
 from torchtheory.generalization.memorization.fitting_capacity import (
@@ -229,9 +229,9 @@ from torchtheory.generalization.memorization.label_corruption import (
 )
 from torchtheory.generalization.memorization.linear import (
     FarInterpolant,
-    Memorised,
+    Memorized,
     far_interpolant,
-    memorise_targets,
+    memorize_targets,
 )
 from torchtheory.generalization.memorization.puzzle_battery import (
     ErrorCurve,
@@ -283,7 +283,7 @@ from torchtheory.generalization.stability import (
 )
 from torchtheory.generalization.vc.bounds import growth_radius, vc_radius, vc_rate, vc_sample_size
 from torchtheory.generalization.vc.growth import (
-    different_labellings,
+    different_labelings,
     growth_halfspaces,
     growth_intervals,
     growth_on,
@@ -302,9 +302,9 @@ from torchtheory.generalization.vc.growth import (
     vc_dimension_on,
 )
 from torchtheory.generalization.vc.hypothesis_sets import (
-    all_labellings,
-    labellings_with_changes,
-    threshold_network_labellings,
+    all_labelings,
+    labelings_with_changes,
+    threshold_network_labelings,
 )
 from torchtheory.generalization.vc.networks import (
     anthony_bartlett_vc_bound,
@@ -331,12 +331,12 @@ from torchtheory.nets.homogeneity import (
     Homogeneity,
     measure_homogeneity,
     network_margins,
-    normalised_margin,
+    normalized_margin,
     require_homogeneous,
 )
 from torchtheory.nets.image_networks import (
     AggregatedBlock,
-    CentreCrop,
+    CenterCrop,
     PreActivationBlock,
     lenet,
     preactivation_resnet18,
@@ -358,7 +358,7 @@ __all__ = [
     "BallSharpness",
     "BayesOptimum",
     "BiasVariance",
-    "CentreCrop",
+    "CenterCrop",
     "EffectiveRanks",
     "ErrorCurve",
     "ErrorTerms",
@@ -386,9 +386,9 @@ __all__ = [
     "MarginKKT",
     "MarginLoss",
     "MeasuredRobustness",
-    "Memorisation",
-    "Memorised",
-    "MemorisedNetwork",
+    "Memorization",
+    "Memorized",
+    "MemorizedNetwork",
     "MisleadingPair",
     "NormProducts",
     "OrderComparison",
@@ -404,7 +404,7 @@ __all__ = [
     "RiskCurve",
     "SeparableFlow",
     "SolutionSet",
-    "SymmetrisationChain",
+    "SymmetrizationChain",
     "TargetCensus",
     "TwoPhaseBound",
     "TwoPhases",
@@ -412,7 +412,7 @@ __all__ = [
     "WidthChoice",
     "WithDARC1",
     "alignment_bound",
-    "all_labellings",
+    "all_labelings",
     "anthony_bartlett_vc_bound",
     "approximation_bound",
     "approximation_constant",
@@ -453,7 +453,7 @@ __all__ = [
     "decompose_gap",
     "decompose_predictions",
     "design_bias_variance",
-    "different_labellings",
+    "different_labelings",
     "dudley_bound",
     "effective_complexity",
     "effective_degrees",
@@ -504,7 +504,7 @@ __all__ = [
     "input_dimension",
     "intervals",
     "kkt_residuals",
-    "labellings_with_changes",
+    "labelings_with_changes",
     "largest_size",
     "largest_unit",
     "layer_alignment",
@@ -537,22 +537,22 @@ __all__ = [
     "measure_feature_law",
     "measure_homogeneity",
     "measure_robustness",
-    "memorisation_test",
-    "memorise_targets",
+    "memorization_test",
     "memorize",
+    "memorize_targets",
     "minimize_errors",
     "minimum_norm_weights",
     "missed_mass",
     "multisets",
-    "nearest_neighbour",
+    "nearest_neighbor",
     "network_kkt",
     "network_margins",
     "network_vc_bound",
     "no_free_lunch_bound",
     "noise_amplification",
     "noise_sharpness",
-    "normalised_margin",
     "normalize_layers",
+    "normalized_margin",
     "observed_differences",
     "one_sample_variance",
     "order_table",
@@ -611,12 +611,12 @@ __all__ = [
     "slow_distribution",
     "smoothed_minimum",
     "solution_set",
-    "split_fibres",
+    "split_fibers",
     "squared_distance",
-    "symmetrisation_chain",
+    "symmetrization_chain",
     "target_census",
     "textbook_ridge_stability",
-    "threshold_network_labellings",
+    "threshold_network_labelings",
     "thresholds",
     "train_network",
     "trained_class",

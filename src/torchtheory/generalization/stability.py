@@ -77,7 +77,7 @@ def ridge_stability(
 ) -> float:
     r"""A uniform stability of ridge regression, in the space of any kernel.
 
-    The algorithm minimises :math:`\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2`; its predictions are
+    The algorithm minimizes :math:`\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2`; its predictions are
     clipped to :math:`[0,B]`, where the targets lie, and the loss is squared. With
     :math:`K(x,x)\le\kappa^2`, :math:`g` fitted without sample :math:`i` and :math:`f` with it,
 
@@ -115,7 +115,7 @@ def textbook_ridge_stability(
 ) -> float:
     r""":math:`2\kappa^2B^2/(\lambda m)`, if no residual exceeds :math:`B` without clipping.
 
-    Then the stability of the minimiser of :math:`\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2`
+    Then the stability of the minimizer of :math:`\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2`
     against that of the same sum without one term, still divided by :math:`m` (Bousquet and
     Elisseeff, 2002). Clipping the predictions afterwards is not enough.
 
@@ -173,8 +173,8 @@ def leave_one_out(
     Costs one training more than there are samples left out.
 
     >>> def mean(x, y, seed):                           # the mean; losses are squared distances
-    ...     centre = y.mean()
-    ...     return lambda x, y: (y - centre).square()
+    ...     center = y.mean()
+    ...     return lambda x, y: (y - center).square()
     >>> found = leave_one_out(mean, torch.zeros(3), torch.tensor([0.0, 0.0, 3.0]))
     >>> found.own.tolist(), found.stability             # the mean is 1; without the last, 0
     ([1.25, 1.25, 5.0], 5.0)
@@ -361,8 +361,8 @@ def measure_stability(
     The probes :math:`z` are all examples given. Costs ``runs * (k + 1)`` trainings.
 
     >>> def mean(x, y, seed):                            # the mean; losses are squared distances
-    ...     centre = x.mean()
-    ...     return lambda x, y: (x - centre).square()
+    ...     center = x.mean()
+    ...     return lambda x, y: (x - center).square()
     >>> x = torch.tensor([0.0, 0.0, 0.0, 0.0])
     >>> found = measure_stability(mean, x, x, torch.tensor([4.0]), torch.tensor([0.0]), runs=1)
     >>> found.stability, found.expected_gap              # the mean moves from 0 to 1

@@ -18,7 +18,7 @@ from torchtheory.kernels.dynamics import DescentRule, FlowRule, HeavyBallRule, K
 from torchtheory.kernels.functions import (
     Kernel,
     arc_cosine,
-    cosine_normalised,
+    cosine_normalized,
     distances,
     from_features,
     gaussian,
@@ -75,7 +75,7 @@ from torchtheory.kernels.regression import (
     KernelFit,
     SingularKernelMatrix,
     kernel_least_squares,
-    regularised_cholesky,
+    regularized_cholesky,
 )
 from torchtheory.kernels.tangent import empirical_ntk
 from torchtheory.kernels.tangent_operator import jacobian_operator, ntk_operator
@@ -146,7 +146,7 @@ __all__ = [
     "arc_cosine",
     "compare_gram",
     "convolutional_kernels",
-    "cosine_normalised",
+    "cosine_normalized",
     "deep_path_kernel",
     "directional_derivative",
     "distances",
@@ -197,7 +197,7 @@ __all__ = [
     "rademacher_draws",
     "ratio_certificate",
     "ratio_in_ball",
-    "regularised_cholesky",
+    "regularized_cholesky",
     "relu_gram_coefficients",
     "relu_gram_limit",
     "relu_gram_series",

@@ -1,4 +1,4 @@
-r"""How hard a labelling is for a kernel, :math:`y^\top H^{-1}y`, and how easy linear targets are.
+r"""How hard a labeling is for a kernel, :math:`y^\top H^{-1}y`, and how easy linear targets are.
 
 :math:`y^\top H^{-1}y` is the squared norm of the smallest function of the kernel's space that
 takes the values :math:`y`. The measure :math:`\sqrt{2\,y^\top H^{-1}y\,\operatorname{tr}H}/n` is
@@ -99,7 +99,7 @@ def linear_target_complexity(x: Tensor, beta: Tensor) -> LinearTargetComplexity:
     if beta.shape != x.shape[1:]:
         raise ShapeMismatch(f"x has {x.shape[1]} features and beta {len(beta)} entries")
     if float((x.norm(dim=1) - 1).abs().max()) > 1e4 * torch.finfo(x.dtype).eps:
-        raise InvalidInput("the bound is for unit vectors: normalise the rows of x first")
+        raise InvalidInput("the bound is for unit vectors: normalize the rows of x first")
     beta = beta.to(x)
     y = targets(x, x @ beta)
     size = float(beta.norm()) / math.sqrt(len(x))

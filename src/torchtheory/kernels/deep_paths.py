@@ -19,7 +19,7 @@ from torchtheory.kernels.path_kernel import (
     AVERAGE_POOLS,
     CONVOLUTIONS,
     MAX_POOLS,
-    NORMALISATIONS,
+    NORMALIZATIONS,
     SLOPED,
     checked_inputs,
     has_bias,
@@ -101,7 +101,7 @@ def _through(module: nn.Module, value: Tensor, units: _Units) -> _Units:
     if isinstance(module, MAX_POOLS):
         return _through_selection(module, value, units)
     if not isinstance(
-        module, (nn.Linear, *CONVOLUTIONS, *AVERAGE_POOLS, *ADAPTIVE_POOLS, *NORMALISATIONS)
+        module, (nn.Linear, *CONVOLUTIONS, *AVERAGE_POOLS, *ADAPTIVE_POOLS, *NORMALIZATIONS)
     ):
         return units  # moves entries about, or passes them on
     matrix, support, bias = _matrix(module, value)
@@ -130,7 +130,7 @@ def _matrix(module: nn.Module, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         support = module._conv_forward(basis, torch.ones_like(module.weight), None).flatten(1).mT
     else:
         support = matrix
-        if isinstance(module, NORMALISATIONS):
+        if isinstance(module, NORMALIZATIONS):
             support = torch.eye(len(basis))
     return matrix.double(), support != 0, shift.double()
 

@@ -326,7 +326,7 @@ class Bell(DualActivation):
 
 
 class HermiteExpansion(DualActivation):
-    r"""Any activation, by its coefficients in the normalised Hermite polynomials.
+    r"""Any activation, by its coefficients in the normalized Hermite polynomials.
 
     With :math:`a_j(k)=\mathbb E\,\varphi(\sqrt kZ)h_j(Z)` and the correlation :math:`\rho`,
     Mehler's formula gives
@@ -414,7 +414,7 @@ class HermiteExpansion(DualActivation):
 
 @cache
 def _weighted_polynomials(terms: int) -> tuple[Tensor, Tensor]:
-    """Nodes ``[n]``, and the normalised Hermite polynomials there times the weights
+    """Nodes ``[n]``, and the normalized Hermite polynomials there times the weights
     ``[terms, n]``."""
     z, weights = gaussian_rule(torch.float64, torch.device("cpu"))
     rows = [torch.ones_like(z), z]

@@ -61,8 +61,8 @@ class FlowRule:
         return torch.exp(-self._clock(eigenvalues, times))
 
     def response(self, eigenvalues: Tensor, times: Tensor) -> Tensor:
-        learnt = -torch.expm1(-self._clock(eigenvalues, times))
-        return torch.where(eigenvalues > 0, learnt / eigenvalues, times[:, None])
+        learned = -torch.expm1(-self._clock(eigenvalues, times))
+        return torch.where(eigenvalues > 0, learned / eigenvalues, times[:, None])
 
     def contraction(self, eigenvalues: Tensor) -> Tensor:
         return torch.exp(-eigenvalues)
@@ -187,7 +187,7 @@ class KernelTraining:
 
     For gradient flow that is :math:`f_t(X)=y+e^{-\rho Kt}(f_0(X)-y)` (Theorem 54). No matrix is
     inverted, and :math:`K(X,X)` may be singular: along eigenvalues of at most
-    :math:`N\epsilon\lambda_{\max}`, which are rounding, nothing is learnt.
+    :math:`N\epsilon\lambda_{\max}`, which are rounding, nothing is learned.
 
     Args:
         kernel: :math:`K(X,X)`; ``[n, n]`` where all outputs share it and are independent, or
@@ -258,11 +258,11 @@ class KernelTraining:
 
     @property
     def rank(self) -> int:
-        """Number of directions that are learnt."""
+        """Number of directions that are learned."""
         return int((self.eigenvalues > 0).sum())
 
     def residual(self, times: Times) -> Tensor:
-        """What is left of the error along each eigenvector, ``[..., N]``; 1 where none is learnt.
+        """What is left of the error along each eigenvector, ``[..., N]``; 1 where none is learned.
 
         >>> KernelTraining(torch.eye(1), torch.ones(1)).residual([0.0, math.inf]).flatten()
         tensor([1., 0.])
@@ -339,8 +339,8 @@ class KernelTraining:
                 f"the tolerance must lie strictly between 0 and 1, not {tolerance!r}"
             )
         factor = self.rule.contraction(self.rate * self.eigenvalues)
-        learnt = (factor < 1) & (self.eigenvalues > 0)
-        return torch.where(learnt, math.log(tolerance) / factor.log(), math.inf)
+        learned = (factor < 1) & (self.eigenvalues > 0)
+        return torch.where(learned, math.log(tolerance) / factor.log(), math.inf)
 
     def _residual(self, times: Tensor) -> Tensor:
         left = self.rule.residual(self.rate * self.eigenvalues, times)

@@ -301,10 +301,10 @@ def arc_cosine(order: Literal[0, 1, 2] = 1) -> Kernel:
     )
 
 
-def cosine_normalised(kernel: Kernel) -> Kernel:
+def cosine_normalized(kernel: Kernel) -> Kernel:
     r""":math:`K(x,x')/\sqrt{K(x,x)K(x',x')}`, the cosine of the angle between the features.
 
-    >>> cosine_normalised(linear())(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]]))
+    >>> cosine_normalized(linear())(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]]))
     tensor([[0.6000]])
     """
 
@@ -319,7 +319,7 @@ def cosine_normalised(kernel: Kernel) -> Kernel:
     return Kernel(
         lambda a, b: kernel.matrix(a, b) / lengths(a)[:, None] / lengths(b),
         lambda a: torch.ones_like(lengths(a)),
-        f"cosine_normalised({kernel.name})",
+        f"cosine_normalized({kernel.name})",
     )
 
 
@@ -414,8 +414,8 @@ def squared_distances(x1: Tensor, x2: Tensor) -> Tensor:
     a, b = _rows(x1), _rows(x2)
     if a.shape[1] <= FEW:
         return _direct_distances(a, b).square()
-    centre = b.mean(0)
-    a, b = a - centre, b - centre
+    center = b.mean(0)
+    a, b = a - center, b - center
     size = a.square().sum(1)[:, None] + b.square().sum(1)
     square = size - 2 * a @ b.T
     i, j = (square < 1e-2 * size).nonzero(as_tuple=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.functions import Kernel, kernel_operator
-from torchtheory.kernels.regression import checked_targets, regularised_cholesky
+from torchtheory.kernels.regression import checked_targets, regularized_cholesky
 from torchtheory.linalg.operators import check_count, column_blocks
 from torchtheory.primer.gaussians import Gaussian
 
@@ -74,7 +74,7 @@ def sample_paths(
     if method != "cholesky":
         raise InvalidInput(f"the method must be cholesky or eigenvalues, not {method!r}")
     scale = float(kernel.diagonal(x).max())
-    factor = regularised_cholesky(kernel, x, jitter * scale)
+    factor = regularized_cholesky(kernel, x, jitter * scale)
     noise = gaussian(
         draws, len(x), generator=as_generator(random), dtype=factor.dtype, device=factor.device
     )
@@ -143,10 +143,10 @@ def posterior(
     if not (math.isfinite(noise) and noise >= 0):
         raise InvalidInput(f"the noise is a variance, a number >= 0, not {noise!r}")
     y = checked_targets(x, y)
-    factor = regularised_cholesky(kernel, x, noise)
+    factor = regularized_cholesky(kernel, x, noise)
     shift = _mean_at(mean, x)
-    centred = y if shift is None else y - shift.reshape(-1, *[1] * (y.ndim - 1))
-    columns = centred.reshape(len(y), -1)
+    centered = y if shift is None else y - shift.reshape(-1, *[1] * (y.ndim - 1))
+    columns = centered.reshape(len(y), -1)
     alpha = torch.cholesky_solve(columns, factor).reshape(y.shape)
 
     def after_mean(new: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def posterior(
         # rounding may leave less than nothing where everything is known
         return (kernel.on_diagonal(a) - explained).clamp_min(0)
 
-    fit = -0.5 * (centred * alpha).sum(0)
+    fit = -0.5 * (centered * alpha).sum(0)
     volume = factor.diagonal().log().sum() + 0.5 * len(y) * math.log(2 * math.pi)
     return Posterior(
         after_mean, Kernel(covariance, variance, f"posterior of {kernel.name}"), fit - volume

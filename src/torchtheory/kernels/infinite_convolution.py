@@ -60,7 +60,7 @@ def convolutional_kernels(
     bias_variance: float = 0.0,
     padding: Padding = "zeros",
 ) -> LimitKernels:
-    r"""The kernel at initialisation and the tangent kernel of a convolutional network.
+    r"""The kernel at initialization and the tangent kernel of a convolutional network.
 
     Args:
         x1, x2: images ``[n, c, h, w]`` and ``[m, c, h, w]``; without ``x2``, ``x1`` with itself, of

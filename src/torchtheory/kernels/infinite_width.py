@@ -1,4 +1,4 @@
-r"""Fully connected networks of infinite width: the kernel at initialisation and the tangent kernel.
+r"""Fully connected networks of infinite width: the kernel at initialization and the tangent kernel.
 
 For the network :math:`f^l=\frac{\sigma_w}{\sqrt{n_{l-1}}}W^l\varphi(f^{l-1})+\sigma_bb^l` with
 standard normal parameters, as the widths grow, the outputs become a Gaussian process with the
@@ -54,7 +54,7 @@ class LimitKernels:
     r"""The two kernels of a network of infinite width.
 
     Attributes:
-        nngp: :math:`\Sigma^L`, ``[n, m]``: the covariance of the outputs at initialisation.
+        nngp: :math:`\Sigma^L`, ``[n, m]``: the covariance of the outputs at initialization.
         ntk: :math:`\Theta^L`, ``[n, m]``: what drives training.
         error: bound on what a Hermite expansion cut off, for the worst layer; 0 where the
             activation's dual is a closed form.
@@ -117,7 +117,7 @@ def nngp(
     bias_variance: float = 0.0,
     scaling: InputScaling = "fan_in",
 ) -> Tensor:
-    r"""The kernel at initialisation, :math:`\Sigma^L` ``[n, m]``; see :func:`limit_kernels`.
+    r"""The kernel at initialization, :math:`\Sigma^L` ``[n, m]``; see :func:`limit_kernels`.
 
     >>> nngp(torch.tensor([[1.0, 1.0]]), depth=3)      # ReLU with weight variance 2 keeps |x|^2 / d
     tensor([[2.]])
@@ -340,9 +340,9 @@ class _ByAngle:
         self.one = self._points(a, plan.first)
         self.other = self.one if b is a else self._points(b, plan.first)
         mean = self.other.unit.mean(0)
-        self.other.centre(mean)
+        self.other.center(mean)
         if self.one is not self.other:
-            self.one.centre(mean)
+            self.one.center(mean)
 
     def _points(self, x: Tensor, first: float) -> _Directions:
         norm = x.norm(dim=1)
@@ -360,7 +360,7 @@ class _ByAngle:
         )
 
     def start(self, rows: slice, columns: slice) -> Tensor:
-        return self.one.centred[rows] @ self.other.centred[columns].T
+        return self.one.centered[rows] @ self.other.centered[columns].T
 
     def _distance(self, product: Tensor, rows: slice, columns: slice) -> Tensor:
         r""":math:`\frac12\|u_i-u_j\|^2` from the inner products around the mean, in their place.
@@ -377,7 +377,7 @@ class _ByAngle:
         near = distance < size.mul_(1e-2)
         if bool(near.any()):
             i, j = near.nonzero(as_tuple=True)
-            a, b = one.centred[rows], other.centred[columns]
+            a, b = one.centered[rows], other.centered[columns]
             if len(i) > max(100, near.numel() // 100):
                 distance = squared_distances(a, b).mul_(0.5)
             else:
@@ -440,6 +440,6 @@ class _Directions:
         self.unit, self.shares, self.constants, self.size = unit, shares, constants, size
         self.zero = zero if bool(zero.any()) else None
 
-    def centre(self, point: Tensor) -> None:
-        self.centred = self.unit - point
-        self.half_square = self.centred.norm(dim=1).square_().mul_(0.5)
+    def center(self, point: Tensor) -> None:
+        self.centered = self.unit - point
+        self.half_square = self.centered.norm(dim=1).square_().mul_(0.5)

@@ -1,4 +1,4 @@
-r"""The law of a model over its random initialisation, before, during and after training.
+r"""The law of a model over its random initialization, before, during and after training.
 
 Training with a fixed kernel is an affine map of the initial function
 (:class:`~torchtheory.kernels.dynamics.KernelTraining`), so a Gaussian process stays one. Sources:
@@ -30,8 +30,8 @@ def law_of_training(
 ) -> Gaussian:
     r"""The Gaussian law of :math:`(f_t(X),f_t(x))`, training points first, over the random start.
 
-    If :math:`f_0` is a centred Gaussian process with covariance :math:`\Sigma` and training has the
-    kernel :math:`\Theta`, then with the influence
+    If :math:`f_0` is a centered Gaussian process with covariance :math:`\Sigma` and training has
+    the kernel :math:`\Theta`, then with the influence
     :math:`C_t=\Theta_{xX}\Theta_{XX}^{-1}(I-e^{-\rho\Theta_{XX}t})`
 
     .. math::

@@ -1,7 +1,7 @@
-r"""How lazy a training was: did the network stay near the tangent at its initialisation?
+r"""How lazy a training was: did the network stay near the tangent at its initialization?
 
-Three things that go to 0 together as a network in the NTK parametrisation gets wider: the relative
-movement of the parameters, the drift of the tangent kernel, and the distance to the linearised
+Three things that go to 0 together as a network in the NTK parametrization gets wider: the relative
+movement of the parameters, the drift of the tangent kernel, and the distance to the linearized
 network. Sources: The Modern Mathematics of Deep Learning, sections 1.2.1 and 1.5.2; Foundations
 of Deep Learning, section 7.3.
 """
@@ -155,7 +155,7 @@ def kernel_target_alignment(kernel: Tensor, targets: Tensor) -> float:
     Args:
         kernel: ``[n, n]``.
         targets: ``[n]`` or ``[n, C]`` numbers. Whole numbers ``[n]`` are classes: :math:`Y` has
-            the column of a class 1 on its samples and 0 elsewhere, centred.
+            the column of a class 1 on its samples and 0 elsewhere, centered.
 
     >>> y = torch.tensor([1.0, -1.0])
     >>> round(kernel_target_alignment(torch.outer(y, y), y), 6)

@@ -51,7 +51,7 @@ class LinearizedModel(nn.Module):
         self.displaced = _Tensors()
         self.origin = _Tensors()
         for name, tensor in origin.items():
-            # two tensors: an optimiser changes one of them in place
+            # two tensors: an optimizer changes one of them in place
             self.origin.hold(name, tensor.detach().clone())
             moving = nn.Parameter(tensor.detach().clone(), requires_grad=name not in frozen)
             self.displaced.hold(name, moving)
@@ -63,7 +63,7 @@ class LinearizedModel(nn.Module):
         self._function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of the linearised network, in the shape of the network's own."""
+        """Outputs of the linearized network, in the shape of the network's own."""
         constants, here = self._point()
         step = {name: here[name] - constants[name] for name in here}
         start = {name: constants.pop(name) for name in here}
@@ -114,7 +114,7 @@ def linearize(model: nn.Module, parameters: Initial | None = None) -> Linearized
 
     Args:
         model: any ``nn.Module`` that maps a batch to one tensor. It is copied and left as it is.
-            Batch normalisation and dropout must be in evaluation mode: otherwise the output is
+            Batch normalization and dropout must be in evaluation mode: otherwise the output is
             not a function of the input and the parameters.
         parameters: :math:`\theta_0`, by name or as a module of the same shape; the model's own
             unless given.

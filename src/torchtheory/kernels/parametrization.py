@@ -1,9 +1,9 @@
-r"""Networks in neural tangent parametrisation: standard normal parameters, scaled forward pass.
+r"""Networks in neural tangent parametrization: standard normal parameters, scaled forward pass.
 
 A dense layer is :math:`f^l = \frac{\sigma_w}{\sqrt{n_{l-1}}}W^lh^{l-1}+\sigma_bb^l` with every
 entry of :math:`W^l, b^l` drawn from :math:`N(0,1)`: the variance sits in the forward pass, not in
-the initialisation. The function has the same law either way, its gradients do not: here the tangent
-kernel has a limit as the width grows, in the ordinary parametrisation it grows with the width.
+the initialization. The function has the same law either way, its gradients do not: here the tangent
+kernel has a limit as the width grows, in the ordinary parametrization it grows with the width.
 
 Source: Foundations of Deep Learning, section 7.3. The divisor printed there is the layer's *own*
 width; it must be the width before it (``scaling="fan_out"`` shows what goes wrong).
@@ -136,7 +136,7 @@ def ntk_mlp(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float32,
 ) -> nn.Sequential:
-    r"""A fully connected network in neural tangent parametrisation.
+    r"""A fully connected network in neural tangent parametrization.
 
     :math:`f^l=\frac{\sigma_w}{\sqrt{n_{l-1}}}W^lh^{l-1}+\sigma_bb^l` and :math:`h^l=\varphi(f^l)`
     for :math:`l=1,\dots,L`, with :math:`h^0=x`; the output is :math:`f^L`.
@@ -249,7 +249,7 @@ def ntk_convolutional(
 def in_ntk_parametrization(
     model: nn.Module, *, weight_variance: float = 2.0, bias_variance: float = 1.0
 ) -> nn.Sequential:
-    r"""The same function with every ``nn.Linear`` in neural tangent parametrisation.
+    r"""The same function with every ``nn.Linear`` in neural tangent parametrization.
 
     :math:`W\mapsto\sqrt{n_{l-1}}\,W/\sigma_w` and :math:`b\mapsto b/\sigma_b`, with the factors put
     into the forward pass. Gradient descent on the result moves the function as if the weights of

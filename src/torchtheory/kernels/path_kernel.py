@@ -47,7 +47,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 SLOPED = (nn.ReLU, nn.LeakyReLU, nn.PReLU)
 REARRANGING = (nn.Flatten, nn.Unflatten, Rearrangement)
 PASSING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -60,7 +60,7 @@ def deep_path_kernel(model: nn.Module, x1: Tensor, x2: Tensor | None = None) -> 
     r""":math:`K_{ij}=z(x_i)^\top z(x'_j)`, exactly, for inputs ``x1[n, ...]`` and ``x2[m, ...]``.
 
     Works for chains of dense and convolutional layers (any stride, dilation, groups and zero
-    padding), batch normalisation in evaluation mode, average and max pooling (overlapping windows
+    padding), batch normalization in evaluation mode, average and max pooling (overlapping windows
     too), ReLU, leaky and parametric ReLU, that end with a dense layer. Biases are paths of their
     own. Every connection a layer has counts, also where its weight is 0. ``x2`` is ``x1`` unless
     given.
@@ -282,7 +282,7 @@ def _step(module: nn.Module, pairs: _Pairs, a: Tensor, b: Tensor) -> _Pairs:
         sums = _on_pairs(lambda v: module._conv_forward(v, ones, None), sums)
         if module.groups > 1:
             sums = sums.repeat_interleave(module.out_channels // module.groups, dim=2)
-    elif isinstance(module, NORMALISATIONS):
+    elif isinstance(module, NORMALIZATIONS):
         sums = pairs.each()
     else:
         sums = _on_pairs(lambda v: window_sums(module, v), pairs.each())
@@ -409,8 +409,8 @@ def _count(module: nn.Module, v: Tensor, shape: tuple[int, ...], power: float) -
         bias = None if module.bias is None else weigh(module.bias)
         out: Tensor = module._conv_forward(v, weigh(module.weight), bias)
         return out
-    if isinstance(module, NORMALISATIONS):
-        scale, shift = normalisation(module)
+    if isinstance(module, NORMALIZATIONS):
+        scale, shift = normalization(module)
         around = (1, -1, *[1] * (v.ndim - 2))
         return v * weigh(scale).reshape(around) + weigh(shift).reshape(around)
     sums = window_sums(module, v)
@@ -423,14 +423,14 @@ def _count(module: nn.Module, v: Tensor, shape: tuple[int, ...], power: float) -
 
 def has_bias(module: nn.Module) -> bool:
     """Whether paths start at a layer."""
-    if isinstance(module, NORMALISATIONS):
+    if isinstance(module, NORMALIZATIONS):
         return True
     return isinstance(module, (nn.Linear, *CONVOLUTIONS)) and module.bias is not None
 
 
-def normalisation(module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Scale and shift ``[channels]`` of batch normalisation in evaluation mode."""
-    assert isinstance(module, NORMALISATIONS)
+def normalization(module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Scale and shift ``[channels]`` of batch normalization in evaluation mode."""
+    assert isinstance(module, NORMALIZATIONS)
     assert module.running_var is not None
     assert module.running_mean is not None
     scale = (module.running_var.double() + module.eps).rsqrt()
@@ -449,7 +449,7 @@ def _each(value: int | Sequence[int], dimensions: int) -> list[int]:
 def _refuse(link: Link) -> None:
     module, name = link.module, link.name or type(link.module).__name__
     known = (
-        nn.Linear, *CONVOLUTIONS, *AVERAGE_POOLS, *ADAPTIVE_POOLS, *MAX_POOLS, *NORMALISATIONS,
+        nn.Linear, *CONVOLUTIONS, *AVERAGE_POOLS, *ADAPTIVE_POOLS, *MAX_POOLS, *NORMALIZATIONS,
         *SLOPED, *REARRANGING, *PASSING,
     )  # fmt: skip
     if not isinstance(module, known) or not has_own_forward(module):
@@ -461,7 +461,7 @@ def _refuse(link: Link) -> None:
         raise UnsupportedModel(f"layer {name} pads by {module.padding_mode}; paths need zeros")
     if isinstance(module, AVERAGE_POOLS + MAX_POOLS) and module.ceil_mode:
         raise UnsupportedModel(f"layer {name} pools in ceil_mode, which path features do not cover")
-    if isinstance(module, NORMALISATIONS) and module.running_var is None:
+    if isinstance(module, NORMALIZATIONS) and module.running_var is None:
         raise UnsupportedModel(
-            f"layer {name} normalises by the statistics of its batch even in evaluation mode"
+            f"layer {name} normalizes by the statistics of its batch even in evaluation mode"
         )

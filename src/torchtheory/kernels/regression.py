@@ -1,6 +1,6 @@
 r"""Least squares in the space of a kernel: interpolation and ridge regression.
 
-Among the functions :math:`f(x)=\theta^\top\phi(x)` the one that minimises
+Among the functions :math:`f(x)=\theta^\top\phi(x)` the one that minimizes
 :math:`\frac12\sum_i(f(x_i)-y_i)^2+\frac\lambda2\|f\|_K^2` is
 :math:`f(x)=\sum_i\alpha_iK(x,x_i)` with :math:`(K+\lambda I)\alpha=y`: only values of the kernel
 are needed. Sources: Foundations of Deep Learning, section 7.1.1; The Modern Mathematics of Deep
@@ -81,7 +81,7 @@ class KernelFit:
         """
         columns = self.coefficients.reshape(len(self.x), -1)
         if self.solver != "pseudo-inverse":
-            inverse = torch.cholesky_inverse(regularised_cholesky(self.kernel, self.x, self.ridge))
+            inverse = torch.cholesky_inverse(regularized_cholesky(self.kernel, self.x, self.ridge))
             return (columns / inverse.diagonal()[:, None]).reshape(self.y.shape)
         values, vectors, kept = _spectrum(self.kernel, self.x, self.ridge)
         weights = vectors.square()
@@ -106,7 +106,7 @@ def kernel_least_squares(
     solver: Solver = "cholesky",
     tolerance: float = 1e-10,
 ) -> KernelFit:
-    r"""Minimise :math:`\frac12\sum_i(f(x_i)-y_i)^2+\frac\lambda2\|f\|_K^2` over the space of a
+    r"""Minimize :math:`\frac12\sum_i(f(x_i)-y_i)^2+\frac\lambda2\|f\|_K^2` over the space of a
     kernel.
 
     Without ``ridge`` it is the function of least norm among those of least loss: the
@@ -152,20 +152,20 @@ def kernel_least_squares(
         shrunk = (vectors.T @ y.reshape(len(y), -1)) * torch.where(kept, 1 / values, 0.0)[:, None]
         alpha = (vectors @ shrunk).reshape(y.shape)
     else:
-        factor = regularised_cholesky(kernel, x, ridge)
+        factor = regularized_cholesky(kernel, x, ridge)
         alpha = torch.cholesky_solve(y.reshape(len(y), -1), factor).reshape(y.shape)
     fitted = kernel_operator(kernel, x) @ alpha
     return KernelFit(kernel, x, y, float(ridge), solver, alpha, fitted)
 
 
-def regularised_cholesky(kernel: Kernel, x: Tensor, ridge: float = 0.0) -> Tensor:
+def regularized_cholesky(kernel: Kernel, x: Tensor, ridge: float = 0.0) -> Tensor:
     r"""The lower triangular :math:`L` ``[n, n]`` with :math:`LL^\top=K+\lambda I`.
 
     Raises:
         SingularKernelMatrix: if a pivot is negative or at the level of rounding.
 
     >>> from torchtheory.kernels.functions import linear
-    >>> regularised_cholesky(linear(), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
+    >>> regularized_cholesky(linear(), torch.tensor([[2.0, 0.0], [0.0, 3.0]]))
     tensor([[2., 0.],
             [0., 3.]])
     """

@@ -66,7 +66,7 @@ def empirical_ntk(
         file: a ``.npy`` file to put the result in, mapped to memory rather than held there. If the
             computation is interrupted, the same call goes on at the first unfinished tile.
 
-    A layer that makes one sample's output depend on another's (batch normalisation in training
+    A layer that makes one sample's output depend on another's (batch normalization in training
     mode) or on chance (dropout in training mode) is refused.
 
     Source: Foundations of Deep Learning, section 7.3; Mathematical Aspects of Deep Learning,

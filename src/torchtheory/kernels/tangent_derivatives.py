@@ -47,7 +47,7 @@ def refuse_unusable_mode(model: nn.Module) -> None:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             if module.running_mean is None:
                 raise UnsupportedModel(
-                    f"{where} has no running statistics and always normalises with those of the "
+                    f"{where} has no running statistics and always normalizes with those of the "
                     "batch, so the output for a sample depends on the other samples"
                 )
             if module.training:

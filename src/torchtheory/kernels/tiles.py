@@ -122,7 +122,7 @@ def blocks(count: int, size: int) -> list[slice]:
 
 
 def pairs(rows: int, columns: int, symmetric: bool) -> Iterable[tuple[int, int]]:
-    """Block pairs row by row, every other row backwards: neighbours share a block."""
+    """Block pairs row by row, every other row backwards: neighbors share a block."""
     for i in range(rows):
         order = range(i if symmetric else 0, columns)
         yield from ((i, j) for j in (order if i % 2 == 0 else reversed(order)))

@@ -200,7 +200,7 @@ def relu_gram_series(x: Tensor, terms: int) -> Tensor:
     """
     x = points(x)
     if float((x.norm(dim=1) - 1).abs().max()) > 1e4 * torch.finfo(x.dtype).eps:
-        raise InvalidInput("the series is in the cosine: normalise the rows of x first")
+        raise InvalidInput("the series is in the cosine: normalize the rows of x first")
     z = x @ x.T
     total = torch.zeros_like(z)
     for c in relu_gram_coefficients(terms, x.dtype).flip(0).tolist():  # Horner

@@ -185,13 +185,13 @@ class BallSearch:
     r"""The smallest :math:`\|\nabla r\|^2/r` met in a ball around the parameters.
 
     Attributes:
-        centre: the ratio at the centre.
+        center: the ratio at the center.
         sampled: the smallest at points drawn from the sphere.
         searched: the smallest met by descending on the ratio inside the ball.
-        displacement: where that was, ``[p]`` relative to the centre.
+        displacement: where that was, ``[p]`` relative to the center.
     """
 
-    centre: float
+    center: float
     sampled: float
     searched: float
     displacement: Tensor
@@ -199,7 +199,7 @@ class BallSearch:
     @property
     def smallest(self) -> float:
         """Of all points met."""
-        return min(self.centre, self.sampled, self.searched)
+        return min(self.center, self.sampled, self.searched)
 
 
 def ratio_in_ball(
@@ -221,7 +221,7 @@ def ratio_in_ball(
     :func:`ratio_certificate`. Costs ``samples`` gradients and ``steps`` second-order ones.
 
     >>> found = ratio_in_ball(wide_network(200, 2), torch.eye(2).double(), torch.ones(2), samples=4)
-    >>> 0 < found.searched < found.centre
+    >>> 0 < found.searched < found.center
     True
     """
     positive(radius, "radius")
@@ -232,7 +232,7 @@ def ratio_in_ball(
     generator = as_generator(random)
     directions = gaussian(samples, len(start), generator=generator, dtype=start.dtype)
     moved = start + radius * (directions / directions.norm(dim=1, keepdim=True)).to(start)
-    centre = _ratio(risk, start)[0]
+    center = _ratio(risk, start)[0]
     sampled = min(_ratio(risk, point)[0] for point in moved)
     where = _onto_ball(_towards_smallest_eigenvector(model, x, y), radius)
     best, uphill = _ratio(risk, start + where, slope=True)
@@ -244,7 +244,7 @@ def ratio_in_ball(
             best, where, uphill, size = value, tried, steepest, 1.5 * size
         else:
             size /= 4
-    return BallSearch(centre, sampled, best, where)
+    return BallSearch(center, sampled, best, where)
 
 
 def _ratio(
@@ -368,7 +368,7 @@ def _two_layers(model: nn.Module) -> tuple[nn.Linear, nn.Module, nn.Linear]:
 
 
 def step_size_limit(model: nn.Module, x: Tensor) -> float:
-    r"""The largest step :math:`m/\lambda_{\max}(K)` at which linearised gradient descent on the
+    r"""The largest step :math:`m/\lambda_{\max}(K)` at which linearized gradient descent on the
     squared risk converges, :math:`K` the tangent kernel of all parameters ``[m, m]``.
 
     Near a wide network the Hessian of :math:`r` is about :math:`\frac2mJ^\top J`, and steps of

@@ -68,7 +68,7 @@ def conjugate_gradients(
 ) -> Solution:
     r"""Solve $Ax = b$ for symmetric positive definite $A$ (Hestenes and Stiefel, 1952).
 
-    $x_t$ minimises $\frac12 x^\top A x - b^\top x$ over $x_0 + \mathcal{K}_t(A, r_0)$, so the
+    $x_t$ minimizes $\frac12 x^\top A x - b^\top x$ over $x_0 + \mathcal{K}_t(A, r_0)$, so the
     iteration ends after at most $n$ steps (without rounding), and
     $$\lVert x_t - x\rVert_A \le 2\left(\frac{\sqrt\kappa - 1}{\sqrt\kappa + 1}\right)^t
       \lVert x_0 - x\rVert_A.$$

@@ -83,7 +83,7 @@ def top_eigenpairs(
             random direction is mixed in: what is orthogonal to the start would stay unseen.
         generator: Seed or generator of the start vectors.
 
-    Cost: `iterations` products, $O(n s)$ each for orthogonalisation, memory $O(n s)$ with $s$ the
+    Cost: `iterations` products, $O(n s)$ each for orthogonalization, memory $O(n s)$ with $s$ the
     subspace.
 
     Example: the path matrix $\operatorname{tridiag}(-1, 2, -1)$ has the eigenvalues

@@ -6,7 +6,7 @@ in the Krylov space $\mathcal{K}_k(A, q) = \operatorname{span}\{q, Aq, \dots, A^
 `RectangularSpace` (the Golub-Kahan process, for any $A$) let such a space grow, shrink to its
 best vectors and grow again; `find_extremal` drives them until the wanted values have converged.
 
-All orthogonalisation is classical Gram-Schmidt done twice, which keeps $Q^\top Q = I$ to a few
+All orthogonalization is classical Gram-Schmidt done twice, which keeps $Q^\top Q = I$ to a few
 machine epsilons.
 """
 
@@ -61,7 +61,7 @@ def lanczos(
     $$\beta_j q_{j+1} = A q_j - \alpha_j q_j - \beta_{j-1} q_{j-1},
       \qquad \alpha_j = q_j^\top A q_j,$$
 
-    with every $q_{j+1}$ orthogonalised twice against all before it. If the Krylov space becomes
+    with every $q_{j+1}$ orthogonalized twice against all before it. If the Krylov space becomes
     invariant ($\beta_j$ at rounding level), the process stops there and returns fewer than $k$
     steps; the eigenvalues of $T$ are then eigenvalues of $A$.
 
@@ -93,13 +93,13 @@ def lanczos(
             raise ShapeMismatch(f"the start vector must be [{n}], it is {list(start.shape)}")
         if not bool(start.any()):
             raise InvalidInput("the start vector is 0, and has no direction")
-    alphas, betas, basis = tridiagonalise(A, start[:, None], k)
+    alphas, betas, basis = tridiagonalize(A, start[:, None], k)
     ended = (betas[0] == 0).nonzero()
     j = int(ended[0]) + 1 if len(ended) else k
     return Lanczos(alphas[0, :j], betas[0, :j], basis[0, :j].T)
 
 
-def tridiagonalise(A: LinearOperator, starts: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def tridiagonalize(A: LinearOperator, starts: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """Lanczos from `p` start vectors `[n, p]` side by side, one block product per step.
 
     Returns alphas `[p, k]`, betas `[p, k]` and bases `[p, k, n]`. Where a subspace is exhausted
@@ -112,7 +112,7 @@ def tridiagonalise(A: LinearOperator, starts: Tensor, k: int) -> tuple[Tensor, T
     scale = starts.new_zeros(p)
     for j in range(k):
         basis[:, j] = q
-        coefficients, w = orthogonalise(apply(A, q.T).T, basis[:, : j + 1])
+        coefficients, w = orthogonalize(apply(A, q.T).T, basis[:, : j + 1])
         alpha, beta = coefficients[:, j], w.norm(dim=1)
         check_finite(alpha + beta, "a product with the operator")
         scale = torch.maximum(scale, torch.maximum(alpha.abs(), beta))
@@ -134,7 +134,7 @@ def three_term_recurrence(A: LinearOperator, starts: Tensor, k: int) -> tuple[Te
     appear; the copies share its weight, so that the quadrature rule of the process stays accurate
     (Greenbaum, 1989; Chen, Trogdon and Ubaru, 2021), while eigenvectors cannot be had from it.
 
-    Returns alphas `[p, k]` and betas `[p, k]`, as `tridiagonalise` does. Memory: $O(np)$.
+    Returns alphas `[p, k]` and betas `[p, k]`, as `tridiagonalize` does. Memory: $O(np)$.
     """
     n, p = starts.shape
     alphas, betas = starts.new_zeros(p, k), starts.new_zeros(p, k)
@@ -220,7 +220,7 @@ class SymmetricSpace:
     def expand(self) -> None:
         j = self.size
         self.AV[j] = apply(self.A, self.V[j])
-        coefficients, w = orthogonalise(self.AV[None, j], self.V[None, : j + 1])
+        coefficients, w = orthogonalize(self.AV[None, j], self.V[None, : j + 1])
         h, beta = coefficients[0].cpu().double(), float(w.norm())
         check_finite(beta, "a product with the operator")
         self.H[: j + 1, j] = self.H[j, : j + 1] = h
@@ -288,7 +288,7 @@ class RectangularSpace:
 
     def expand(self) -> None:
         j, level = self.size, breakdown_level(self.A)
-        coefficients, u = orthogonalise(apply(self.A, self.V[j])[None], self.U[None, :j])
+        coefficients, u = orthogonalize(apply(self.A, self.V[j])[None], self.U[None, :j])
         alpha = float(u.norm())
         self.B[:j, j] = coefficients[0].cpu().double()
         check_finite(alpha, "a product with the operator")
@@ -298,7 +298,7 @@ class RectangularSpace:
         else:
             self.B[j, j], self.U[j] = 0.0, fresh_direction(self.U[:j], self.generator)
 
-        coefficients, w = orthogonalise(apply(self.At, self.U[j])[None], self.V[None, : j + 1])
+        coefficients, w = orthogonalize(apply(self.At, self.U[j])[None], self.V[None, : j + 1])
         beta = float(w.norm())
         check_finite(beta, "a product with the adjoint")
         self.scale = max(self.scale, beta)
@@ -411,7 +411,7 @@ _KEYS: dict[str, Callable[[Tensor], Tensor]] = {
 # -- small tools ----------------------------------------------------------------------------------
 
 
-def orthogonalise(w: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+def orthogonalize(w: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     r"""Classical Gram-Schmidt, twice: coefficients $Q^\top w$ and the rest $w - QQ^\top w$.
 
     Args:
@@ -430,8 +430,8 @@ def fresh_direction(basis: Tensor, generator: torch.Generator) -> Tensor:
     """A random unit vector `[n]` orthogonal to the orthonormal rows of `basis` `[j, n]`."""
     n = basis.shape[1]
     w = gaussian(n, generator=generator, dtype=basis.dtype, device=basis.device)
-    _, rest = orthogonalise(w[None] / w.norm(), basis[None])
-    _, rest = orthogonalise(rest / rest.norm(), basis[None])
+    _, rest = orthogonalize(w[None] / w.norm(), basis[None])
+    _, rest = orthogonalize(rest / rest.norm(), basis[None])
     direction: Tensor = rest[0] / rest.norm()
     return direction
 

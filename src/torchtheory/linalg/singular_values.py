@@ -54,7 +54,7 @@ def singular_values(
 ) -> SingularResult:
     r"""The $k$ largest singular values $Av = \sigma u$, $A^\top u = \sigma v$ of any operator.
 
-    Golub-Kahan bidiagonalisation with thick restarts, in which $A^\top A$ is never formed, so
+    Golub-Kahan bidiagonalization with thick restarts, in which $A^\top A$ is never formed, so
     that small singular values are as accurate as large ones. The adjoint is taken by automatic
     differentiation if it was not given; a map that turns out not to be linear is refused.
     Multiple values are looked for as in `top_eigenpairs`.
@@ -182,7 +182,7 @@ def operator_norm_upper_bound(
 ) -> float:
     r"""An upper bound of $\lVert A\rVert$ that holds with probability $1 - \delta$.
 
-    Golub-Kahan bidiagonalisation from a unit vector $v_1$ gives, after $j$ steps, a unit vector
+    Golub-Kahan bidiagonalization from a unit vector $v_1$ gives, after $j$ steps, a unit vector
     $v_{j+1} = p_j(A^\top A) v_1$ with a known polynomial
     $p_j(t) = \prod_i (t - \theta_i) / (\alpha_i \beta_i)$. If $c$ is the component of $v_1$ along
     the top singular vector, then $p_j(\lVert A\rVert^2)\,|c| \le \lVert v_{j+1}\rVert = 1$; and

@@ -143,7 +143,7 @@ class ExportedNetwork(nn.Module):
             elif kind == "user_input" and "as_tensor" in content["arg"]:
                 self._inputs.append(content["arg"]["as_tensor"]["name"])
             elif kind == "constant_input" or kind == "user_input":
-                self._inputs.append(None)  # a number the graph was specialised to
+                self._inputs.append(None)  # a number the graph was specialized to
             else:
                 raise UnsupportedModel(f"{name} takes a {kind}, and only tensors are understood")
         for given in self._inputs:

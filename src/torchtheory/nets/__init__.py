@@ -43,7 +43,7 @@ from torchtheory.nets.dichotomies import (
     cover_count,
     cover_fraction,
     in_general_position,
-    realisable_dichotomies,
+    realizable_dichotomies,
 )
 from torchtheory.nets.feedforward import (
     Architecture,
@@ -105,7 +105,7 @@ from torchtheory.nets.perceptron import (
 from torchtheory.nets.regression import (
     LeastSquares,
     LogisticFit,
-    NoMinimiser,
+    NoMinimizer,
     least_squares,
     logistic_gradient,
     logistic_hessian,
@@ -185,7 +185,7 @@ __all__ = [
     "Margin",
     "MaxMargin",
     "Maxout",
-    "NoMinimiser",
+    "NoMinimizer",
     "NormalizedUnit",
     "NotSeparable",
     "NovikoffBound",
@@ -283,7 +283,7 @@ __all__ = [
     "point_of_nonzero_derivative",
     "polar_coordinates",
     "probe_linearity",
-    "realisable_dichotomies",
+    "realizable_dichotomies",
     "reparametrize",
     "rescalable_layers",
     "rescale_units",

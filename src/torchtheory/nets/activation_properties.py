@@ -219,13 +219,13 @@ def point_of_nonzero_derivative(
     v = _values(f, x)
     difference = np.abs(_difference(v, order, step))
     start = order * step // 2
-    centres = x[start : start + len(difference)]
+    centers = x[start : start + len(difference)]
     size = np.abs(v).max()
     difference[difference <= 2**order * 1e3 * _EPS * size] = 0.0
     for broken in _breaks(x, _local_exponents(v)):
-        difference[np.abs(centres - broken) <= (order + 2) * step * _SPACING] = 0.0
+        difference[np.abs(centers - broken) <= (order + 2) * step * _SPACING] = 0.0
     best = int(difference.argmax())
-    return float(centres[best]) if difference[best] > 0 else None
+    return float(centers[best]) if difference[best] > 0 else None
 
 
 def invert(function: Function, target: Tensor, *, radius: float = 1e3) -> Tensor:
@@ -359,7 +359,7 @@ def _local_exponents(v: Array) -> Array:
     peaks = []
     for step in _STEPS:
         d = np.abs(_difference(v, order, step))
-        # centre the difference, so that both steps speak of the same place
+        # center the difference, so that both steps speak of the same place
         offset = order * step // 2
         full = np.zeros_like(v)
         full[offset : offset + len(d)] = d
@@ -389,7 +389,7 @@ def _breaks(x: Array, exponents: Array) -> list[float]:
         if is_rough:
             run.append(i)
         elif run:
-            # neighbouring windows share a cell: the break is in the one they share
+            # neighboring windows share a cell: the break is in the one they share
             found.append(float(x[min(len(x) - 1, round((run[0] + run[-1] + 2) / 2 * cell))]))
             run = []
     return found
@@ -464,12 +464,12 @@ def _homogeneity(f: Function, x: Array, v: Array) -> int | None:
 def _euler(x: Array, v: Array, breaks: list[float]) -> bool:
     step = 4
     slope = (v[2 * step :] - v[: -2 * step]) / (2 * step * _SPACING)
-    centre, value = x[step:-step], v[step:-step]
-    away = np.ones(len(centre), dtype=bool)
+    center, value = x[step:-step], v[step:-step]
+    away = np.ones(len(center), dtype=bool)
     for broken in breaks:
-        away &= np.abs(centre - broken) > 1.0
+        away &= np.abs(center - broken) > 1.0
     scale = float(np.abs(v).max())
-    return bool((np.abs(centre * slope - value)[away] <= 1e-9 * max(scale, 1e-300)).all())
+    return bool((np.abs(center * slope - value)[away] <= 1e-9 * max(scale, 1e-300)).all())
 
 
 def _agree(a: float | bool | None, b: float | bool | None, tolerance: float) -> bool:

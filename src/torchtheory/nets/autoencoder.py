@@ -2,7 +2,7 @@ r"""The linear autoencoder :math:`x\mapsto DCx` and what it can do at best.
 
 Samples are rows, :math:`x_i^\top` of ``X[n, d]``; the encoder is :math:`C\in\mathbb R^{m\times d}`
 and the decoder :math:`D\in\mathbb R^{d\times m}`. The loss is
-:math:`\frac1{2n}\sum_i\|x_i-DCx_i\|^2=\frac1{2n}\|X-XC^\top D^\top\|_F^2`, nothing is centred.
+:math:`\frac1{2n}\sum_i\|x_i-DCx_i\|^2=\frac1{2n}\|X-XC^\top D^\top\|_F^2`, nothing is centered.
 Source: Foundations of Deep Learning, section 2.3, Theorems 12 and 13.
 """
 

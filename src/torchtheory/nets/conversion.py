@@ -1,7 +1,7 @@
 r"""Sigmoid networks as tanh networks and back.
 
 :math:`\tanh z=2\sigma(2z)-1`, so either activation is the other between two affine maps, and the
-affine maps can be taken into the neighbouring dense layers. Source: Deep Learning (notes),
+affine maps can be taken into the neighboring dense layers. Source: Deep Learning (notes),
 section 2.4; Foundations of Deep Learning, section 2.4.3.
 """
 
@@ -42,7 +42,7 @@ def convert_activation(model: nn.Module, to: Literal["tanh", "sigmoid"]) -> nn.S
     .. math:: \sigma(z)=\tfrac12\tanh(\tfrac12z)+\tfrac12,\qquad \tanh z=2\sigma(2z)-1
 
     The factor before the activation goes into the dense layer before it, the affine map after it
-    into the dense layer behind it, which gets a bias if it had none. Where the neighbour is no
+    into the dense layer behind it, which gets a bias if it had none. Where the neighbor is no
     dense layer, an :class:`Affine` is put in. The model is not changed.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 1))

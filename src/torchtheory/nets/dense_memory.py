@@ -383,7 +383,7 @@ def modern_hopfield_energy(patterns: Tensor, state: Tensor, beta: float = 1.0) -
                  + \beta^{-1}\log s + \tfrac12 M^2, \qquad M = \max_t \|x_t\|,
 
     and :math:`0 \le E \le 2M^2` for :math:`\|\xi\| \le M`. The first term is concave and the
-    second convex, and the update is the exact minimiser of the second plus the first's tangent
+    second convex, and the update is the exact minimizer of the second plus the first's tangent
     (the concave-convex procedure), which is why the energy falls.
 
     Source: Ramsauer et al. (2020).

@@ -1,8 +1,8 @@
-r"""How many labellings of a point set can a hyperplane produce?
+r"""How many labelings of a point set can a hyperplane produce?
 
 For :math:`s` points in general position in :math:`\mathbb R^n` and hyperplanes through the origin
 Cover's count is :math:`C(s,n)=2\sum_{i=0}^{n-1}\binom{s-1}{i}`, whatever the points; for any
-other point set the labellings can be listed, with weights for each of them.
+other point set the labelings can be listed, with weights for each of them.
 Source: notes "Deep Learning", Theorem 1.4 (Cover 1965).
 """
 
@@ -21,14 +21,14 @@ from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.labeled import at_least, homogeneous, points
 from torchtheory.nets.separability import Array, separate
 
-#: Labellings are kept as the bits of a signed 64-bit integer.
+#: Labelings are kept as the bits of a signed 64-bit integer.
 MOST_POINTS = 62
 
 
 def cover_count(samples: int, dimension: int, *, bias: bool = False) -> int:
     r"""Cover's count :math:`C(s,n)=2\sum_{i=0}^{n-1}\binom{s-1}{i}`, exactly.
 
-    The number of labellings of :math:`s` points in general position in :math:`\mathbb R^n` by
+    The number of labelings of :math:`s` points in general position in :math:`\mathbb R^n` by
     :math:`\operatorname{sgn}(w^\top x)`; a bias counts as one more dimension. It is also the
     number of regions into which :math:`s` hyperplanes through the origin cut the space. It
     satisfies :math:`C(s+1,n)=C(s,n)+C(s,n-1)`.
@@ -46,7 +46,7 @@ def cover_count(samples: int, dimension: int, *, bias: bool = False) -> int:
 
 
 def cover_fraction(samples: int, dimension: int, *, bias: bool = False) -> float:
-    r"""Share :math:`C(s,n)/2^s=P(\mathrm{Bin}(s-1,\tfrac12)\le n-1)` of all labellings.
+    r"""Share :math:`C(s,n)/2^s=P(\mathrm{Bin}(s-1,\tfrac12)\le n-1)` of all labelings.
 
     Equal to 1 up to :math:`s=n`, to ½ at :math:`s=2n`, and soon to 0 beyond.
 
@@ -75,7 +75,7 @@ def capacity_curve(dimension: int, *, largest_load: float = 4.0) -> tuple[Tensor
 def in_general_position(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9) -> bool:
     r"""Whether every :math:`\min(s,n)` of the points are linearly independent.
 
-    Points are normalised first; a subset counts as dependent when its least singular value is
+    Points are normalized first; a subset counts as dependent when its least singular value is
     below ``tolerance``. :math:`O(\binom sn n^3)`.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -94,7 +94,7 @@ def in_general_position(x: Tensor, *, bias: bool = False, tolerance: float = 1e-
 
 @dataclass(frozen=True, slots=True)
 class Dichotomies:
-    """The labellings of a point set that hyperplanes produce.
+    """The labelings of a point set that hyperplanes produce.
 
     Attributes:
         labels: ``[count, s]`` of ±1, in ascending order of their bits.
@@ -108,14 +108,14 @@ class Dichotomies:
         return len(self.labels)
 
 
-def realisable_dichotomies(
+def realizable_dichotomies(
     x: Tensor, *, bias: bool = False, tolerance: float = 1e-9
 ) -> Dichotomies:
-    r"""Every labelling of the rows of ``x`` by a hyperplane, with weights that produce it.
+    r"""Every labeling of the rows of ``x`` by a hyperplane, with weights that produce it.
 
     This is the proof of Cover's theorem run as an algorithm, one point :math:`x_k` at a time. A
-    labelling of the first :math:`k-1` points splits in two iff a hyperplane that contains
-    :math:`x_k` produces it, i.e. iff it is a labelling of their projections along :math:`x_k`,
+    labeling of the first :math:`k-1` points splits in two iff a hyperplane that contains
+    :math:`x_k` produces it, i.e. iff it is a labeling of their projections along :math:`x_k`,
     a problem with one dimension less; otherwise its own weights say on which side :math:`x_k`
     falls. The points may be in any position. About :math:`\binom s{n-1}` steps on arrays of at
     most ``count`` rows; no linear programs.
@@ -126,10 +126,10 @@ def realisable_dichotomies(
         tolerance: a unit vector whose projection is shorter than this counts as parallel.
 
     Raises:
-        NotConverged: if the points are so nearly degenerate that weights fail their labelling.
+        NotConverged: if the points are so nearly degenerate that weights fail their labeling.
 
     >>> corners = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    >>> len(realisable_dichotomies(corners, bias=True))      # all 16 but xor and its negation
+    >>> len(realizable_dichotomies(corners, bias=True))      # all 16 but xor and its negation
     14
     """
     x = points(x)
@@ -149,18 +149,18 @@ def realisable_dichotomies(
 
 
 def count_dichotomies(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9) -> int:
-    """How many labellings of the rows of ``x`` hyperplanes produce; see :func:`dichotomies`.
+    """How many labelings of the rows of ``x`` hyperplanes produce; see :func:`dichotomies`.
 
     >>> count_dichotomies(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))   # not 6: parallel
     4
     """
-    return len(realisable_dichotomies(x, bias=bias, tolerance=tolerance))
+    return len(realizable_dichotomies(x, bias=bias, tolerance=tolerance))
 
 
 def count_dichotomies_by_programs(x: Tensor, *, bias: bool = False) -> int:
-    r"""The same count by deciding each labelling with a linear program: slow, and independent.
+    r"""The same count by deciding each labeling with a linear program: slow, and independent.
 
-    Half of the :math:`2^s` are decided; a labelling is realisable iff its negation is.
+    Half of the :math:`2^s` are decided; a labeling is realizable iff its negation is.
 
     >>> count_dichotomies_by_programs(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))
     4
@@ -182,7 +182,7 @@ def _unit_points(x: Tensor, bias: bool) -> Array | None:
 
 
 def _cells(z: Array, tolerance: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Array]:
-    """Codes (bit k: the sign at row k) and weights of all labellings of the unit rows ``z``."""
+    """Codes (bit k: the sign at row k) and weights of all labelings of the unit rows ``z``."""
     first = z[0]
     codes = np.array([1, 0], dtype=np.int64)
     weights = np.stack([first, -first])

@@ -14,7 +14,7 @@ from html import escape
 from torch import nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.nets.feedforward import affine_layers
 
 #: More edges than that nobody can see, and no viewer opens them quickly.
@@ -60,7 +60,7 @@ class ArchitectureGraph:
         return max(self.widths[1:-1], default=0)
 
     def positions(self) -> dict[Node, tuple[float, float]]:
-        """A place for each neuron: columns left to right, each centred; distance 1 apart."""
+        """A place for each neuron: columns left to right, each centered; distance 1 apart."""
         return {
             (layer, j): (float(layer), (n - 1) / 2 - j)
             for layer, n in enumerate(self.widths)
@@ -92,7 +92,7 @@ def architecture_graph(network: nn.Sequential) -> ArchitectureGraph:
 def draw_architecture(network: nn.Sequential, *, height: float = 320.0) -> str:
     """The network as an SVG drawing that needs nothing else.
 
-    Circles are neurons (inputs, hidden, outputs in three colours); lines are weights that are not
+    Circles are neurons (inputs, hidden, outputs in three colors); lines are weights that are not
     0, blue where positive and orange where negative, wider for larger ones.
 
     >>> from torchtheory.nets.feedforward import mlp
@@ -126,11 +126,11 @@ def draw_architecture(network: nn.Sequential, *, height: float = 320.0) -> str:
         stroke = 0.4 + 1.4 * abs(weight) / largest
         parts.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
-            f'stroke="{COLOURS[0] if weight > 0 else COLOURS[1]}" stroke-width="{stroke:.2f}" '
+            f'stroke="{COLORS[0] if weight > 0 else COLORS[1]}" stroke-width="{stroke:.2f}" '
             'stroke-opacity="0.7"/>'
         )
     for (layer, _), (x, y) in places.items():
-        fill = COLOURS[2] if layer == 0 else COLOURS[3] if layer == graph.layers else "#ffffff"
+        fill = COLORS[2] if layer == 0 else COLORS[3] if layer == graph.layers else "#ffffff"
         parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}" fill="{fill}" stroke="#000000"/>'
         )

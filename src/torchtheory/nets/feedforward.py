@@ -1,6 +1,6 @@
 r"""Fully connected feed-forward networks.
 
-An architecture :math:`a=(N,\varrho)` with :math:`N=(N_0,\dots,N_L)` realises
+An architecture :math:`a=(N,\varrho)` with :math:`N=(N_0,\dots,N_L)` realizes
 
 .. math:: \Phi^{(1)}=W^{(1)}x+b^{(1)},\qquad \bar\Phi^{(\ell)}=\varrho(\Phi^{(\ell)}),\qquad
           \Phi^{(\ell+1)}=W^{(\ell+1)}\bar\Phi^{(\ell)}+b^{(\ell+1)},
@@ -318,7 +318,7 @@ class GeneralizedLinearModel:
 
 
 def generalized_linear_models(model: nn.Module) -> list[GeneralizedLinearModel]:
-    r"""A dense network as composed generalised linear models
+    r"""A dense network as composed generalized linear models
     :math:`f^{(L)}(\dots f^{(1)}(x,\theta^{(1)})\dots,\theta^{(L)})`.
 
     >>> len(generalized_linear_models(mlp([2, 3, 1], output="logistic")))

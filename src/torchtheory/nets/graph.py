@@ -1,6 +1,6 @@
 r"""Networks as directed acyclic graphs.
 
-Every vertex is a parametrised function that is differentiable almost everywhere, every edge
+Every vertex is a parametrized function that is differentiable almost everywhere, every edge
 feeds the value of one vertex into another. Dense chains, residual and densely connected networks
 are special cases. Source: Mathematical Aspects of Deep Learning, section 1.1.2 (before
 Definition 1.4, and Figure 1.1).

@@ -147,14 +147,14 @@ def network_margins(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Margins, Te
     return margins, flatten(theta)
 
 
-def normalised_margin(model: nn.Module, x: Tensor, y: Tensor) -> float:
+def normalized_margin(model: nn.Module, x: Tensor, y: Tensor) -> float:
     r""":math:`\min_iq_i/\|\theta\|^L` of a homogeneous classifier; negative where it errs.
 
-    It does not change when the weights are scaled, and is what training for long maximises.
+    It does not change when the weights are scaled, and is what training for long maximizes.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.constant_(net.weight, 5.0)
-    >>> round(normalised_margin(net, torch.ones(1, 2), torch.ones(1)), 4)
+    >>> round(normalized_margin(net, torch.ones(1, 2), torch.ones(1)), 4)
     1.4142
     """
     degree = require_homogeneous(model, x)

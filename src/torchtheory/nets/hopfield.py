@@ -418,7 +418,7 @@ def check_signs(values: Tensor, name: str, n: int | None = None) -> Tensor:
         bad = x[x.abs() != 1][0].item()
         raise InvalidInput(
             f"{name} must hold only -1 and +1, and holds {bad:g}; "
-            "binarise first, as in torch.where(image > 0.5, 1.0, -1.0)"
+            "binarize first, as in torch.where(image > 0.5, 1.0, -1.0)"
         )
     return x
 

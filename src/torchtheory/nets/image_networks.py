@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
-class CentreCrop(nn.Module):
+class CenterCrop(nn.Module):
     """The middle ``size`` x ``size`` pixels of images ``[n, channels, h, w]``.
 
     >>> import torch
-    >>> CentreCrop(2)(torch.arange(16.0).reshape(1, 1, 4, 4))
+    >>> CenterCrop(2)(torch.arange(16.0).reshape(1, 1, 4, 4))
     tensor([[[[ 5.,  6.],
               [ 9., 10.]]]])
     """
@@ -37,7 +37,7 @@ def lenet(size: int = 28, *, padded: bool = False, dropout: float = 0.5) -> nn.S
     """Two convolutions of 32 filters 5 x 5, each max-pooled, 1024 units, 10 outputs.
 
     Args:
-        size: images are cropped to ``size`` x ``size`` around their centre.
+        size: images are cropped to ``size`` x ``size`` around their center.
         padded: whether convolutions keep the size; the source does not say.
         dropout: after the 1024 units.
 
@@ -50,7 +50,7 @@ def lenet(size: int = 28, *, padded: bool = False, dropout: float = 0.5) -> nn.S
         raise InvalidInput(f"images of {size} x {size} leave nothing after two convolutions")
     padding = 2 if padded else 0
     return nn.Sequential(
-        CentreCrop(size),
+        CenterCrop(size),
         nn.Conv2d(1, 32, 5, padding=padding),
         nn.MaxPool2d(2),
         nn.ReLU(),
@@ -66,7 +66,7 @@ def lenet(size: int = 28, *, padded: bool = False, dropout: float = 0.5) -> nn.S
 
 
 class PreActivationBlock(nn.Module):
-    """Normalise and activate, then convolve, twice; the input is added to the result."""
+    """Normalize and activate, then convolve, twice; the input is added to the result."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def preactivation_resnet18(classes: int = 10) -> nn.Sequential:
 
 
 class AggregatedBlock(nn.Module):
-    """1 x 1, grouped 3 x 3, 1 x 1 convolutions, normalised; the input is added to the result."""
+    """1 x 1, grouped 3 x 3, 1 x 1 convolutions, normalized; the input is added to the result."""
 
     def __init__(self, inputs: int, inner: int, outputs: int, groups: int, stride: int) -> None:
         super().__init__()

@@ -39,12 +39,12 @@ def points(x: Tensor) -> Tensor:
     return x.detach()
 
 
-def labelled(
+def labeled(
     x: Tensor, y: Tensor, classes: tuple[float, float] = (-1.0, 1.0)
 ) -> tuple[Tensor, Tensor]:
     """The sample ``(x[s, d], y[s])`` with ``y`` in the dtype of ``x`` and only the two classes.
 
-    >>> labelled(torch.eye(2), torch.tensor([1, -1]))[1]
+    >>> labeled(torch.eye(2), torch.tensor([1, -1]))[1]
     tensor([ 1., -1.])
     """
     x = points(x)

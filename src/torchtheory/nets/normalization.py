@@ -1,8 +1,8 @@
-r"""Normalisation: what batch, layer and weight normalisation compute, and what they leave free.
+r"""Normalization: what batch, layer and weight normalization compute, and what they leave free.
 
 The layers themselves are torch's (``nn.BatchNorm1d``, ``nn.LayerNorm``,
 ``nn.utils.parametrizations.weight_norm``). Here are the identities around them: batch
-normalisation after a linear layer is another parametrisation of that layer, gradients under it are
+normalization after a linear layer is another parametrization of that layer, gradients under it are
 orthogonal to the weights, and in evaluation mode it folds away. Sources: Deep Learning (notes),
 sections 8.5 and 8.6; Foundations of Deep Learning, section 10.3.
 """
@@ -32,7 +32,7 @@ def standardize(x: Tensor, dim: int, *, eps: float = 0.0, unbiased: bool = False
     r"""Mean 0 and, up to :math:`\delta`, variance 1 along one dimension.
 
     :math:`\tilde z=(z-\mu)/\sqrt{\delta+s^2}`, whose variance is :math:`s^2/(s^2+\delta)`. Along
-    the samples it is batch normalisation, along the features of a sample layer normalisation.
+    the samples it is batch normalization, along the features of a sample layer normalization.
 
     Args:
         x: any tensor.
@@ -53,13 +53,13 @@ def standardize(x: Tensor, dim: int, *, eps: float = 0.0, unbiased: bool = False
 
 @dataclass(frozen=True, slots=True)
 class NormalizedUnit:
-    r"""A linear layer with batch normalisation, written as one affine map.
+    r"""A linear layer with batch normalization, written as one affine map.
 
     Attributes:
         weight: ``[m, n]``, :math:`\gamma w/\|w\|_\Sigma`.
         bias: ``[m]``, :math:`\mu-\gamma\,w^\top\mathbb Ex/\|w\|_\Sigma`.
-        norm_ratio: ``[m]``, :math:`\|w\|_2/\|w\|_\Sigma`; where it is 1, batch normalisation is
-            weight normalisation.
+        norm_ratio: ``[m]``, :math:`\|w\|_2/\|w\|_\Sigma`; where it is 1, batch normalization is
+            weight normalization.
     """
 
     weight: Tensor
@@ -75,13 +75,13 @@ def reparametrize(
     *,
     eps: float = 0.0,
 ) -> NormalizedUnit:
-    r"""Batch normalisation of :math:`w^\top x` over a batch, as a normalised weight.
+    r"""Batch normalization of :math:`w^\top x` over a batch, as a normalized weight.
 
     .. math:: \mu+\gamma\frac{w^\top x-\mathbb E[w^\top x]}{\sqrt{\operatorname{Var}[w^\top x]}}
               =\mu+\gamma\frac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma},\qquad
               \Sigma=\operatorname{Cov}(x),\quad\|w\|_\Sigma=\sqrt{w^\top\Sigma w}.
 
-    The covariance, not :math:`\mathbb E[xx^\top]`: the two agree only for centred inputs.
+    The covariance, not :math:`\mathbb E[xx^\top]`: the two agree only for centered inputs.
     :math:`\Sigma` is not formed; time :math:`O(smn)`.
 
     Args:
@@ -102,7 +102,7 @@ def reparametrize(
     mean = x.mean(0)
     variance = ((x - mean) @ weight.T).square().mean(0)
     if not bool((variance + eps > 0).all()):
-        raise InvalidInput("a unit is constant on the batch, so it cannot be normalised")
+        raise InvalidInput("a unit is constant on the batch, so it cannot be normalized")
     gamma = torch.ones_like(variance) if scale is None else scale
     beta = torch.zeros_like(variance) if shift is None else shift
     root = (variance + eps).sqrt()
@@ -144,14 +144,14 @@ def weight_norm_gradient(gradient: Tensor, v: Tensor, scale: Tensor) -> tuple[Te
 
 
 def fold_batch_norm(model: nn.Module) -> nn.Module:
-    r"""A copy of the model, in evaluation mode, with its batch normalisations folded away.
+    r"""A copy of the model, in evaluation mode, with its batch normalizations folded away.
 
     In evaluation mode :math:`\gamma(Wx+b-\hat\mu)/\sqrt{\hat\sigma^2+\delta}+\beta` is the affine
     map :math:`W'=\operatorname{diag}(s)W`, :math:`b'=s\odot(b-\hat\mu)+\beta` with
-    :math:`s=\gamma/\sqrt{\hat\sigma^2+\delta}`. Every batch normalisation that directly follows a
+    :math:`s=\gamma/\sqrt{\hat\sigma^2+\delta}`. Every batch normalization that directly follows a
     dense layer or a convolution, each used once, becomes the identity; others are kept as they
     are. Branches and skip connections are fine; a model torch.fx cannot trace is refused. Dense
-    layers must act on ``[s, n]``, since on ``[s, l, n]`` the normalisation is over another axis.
+    layers must act on ``[s, n]``, since on ``[s, l, n]`` the normalization is over another axis.
     The given model is not changed.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU())
@@ -175,7 +175,7 @@ def chain_step_coefficients(weights: Tensor, gradients: Tensor) -> Tensor:
 
     A gradient step on the scalar chain :math:`y=w_L\cdots w_1x` changes all the weights at once,
     and the new output is a polynomial of degree :math:`L` in the step size: the coupling of the
-    layers that batch normalisation is meant to loosen. Time :math:`O(L^2)`.
+    layers that batch normalization is meant to loosen. Time :math:`O(L^2)`.
 
     Args:
         weights, gradients: ``[L]``.
@@ -204,7 +204,7 @@ class _Tracer(fx.Tracer):
 
 
 def _pairs_to_fold(model: nn.Module) -> list[tuple[str, str]]:
-    """Names of (layer, batch normalisation) where one feeds the other and nothing else."""
+    """Names of (layer, batch normalization) where one feeds the other and nothing else."""
     if not list(model.children()):
         return []
     try:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.labeled import at_least, homogeneous, labelled, points, weights
+from torchtheory.nets.labeled import at_least, homogeneous, labeled, points, weights
 from torchtheory.nets.separability import max_margin
 
 
@@ -107,7 +107,7 @@ def margin(weight: Tensor, bias: Tensor | float, x: Tensor, y: Tensor) -> Margin
     >>> m.distances, m.minimum, m.tightest
     (tensor([4., 1.]), 1.0, 1)
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     w, b = weights(x, weight, bias)
     distances = y * (x @ w + b) / w.norm()
     tightest = int(distances.argmin())
@@ -147,7 +147,7 @@ class PerceptronFit:
                 [1., 0.],
                 [1., 1.]])
         """
-        x, y = labelled(x, y)
+        x, y = labeled(x, y)
         z = y.unsqueeze(1) * (homogeneous(x) if bias else x)
         if self.updates and int(self.mistakes.max()) >= len(z):
             raise ShapeMismatch("this is not the sample the perceptron was fitted to")
@@ -175,7 +175,7 @@ def perceptron_fit(x: Tensor, y: Tensor, *, max_sweeps: int, bias: bool = True) 
     (True, 1)
     """
     at_least(max_sweeps, 1, "max_sweeps")
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     z = y.unsqueeze(1) * (homogeneous(x) if bias else x)
     w = z.new_zeros(z.shape[1])
     mistakes: list[int] = []
@@ -259,7 +259,7 @@ def trajectory_bounds(
     >>> trajectory_bounds(run, w, x, y).holds          # with equality, at every step
     True
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     w, _ = weights(x, reference, 0.0)
     if trajectory.ndim != 2 or trajectory.shape[1] != x.shape[1]:
         raise ShapeMismatch(
@@ -314,7 +314,7 @@ def novikoff_bound(x: Tensor, y: Tensor, *, bias: bool = True) -> NovikoffBound:
     >>> novikoff_bound(torch.eye(7).double(), torch.ones(7), bias=False).updates   # attained
     7
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     z = (homogeneous(x) if bias else x).double()
     best = max_margin(z, y.double(), bias=False)
     rounding = 8 * (z.shape[1] + 4) * torch.finfo(torch.float64).eps

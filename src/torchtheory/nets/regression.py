@@ -20,7 +20,7 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.labeled import (
     at_least,
     homogeneous,
-    labelled,
+    labeled,
     points,
     positive,
     targets,
@@ -39,7 +39,7 @@ class LeastSquares:
         bias: one number a target; 0 without an intercept.
         residual: :math:`y-Xw-b`, of the shape of the targets; orthogonal to every feature.
         loss: :math:`\tfrac12\|Xw+b-y\|^2`, half the SUM of squares.
-        rank: rank of the features (centred, with an intercept).
+        rank: rank of the features (centered, with an intercept).
         unique: whether no other weights fit as well.
     """
 
@@ -52,7 +52,7 @@ class LeastSquares:
 
 
 def least_squares(x: Tensor, y: Tensor, *, intercept: bool = False) -> LeastSquares:
-    r"""Minimise :math:`\tfrac12\|Xw-y\|^2`; of all minimisers, the one of smallest norm.
+    r"""Minimize :math:`\tfrac12\|Xw-y\|^2`; of all minimizers, the one of smallest norm.
 
     :math:`w^\star=X^+y`, which is :math:`(X^\top X)^{-1}X^\top y` where that exists. Through the
     singular value decomposition, :math:`O(sd\min(s,d))`; singular values below
@@ -84,7 +84,7 @@ def least_squares(x: Tensor, y: Tensor, *, intercept: bool = False) -> LeastSqua
     return LeastSquares(weight, bias, residual, loss, rank, rank == x.shape[1])
 
 
-class NoMinimiser(UserWarning):
+class NoMinimizer(UserWarning):
     """The logistic loss of the data has an infimum and no minimum: the weights grow for ever."""
 
 
@@ -96,9 +96,9 @@ class LogisticFit:
         weight: ``[d]``.
         bias: one number; 0 without an intercept.
         losses: the objective at the start and after every iteration (an epoch, if stochastic).
-        converged: whether the gradient got below the tolerance at a minimiser.
+        converged: whether the gradient got below the tolerance at a minimizer.
         iterations: how many were made.
-        runaway: where the loss has no minimiser, a unit direction (bias last, with an intercept)
+        runaway: where the loss has no minimizer, a unit direction (bias last, with an intercept)
             along which it falls for ever; else None.
     """
 
@@ -110,7 +110,7 @@ class LogisticFit:
     runaway: Tensor | None
 
     @property
-    def minimiser_exists(self) -> bool:
+    def minimizer_exists(self) -> bool:
         return self.runaway is None
 
     def probability(self, x: Tensor) -> Tensor:
@@ -130,12 +130,12 @@ def logistic_regression(
     tolerance: float | None = None,
     random: RandomSource = None,
 ) -> LogisticFit:
-    r"""Minimise :math:`\frac1s\sum_i-\log\sigma((2y_i-1)w^\top x_i)+\frac\lambda2\|w\|^2`.
+    r"""Minimize :math:`\frac1s\sum_i-\log\sigma((2y_i-1)w^\top x_i)+\frac\lambda2\|w\|^2`.
 
     The same problem as scikit-learn's ``LogisticRegression`` with :math:`C=1/(\lambda s)`, or with
-    no penalty for :math:`\lambda=0`; an intercept is not penalised. Without a ridge a minimiser
+    no penalty for :math:`\lambda=0`; an intercept is not penalized. Without a ridge a minimizer
     exists only if no direction separates the classes weakly (:func:`weakly_separating_direction`,
-    a linear program). Where one does, a :class:`NoMinimiser` warning is given, the result's
+    a linear program). Where one does, a :class:`NoMinimizer` warning is given, the result's
     ``runaway`` is that direction, and the weights are those after ``max_iterations``.
 
     Args:
@@ -160,7 +160,7 @@ def logistic_regression(
         raise UnknownName("method", method, get_args(Method))
     if not (math.isfinite(ridge) and ridge >= 0):
         raise InvalidInput(f"ridge must be a number >= 0, not {ridge!r}")
-    x, y = labelled(x, y, classes=(0.0, 1.0))
+    x, y = labeled(x, y, classes=(0.0, 1.0))
     if step is not None:
         positive(step, "step")
     if tolerance is None:
@@ -186,16 +186,16 @@ def logistic_regression(
     runaway = None
     if ridge == 0:
         probe = w if method == "newton" else _newton(objective, start, 100, tolerance)[0]
-        if not _certifies_minimiser(objective, probe):
+        if not _certifies_minimizer(objective, probe):
             runaway = weakly_separating_direction(x, 2 * y - 1, bias=intercept)
     elif intercept and bool((y == y[0]).all()):
-        # the bias is not penalised, and with one class it runs away
+        # the bias is not penalized, and with one class it runs away
         runaway = torch.cat([torch.zeros_like(x[0]), 2 * y[:1] - 1])
     if runaway is not None:
         warnings.warn(
-            "the classes can be separated (weakly): the logistic loss has no minimiser and the "
+            "the classes can be separated (weakly): the logistic loss has no minimizer and the "
             "weights grow for ever; add a ridge, or use max_margin for the limiting direction",
-            NoMinimiser,
+            NoMinimizer,
             stacklevel=2,
         )
     flat = float(objective.gradient(w).abs().max()) <= tolerance
@@ -216,7 +216,7 @@ def logistic_loss(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
     >>> logistic_loss(torch.zeros(2), torch.eye(2), torch.tensor([0, 1]))
     tensor(0.6931)
     """
-    x, y = labelled(x, y, classes=(0.0, 1.0))
+    x, y = labeled(x, y, classes=(0.0, 1.0))
     return softplus((1 - 2 * y) * (x @ weight)).mean()
 
 
@@ -226,7 +226,7 @@ def logistic_gradient(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
     >>> logistic_gradient(torch.zeros(2), torch.eye(2), torch.tensor([0, 1]))
     tensor([ 0.2500, -0.2500])
     """
-    x, y = labelled(x, y, classes=(0.0, 1.0))
+    x, y = labeled(x, y, classes=(0.0, 1.0))
     return x.T @ (torch.sigmoid(x @ weight) - y) / len(x)
 
 
@@ -256,7 +256,7 @@ def logistic_smoothness(x: Tensor) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Objective:
-    """The penalised loss on checked data; the penalty is one number a weight."""
+    """The penalized loss on checked data; the penalty is one number a weight."""
 
     x: Tensor
     y: Tensor
@@ -336,7 +336,7 @@ def _largest_eigenvalue(x: Tensor) -> float:
     return float(torch.linalg.matrix_norm(x, ord=2)) ** 2 / len(x)
 
 
-def _certifies_minimiser(objective: _Objective, w: Tensor) -> bool:
+def _certifies_minimizer(objective: _Objective, w: Tensor) -> bool:
     r"""Whether the gradient at ``w`` proves that no direction separates the classes weakly.
 
     It is a combination of the signed points with the positive weights :math:`|p_i-y_i|/s`. If its

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import layer_outputs
-from torchtheory.nets.labeled import labelled
+from torchtheory.nets.labeled import labeled
 from torchtheory.nets.separability import separate
 
 
@@ -63,7 +63,7 @@ def layerwise_separability(model: nn.Module, x: Tensor, y: Tensor) -> list[Layer
     found = []
     for name, kind, values in rows:
         features = values.detach().flatten(1)
-        features, labels = labelled(features, y)
+        features, labels = labeled(features, y)
         try:
             answer: bool | None = separate(features, labels).separable
         except NotConverged:

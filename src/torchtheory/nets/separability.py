@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.random import RandomSource, as_generator, gaussian
-from torchtheory.nets.labeled import at_least, homogeneous, labelled, points
+from torchtheory.nets.labeled import at_least, homogeneous, labeled, points
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 EPS = float(np.finfo(np.float64).eps)
@@ -81,7 +81,7 @@ def separate(x: Tensor, y: Tensor, *, bias: bool = True) -> Separability:
     >>> bool(separate(corners, torch.tensor([-1, 1, -1, -1])))        # and
     True
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     z = _signed(x, y, bias)
     # the answer does not depend on the units of a feature or the length of a point; a solver does
     units = np.abs(z).max(0)
@@ -142,7 +142,7 @@ def max_margin(x: Tensor, y: Tensor, *, bias: bool = True) -> MaxMargin:
     >>> best.weight, best.bias, best.margin
     (tensor([0.6000, 0.8000]), tensor(-2.5000), 2.5)
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     rows, signs = x.double().cpu().numpy(), y.double().cpu().numpy()
     if bias:
         if abs(signs.sum()) == len(signs):
@@ -199,7 +199,7 @@ def version_space_fractions(
     >>> version_space_fractions(x, y, directions=grid, bias=False)
     tensor([0.5000, 0.2500])
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     z = y.unsqueeze(1) * (homogeneous(x) if bias else x)
     if isinstance(directions, Tensor):
         v = directions.to(x)
@@ -220,7 +220,7 @@ def version_space_fractions(
 def weakly_separating_direction(x: Tensor, y: Tensor, *, bias: bool = True) -> Tensor | None:
     r"""A :math:`v` with :math:`z_i^\top v\ge0` for all points and :math:`>0` for some, or None.
 
-    Such a direction exists iff the logistic loss of the sample has no minimiser (Albert and
+    Such a direction exists iff the logistic loss of the sample has no minimizer (Albert and
     Anderson 1984): moving along it lowers the loss for ever. By Stiemke's lemma it does not iff
     some strictly positive :math:`\alpha` has :math:`\sum_i\alpha_iz_i=0`. Values within
     :math:`10^{-9}` of 0 (relative to the points' lengths) count as 0. Returns ``[d + 1]``, the
@@ -233,7 +233,7 @@ def weakly_separating_direction(x: Tensor, y: Tensor, *, bias: bool = True) -> T
     >>> weakly_separating_direction(x, torch.tensor([-1, -1, 1, -1])) is None
     True
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     z = _signed(x, y, bias)
     lengths = np.linalg.norm(z, axis=1)
     z = z[lengths > 0] / lengths[lengths > 0][:, None]
@@ -303,7 +303,7 @@ def _wolfe(start: Any, first: Array, lowest: Any, limit: int) -> tuple[Array, Ar
 def _improve(corral: Array, names: list[Any], weights: Array) -> tuple[Array, list[Any], Array]:
     """Move to the nearest point of the affine hull, dropping the vertices met on the way."""
     while True:
-        affine = _affine_minimiser(corral)
+        affine = _affine_minimizer(corral)
         falling = affine <= 1e-14
         if not falling.any():
             return corral, names, affine
@@ -317,7 +317,7 @@ def _improve(corral: Array, names: list[Any], weights: Array) -> tuple[Array, li
         names = [n for n, k in zip(names, keep, strict=True) if k]
 
 
-def _affine_minimiser(corral: Array) -> Array:
+def _affine_minimizer(corral: Array) -> Array:
     """Weights with sum 1 (of any sign) of the point of the affine hull nearest to the origin."""
     base = corral[0]
     rest, *_ = np.linalg.lstsq((corral[1:] - base).T, -base, rcond=None)

@@ -49,7 +49,7 @@ FLAT = 0.01
 # what these return has its units in dimension 1, whatever comes after it
 _CHANNELS_FIRST = {"conv1d", "conv_transpose1d", "batch_norm", "instance_norm", "group_norm"}
 
-# a position's own numbers added, a scale, a normalisation: no map from units to other units
+# a position's own numbers added, a scale, a normalization: no map from units to other units
 _ENTRYWISE = set(
     """
     add add_ __add__ __radd__ __iadd__ sub sub_ __sub__ __rsub__ __isub__ subtract rsub mul mul_
@@ -159,7 +159,7 @@ def watch_signals(
     """Sizes of activations and gradients at every layer with a weight matrix, in order of use.
 
     Any model: a layer is a function of the data and of a weight matrix, or of what the model makes
-    of one (``x @ self.w.T``, a mask, a parametrisation). It goes by the name its weight has among
+    of one (``x @ self.w.T``, a mask, a parametrization). It goes by the name its weight has among
     the parameters; one that is used twice, by a loop or by two layers that share it, is listed at
     each use. One forward and one backward pass.
 
@@ -215,7 +215,7 @@ class _Watch(TorchFunctionMode):
 
     What does not depend on the data is known: parameters, buffers, tensors that modules keep, and
     whatever functions make of these alone (a transposed weight, a masked one, one that a
-    parametrisation computes). Everything else is data.
+    parametrization computes). Everything else is data.
     """
 
     def __init__(self, problem: Problem, parameters: Parameters) -> None:

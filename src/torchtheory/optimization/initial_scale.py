@@ -1,4 +1,4 @@
-r"""Is a network initialised at a scale that lets gradients through?
+r"""Is a network initialized at a scale that lets gradients through?
 
 With independent weights every layer multiplies the length of the gradient by some factor on
 average, and a factor other than 1 becomes exponential in depth. Here it is measured on the user's
@@ -21,7 +21,7 @@ from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.nets.fresh_weights import drawn_anew
 from torchtheory.nets.watching import LayerSignal, watch_signals
-from torchtheory.optimization.landscape.batch_statistics import batches_normalised
+from torchtheory.optimization.landscape.batch_statistics import batches_normalized
 from torchtheory.training.signal_propagation import predict_signal_of
 
 #: Samples the signals are measured on.
@@ -38,9 +38,9 @@ class LayerScale:
     Attributes:
         layer: its name.
         fan_in, fan_out: numbers that arrive at one output, and outputs.
-        deviation: of its weights at a fresh initialisation (root mean square).
+        deviation: of its weights at a fresh initialization (root mean square).
         advised: the deviation that lets gradients keep their length; None if none was found.
-        predicted: length of the gradient in its outputs at a fresh initialisation, from the norms
+        predicted: length of the gradient in its outputs at a fresh initialization, from the norms
             of the weights alone; None where the recursion does not cover the network.
         fresh: the same measured; root mean square over samples and draws.
         now: the same at the weights the problem has.
@@ -59,8 +59,8 @@ class LayerScale:
 
 
 @dataclass(frozen=True, slots=True)
-class InitialisationReport:
-    r"""Gradients by depth at a fresh initialisation and now.
+class InitializationReport:
+    r"""Gradients by depth at a fresh initialization and now.
 
     A growth is the logarithm of the factor a layer: of
     :math:`(\|\partial\ell/\partial z_1\|/\|\partial\ell/\partial z_L\|)^{1/(L-1)}`, the mean over
@@ -68,7 +68,7 @@ class InitialisationReport:
 
     Attributes:
         layers: one row a layer.
-        growth: at a fresh initialisation.
+        growth: at a fresh initialization.
         growth_now: at the weights the problem has.
         growth_predicted: of the recursion of second moments; None where it does not apply.
         growth_repaired: with every weight matrix multiplied by ``factor``.
@@ -85,15 +85,15 @@ class InitialisationReport:
     notes: tuple[str, ...]
 
 
-def initialisation_report(
+def initialization_report(
     problem: Problem, samples: Samples | None = None, *, draws: int = 3, seed: int = 0
-) -> InitialisationReport:
-    r"""How gradients grow with depth at a fresh initialisation, and what would keep their length.
+) -> InitializationReport:
+    r"""How gradients grow with depth at a fresh initialization, and what would keep their length.
 
     Fresh weights are drawn by the layers' own rules (``reset_parameters``); where a layer has
-    none, the problem's ``initial`` weights stand for them. Batch normalisation works on the samples
+    none, the problem's ``initial`` weights stand for them. Batch normalization works on the samples
     as it does in training. The factor on the deviations is found
-    by bisection on the measured growth, so it counts activations, normalisation and skip
+    by bisection on the measured growth, so it counts activations, normalization and skip
     connections as they are; biases stay as drawn. For a deep ReLU network it leads to
     :math:`\sigma=\sqrt{2/n}`, whatever torch's default was.
 
@@ -107,7 +107,7 @@ def initialisation_report(
 
     >>> net = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(64, 64), nn.ReLU())])
     >>> x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
-    >>> report = initialisation_report(Problem(net, (x, x), task="regression"))
+    >>> report = initialization_report(Problem(net, (x, x), task="regression"))
     >>> report.growth < -0.5, abs(report.growth_repaired) < 0.01       # torch's default: log √⅙
     (True, True)
     """
@@ -150,7 +150,7 @@ def initialisation_report(
                 repaired=None if then is None else then[k],
             )
         )
-    return InitialisationReport(
+    return InitializationReport(
         layers=tuple(rows),
         growth=growth,
         growth_now=_growth(now),
@@ -171,7 +171,7 @@ def fresh_growths(
 ) -> list[float]:
     r"""The growth of gradients a layer at each of several draws of fresh weights.
 
-    With the ``factor`` of :func:`initialisation_report` and other seeds it tells whether that
+    With the ``factor`` of :func:`initialization_report` and other seeds it tells whether that
     factor serves the network, or only the draws it was found with. A pass forward and backward for
     each draw.
 
@@ -185,7 +185,7 @@ def fresh_growths(
     >>> net = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(64, 64), nn.ReLU())])
     >>> x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
     >>> p = Problem(net, (x, x), task="regression")
-    >>> found = fresh_growths(p, factor=initialisation_report(p).factor, seed=3)
+    >>> found = fresh_growths(p, factor=initialization_report(p).factor, seed=3)
     >>> abs(sum(found) / 8) < 0.05
     True
     """
@@ -207,8 +207,8 @@ def _samples(problem: Problem, samples: Samples | None, draws: int, seed: int) -
 
 
 def _signals(problem: Problem, samples: Samples, point: Parameters) -> list[LayerSignal]:
-    """With batches normalised by themselves: averages of other weights do not belong to these."""
-    with batches_normalised(problem.model):
+    """With batches normalized by themselves: averages of other weights do not belong to these."""
+    with batches_normalized(problem.model):
         return watch_signals(problem, samples, point)
 
 
@@ -224,7 +224,7 @@ def _draws(
                 f"no fresh weights can be drawn ({error}), and the problem has no initial weights "
                 "either: give it initial=..."
             ) from None
-        notes.append("The weights training began with stand for a fresh initialisation.")
+        notes.append("The weights training began with stand for a fresh initialization.")
         return [{**problem.parameters, **problem.initial}], []
     known = problem.parameters
     return [{**known, **parameters_from(problem.model, m)} for m in models], list(models)
@@ -289,7 +289,7 @@ def _factor(
             if not math.log(SMALLEST_FACTOR) < low <= high < math.log(LARGEST_FACTOR):
                 notes.append(
                     "No factor on the deviations between 0.02 and 50 makes gradients keep their "
-                    "length: normalisation or skip connections set it, or units are dead."
+                    "length: normalization or skip connections set it, or units are dead."
                 )
                 return None
     except NonFinite:

@@ -29,7 +29,7 @@ def fourier_transform(values: Tensor, start: float, spacing: float) -> tuple[Ten
     Args:
         values: ``[n]``, or ``[n, ..., n]`` for a function of several variables.
         start: first point of each axis.
-        spacing: distance of neighbours.
+        spacing: distance of neighbors.
 
     Returns:
         frequencies: ``[n]``, ascending, from :math:`-1/(2h)` in steps of :math:`1/(nh)`.

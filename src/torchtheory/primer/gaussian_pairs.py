@@ -31,7 +31,7 @@ def gaussian_pair_mean(
     second: Tensor,
     covariance: Tensor,
 ) -> Tensor:
-    r""":math:`\mathbb E f(u)g(v)` for centred Gaussians with
+    r""":math:`\mathbb E f(u)g(v)` for centered Gaussians with
     :math:`\operatorname{Var}u=` ``first``, :math:`\operatorname{Var}v=` ``second`` and the given
     covariance, entry by entry (all three of one shape ``[...]``).
 

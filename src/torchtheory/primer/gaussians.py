@@ -148,8 +148,8 @@ def moments_by_quadrature(law: Gaussian, *, points: int = 201) -> tuple[float, T
     cell = math.prod(float(a[1] - a[0]) for a in axes)
     weights = law.log_density(law.mean + offsets).exp() * cell
     shift = weights @ offsets
-    centred = offsets - shift
-    return float(weights.sum()), law.mean + shift, (centred.T * weights) @ centred
+    centered = offsets - shift
+    return float(weights.sum()), law.mean + shift, (centered.T * weights) @ centered
 
 
 def _rounding(values: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def mean_value_points(
 ) -> Tensor:
     r"""The points :math:`c\in(a,b)` with :math:`f'(c)=(f(b)-f(a))/(b-a)`, ascending.
 
-    Sign changes of :math:`f'-\text{slope}` between neighbours of a grid are bisected to machine
+    Sign changes of :math:`f'-\text{slope}` between neighbors of a grid are bisected to machine
     precision, and only those are kept where the equation then holds: at a jump of the derivative
     the sign changes and no point exists. Points closer than the grid, or where the difference
     touches 0 between two grid points without changing its sign, are missed. Where

@@ -161,15 +161,15 @@ class InducedNorm:
     r"""The norm :math:`\|A\|_p` of a matrix, or an enclosure of it; ``float(n)`` is the value.
 
     Attributes:
-        value: :math:`\|Ax\|_p/\|x\|_p` at ``maximiser``: the norm itself for
+        value: :math:`\|Ax\|_p/\|x\|_p` at ``maximizer``: the norm itself for
             :math:`p\in\{1,2,\infty\}`, and a lower bound for other :math:`p`.
         upper: an upper bound; the value itself where it is exact.
-        maximiser: ``[n]``, of unit :math:`p`-norm.
+        maximizer: ``[n]``, of unit :math:`p`-norm.
     """
 
     value: float
     upper: float
-    maximiser: Tensor
+    maximizer: Tensor
 
     @property
     def exact(self) -> bool:
@@ -233,7 +233,7 @@ def induced_norm(
     near, share = (1.0, 2 / p - 1) if p < 2 else (math.inf, 1 - 2 / p)
     outer, middle = induced_norm(A, near).value, induced_norm(A, 2.0).value
     return InducedNorm(
-        lower.value, max(lower.value, outer**share * middle ** (1 - share)), lower.maximiser
+        lower.value, max(lower.value, outer**share * middle ** (1 - share)), lower.maximizer
     )
 
 
@@ -271,7 +271,7 @@ class CauchySchwarz:
     Attributes:
         inner: :math:`\langle x,y\rangle`.
         bound: :math:`\|x\|\|y\|`.
-        minimiser: :math:`z^\star=\langle x,y\rangle/\|y\|^2`, which minimises
+        minimizer: :math:`z^\star=\langle x,y\rangle/\|y\|^2`, which minimizes
             :math:`f(z)=\sum_i(x_i-zy_i)^2`; 0 for :math:`y=0`.
         minimum: :math:`f(z^\star)\ge0`, which is
             :math:`(\|x\|^2\|y\|^2-\langle x,y\rangle^2)/\|y\|^2`.
@@ -279,7 +279,7 @@ class CauchySchwarz:
 
     inner: float
     bound: float
-    minimiser: float
+    minimizer: float
     minimum: float
 
     @property

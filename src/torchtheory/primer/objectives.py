@@ -1,7 +1,7 @@
 r"""Three objectives of the prerequisites with their gradients written out.
 
-Least squares, matrix factorisation and nonlinear least squares (Foundations of Deep Learning,
-section 1.3.4 and Problem 2 of section 1.7). The minimiser of least squares is
+Least squares, matrix factorization and nonlinear least squares (Foundations of Deep Learning,
+section 1.3.4 and Problem 2 of section 1.7). The minimizer of least squares is
 :func:`torchtheory.nets.regression.least_squares`.
 """
 
@@ -54,14 +54,14 @@ def squared_norm_gradient(function: Function, x: Tensor) -> Tensor:
     return made
 
 
-def factorisation_gradients(U: Tensor, V: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+def factorization_gradients(U: Tensor, V: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
     r"""Gradients of :math:`L(U,V)=\frac12\|UV-R\|_F^2`.
 
     :math:`\partial L/\partial U=(UV-R)V^\top` and :math:`\partial L/\partial V=U^\top(UV-R)`, for
     ``U[n, p]``, ``V[p, m]``, ``R[n, m]``.
 
     >>> one = torch.ones(1, 1)
-    >>> factorisation_gradients(2 * one, 3 * one, one)
+    >>> factorization_gradients(2 * one, 3 * one, one)
     (tensor([[15.]]), tensor([[10.]]))
     """
     if U.ndim != 2 or V.ndim != 2 or U.shape[1] != V.shape[0]:
@@ -73,7 +73,7 @@ def factorisation_gradients(U: Tensor, V: Tensor, R: Tensor) -> tuple[Tensor, Te
 
 
 @dataclass(frozen=True, slots=True)
-class Factorisation:
+class Factorization:
     r"""A low-rank approximation :math:`R\approx UV`.
 
     Attributes:
@@ -87,10 +87,10 @@ class Factorisation:
     losses: Tensor
 
 
-def factorise(
+def factorize(
     R: Tensor, rank: int, *, sweeps: int = 200, generator: RandomSource = None
-) -> Factorisation:
-    r"""Minimise :math:`\frac12\|UV-R\|_F^2` by alternating least squares.
+) -> Factorization:
+    r"""Minimize :math:`\frac12\|UV-R\|_F^2` by alternating least squares.
 
     Each half step solves for one factor exactly, so the loss never increases. From a random start
     it converges to :math:`\frac12\sum_{i>p}\sigma_i(R)^2`, the least that rank :math:`p` can do,
@@ -105,7 +105,7 @@ def factorise(
     Cost: :math:`O(nmp)` a sweep.
 
     >>> R = torch.diag(torch.tensor([3.0, 2.0, 1.0])).double()
-    >>> round(float(factorise(R, 2).losses[-1]), 9)
+    >>> round(float(factorize(R, 2).losses[-1]), 9)
     0.5
     """
     R = matrix(R)
@@ -120,7 +120,7 @@ def factorise(
         V = Q.T @ R
         U = R @ torch.linalg.pinv(V)
         losses.append(0.5 * (U @ V - R).square().sum())
-    return Factorisation(U, V, torch.stack(losses))
+    return Factorization(U, V, torch.stack(losses))
 
 
 Link = Callable[[Tensor], Tensor]

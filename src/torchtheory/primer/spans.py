@@ -49,7 +49,7 @@ class Span:
         return float((self._checked(b) - self.project(b)).norm())
 
     def contains(self, b: Tensor) -> bool:
-        """Whether ``b[d]`` is in the span, up to the rounding of the factorisation."""
+        """Whether ``b[d]`` is in the span, up to the rounding of the factorization."""
         b = self._checked(b)
         rounding = 32 * max(self.vectors.shape) * torch.finfo(b.dtype).eps
         return self.distance(b) <= rounding * float(b.norm())

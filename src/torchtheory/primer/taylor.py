@@ -100,7 +100,7 @@ def taylor_polynomial(function: Scalar, center: float, degree: int) -> TaylorPol
     True
     """
     if not math.isfinite(center):
-        raise NonFinite(f"the centre must be a finite number, not {center}")
+        raise NonFinite(f"the center must be a finite number, not {center}")
     at = torch.tensor(center, dtype=torch.float64)
     values = [derivative(function, at, j) / math.factorial(j) for j in range(degree + 1)]
     if not values:

@@ -174,7 +174,7 @@ def _with_left(nodes: Iterable[Element]) -> Iterator[tuple[Element | None, Eleme
 
 
 def _write_beside(node: Element, left: Element | None) -> str:
-    """A node with the thin space TeX puts between the name of a function and its neighbours."""
+    """A node with the thin space TeX puts between the name of a function and its neighbors."""
     if left is None or left.tag == "mspace" or node.tag == "mspace":
         return _write(node)
     operator = node.tag == "mo" and not _is_name(node) and _text(node) not in ("|", "‖")

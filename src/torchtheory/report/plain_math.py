@@ -15,7 +15,7 @@ from torchtheory.report import symbols
 
 _TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|\s+|.", re.DOTALL)
 
-_MATHS = re.compile(r"(?<!\\)\$(?=\S)([^$]+?)(?<=\S)\$|:math:`([^`]+)`")
+_MATH = re.compile(r"(?<!\\)\$(?=\S)([^$]+?)(?<=\S)\$|:math:`([^`]+)`")
 # A script of more letters than this is a word, and words in tiny letters cannot be read.
 _LONGEST_LETTERS = 3
 
@@ -43,7 +43,7 @@ def plain_prose(text: str) -> str:
     >>> plain_prose(r"a margin of $\\gamma$ costs $5 or less")
     'a margin of γ costs $5 or less'
     """
-    return _MATHS.sub(lambda found: plain(found[1] or found[2]), text)
+    return _MATH.sub(lambda found: plain(found[1] or found[2]), text)
 
 
 def text_mode(text: str) -> str:
@@ -63,7 +63,7 @@ def formula_spans(text: str) -> list[tuple[bool, str]]:
     [(False, 'at most '), (True, 'n^2'), (False, ' steps')]
     """
     spans, end = [], 0
-    for found in _MATHS.finditer(text):
+    for found in _MATH.finditer(text):
         spans += [(False, text[end : found.start()]), (True, found[1] or found[2])]
         end = found.end()
     spans.append((False, text[end:]))
@@ -180,7 +180,7 @@ class _Reader:
         return space + text + (" " if follows.isalnum() or follows in "\\{(" else "")
 
     def _operator(self, name: str, before: str, *, function: bool = False) -> str:
-        """A function or a large operator with its limits, kept apart from its neighbours."""
+        """A function or a large operator with its limits, kept apart from its neighbors."""
         space = " " if before[-1:].isalnum() or before[-1:] in (")", "′") else ""
         while True:
             self.skip_space()

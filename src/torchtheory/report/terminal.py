@@ -1,4 +1,4 @@
-"""Results in a terminal: tables that read well at 80 columns, in colour or through a pipe."""
+"""Results in a terminal: tables that read well at 80 columns, in color or through a pipe."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torchtheory.core.record import Table
 from torchtheory.report.numbers import enough_digits, number_text, percent
 from torchtheory.report.results import LabRun
 
-#: A sign beside each word, so that colour is never alone.
+#: A sign beside each word, so that color is never alone.
 MARKS = {
     Verdict.HOLDS: "✓",
     Verdict.VIOLATED: "✗",

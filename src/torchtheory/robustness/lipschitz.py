@@ -23,7 +23,7 @@ from torchtheory.models.problem import Problem
 from torchtheory.nets.chain import Rearrangement, as_chain, has_own_forward
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NORMALISATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_NORMALIZATIONS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _LINEAR_POOLS = (
     nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
@@ -143,8 +143,8 @@ def _norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float | None
         return float(torch.linalg.matrix_norm(weight, 2)), float(weight.norm())
     if isinstance(module, _CONVOLUTIONS):
         return _convolution_norms(module, x)
-    if isinstance(module, _NORMALISATIONS):
-        return _normalisation_norms(module, x, name)
+    if isinstance(module, _NORMALIZATIONS):
+        return _normalization_norms(module, x, name)
     if isinstance(module, _LINEAR_POOLS):
         return _action_norm(module, x), None
     if isinstance(module, _MAX_POOLS):
@@ -207,11 +207,11 @@ def _meetings(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, dimension: i
     return (seen[:, :, None] == seen[:, None, :]).sum(0).double()
 
 
-def _normalisation_norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float]:
-    assert isinstance(module, _NORMALISATIONS)
+def _normalization_norms(module: nn.Module, x: Tensor, name: str) -> tuple[float, float]:
+    assert isinstance(module, _NORMALIZATIONS)
     if module.running_var is None:
         raise UnsupportedModel(
-            f"layer {name} normalises by the statistics of its batch even in evaluation mode, "
+            f"layer {name} normalizes by the statistics of its batch even in evaluation mode, "
             "so its output is not a function of one input"
         )
     scale = (module.running_var.double() + module.eps).rsqrt()

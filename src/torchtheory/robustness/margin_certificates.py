@@ -65,7 +65,7 @@ def boundary_distances(
 ) -> Tensor:
     """Length ``[n]`` of the shortest perturbation found that changes each sample's class.
 
-    Steps to where the nearest linearised boundary would be (Moosavi-Dezfooli et al., DeepFool),
+    Steps to where the nearest linearized boundary would be (Moosavi-Dezfooli et al., DeepFool),
     and the samples that the model puts in another class, give points beyond the boundary; each is
     pulled back along its segment by bisection and then moved along the boundary towards the
     sample. Every distance belongs to a point at which the model was run and found to err. It is 0
@@ -100,7 +100,7 @@ def boundary_distances(
 
     keep(x)  # what is wrong already is at distance 0
     keep(_nearest_of_another_class(problem, samples))
-    keep(_linearised_steps(problem, samples, steps, competitors))
+    keep(_linearized_steps(problem, samples, steps, competitors))
     for _ in range(4):
         _, _, slopes = _nearest_boundary(problem, best, samples.y, competitors)
         normal = _unit(slopes)
@@ -159,7 +159,7 @@ def _nearest_of_another_class(problem: Problem, samples: Samples) -> Tensor:
     return samples.x[apart.masked_fill(same, math.inf).argmin(1)]
 
 
-def _linearised_steps(problem: Problem, samples: Samples, steps: int, competitors: int) -> Tensor:
+def _linearized_steps(problem: Problem, samples: Samples, steps: int, competitors: int) -> Tensor:
     """Points across the boundary, or where the steps ended."""
     x = samples.x.clone()
     longest = 1 + 2 * float(x.flatten(1).norm(dim=1).max())  # where a slope is almost 0
@@ -177,7 +177,7 @@ def _linearised_steps(problem: Problem, samples: Samples, steps: int, competitor
 def _nearest_boundary(
     problem: Problem, x: Tensor, y: Tensor, competitors: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Value, slope norm and slope of the class difference whose linearised zero is nearest."""
+    """Value, slope norm and slope of the class difference whose linearized zero is nearest."""
     with torch.enable_grad():
         moved = x.detach().requires_grad_(True)
         outputs = problem.function(problem.parameters, moved)

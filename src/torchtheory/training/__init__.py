@@ -1,4 +1,4 @@
-"""Training: losses, backpropagation, optimisers, initialisers, the trainer, regularisers."""
+"""Training: losses, backpropagation, optimizers, initializers, the trainer, regularizers."""
 
 from torchtheory.data.two_clouds import (
     bayes_accuracy,

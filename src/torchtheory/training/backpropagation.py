@@ -296,7 +296,7 @@ def _log_softmax(layer: Any, _: Tensor, log_p: Tensor, delta: Tensor) -> PulledB
 
 def _dimension(layer: Any) -> int:
     if layer.dim is None:
-        raise UnsupportedModel(f"{layer} has no dim: say along which dimension it normalises")
+        raise UnsupportedModel(f"{layer} has no dim: say along which dimension it normalizes")
     along: int = layer.dim
     return along
 

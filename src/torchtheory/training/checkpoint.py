@@ -113,7 +113,7 @@ def restore_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
         tensor.copy_(state[name])
 
 
-# --------------------------------------------------------------------------- recognising a training
+# --------------------------------------------------------------------------- recognizing a training
 
 
 def model_signature(model: nn.Module) -> str:

@@ -18,7 +18,7 @@ from torchtheory.training.losses import one_hot_rows
 def softmax_regression_loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     r"""The mean of :math:`-\sum_iy_i\,x^\top\theta_i+\ln\sum_i\exp(x^\top\theta_i)`.
 
-    The form with the normaliser separated; it equals :math:`-\sum_iy_i\ln\sigma_i(x)`, which
+    The form with the normalizer separated; it equals :math:`-\sum_iy_i\ln\sigma_i(x)`, which
     ``F.cross_entropy(x @ theta.T, y)`` computes.
 
     Args:

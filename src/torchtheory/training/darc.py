@@ -1,4 +1,4 @@
-r"""Regularising the size of the outputs: directly approximately regularising complexity (DARC).
+r"""Regularizing the size of the outputs: directly approximately regularizing complexity (DARC).
 
 With outputs (logits) :math:`z_k(x_i)` of a mini-batch and random signs :math:`\xi_i`,
 
@@ -66,7 +66,7 @@ def darc_with_signs(
 ) -> Tensor:
     r""":math:`\frac\lambda{\bar m}|\max_k\sum_i\xi_iz_k(x_i)|` of outputs ``[samples, classes]``.
 
-    The outputs may be those for any inputs like the data: generated, augmented, unlabelled.
+    The outputs may be those for any inputs like the data: generated, augmented, unlabeled.
 
     Args:
         outputs: logits.

@@ -10,7 +10,7 @@ from torchtheory.core.errors import InvalidInput, InvalidType
 
 
 def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    r"""Parameter groups for any ``torch.optim`` optimiser: matrices decay, vectors do not.
+    r"""Parameter groups for any ``torch.optim`` optimizer: matrices decay, vectors do not.
 
     Weights are the parameters with at least two dimensions; biases, gains and scalars are the rest.
 

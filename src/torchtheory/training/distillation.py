@@ -76,7 +76,7 @@ def distillation_gradient(
     r"""Gradient :math:`\partial\ell/\partial G = \frac1T (q - p)` of each sample's loss.
 
     As :math:`T \to \infty`, :math:`T^2\,\partial\ell/\partial G \to
-    \frac1k[(G - \bar G) - (F - \bar F)]`: the student is pulled to the teacher's centred logits.
+    \frac1k[(G - \bar G) - (F - \bar F)]`: the student is pulled to the teacher's centered logits.
 
     Returns:
         ``[n, classes]``; the gradient of the mean is this divided by ``n``.

@@ -173,7 +173,7 @@ def sampled_mean(
 
 
 def geometric_mean(logits: Callable[[Tensor], Tensor], x: Tensor, keep: float | Tensor) -> Tensor:
-    r"""Normalised geometric mean of the ensemble's class probabilities, exact over all masks.
+    r"""Normalized geometric mean of the ensemble's class probabilities, exact over all masks.
 
     :math:`\bar p(y|x)\propto\prod_b p_b(y|x)^{p(b)}`, where :math:`p_b` is the softmax of
     ``logits(b * x)``. If the logits are affine in the units it equals the softmax at the scaled
@@ -274,7 +274,7 @@ def dropout_penalty(model: nn.Module, x: Tensor, y: Tensor, drop: float) -> Drop
 def dropout_regression(x: Tensor, y: Tensor, drop: float) -> Tensor:
     r"""Least squares with dropout on the inputs, solved: a ridge that knows the features' scale.
 
-    Minimises :math:`\frac1n\mathbb E_B\|y-XBw\|^2`, i.e.
+    Minimizes :math:`\frac1n\mathbb E_B\|y-XBw\|^2`, i.e.
     :math:`w=(X^\top X+\frac p{1-p}\operatorname{diag}(X^\top X))^{-1}X^\top y`. Time
     :math:`O(nd^2+d^3)`.
 

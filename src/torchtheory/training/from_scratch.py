@@ -223,7 +223,7 @@ def train_mlp(
     model: MLP,
     x: Tensor,
     y: Tensor,
-    optimiser: GradientDescent,
+    optimizer: GradientDescent,
     *,
     iterations: int = 500,
     loss: BinaryCrossEntropy | None = None,
@@ -245,7 +245,7 @@ def train_mlp(
         losses.append(value)
         accuracies.append(((y_hat > 0.5) == (y > 0.5)).to(x).mean())
         model.backward(judge.backward(y_hat, y))
-        optimiser.step(model)
+        optimizer.step(model)
     return TrainingRun(model, torch.stack(losses), torch.stack(accuracies))
 
 

@@ -14,7 +14,7 @@ class Epoch:
 
     Attributes:
         epoch: counted from 1.
-        train_loss: mean over the epoch of what was minimised, as met before each step (so with
+        train_loss: mean over the epoch of what was minimized, as met before each step (so with
             dropout, augmentation, smoothing and distillation as configured, and without the
             penalty that weight decay stands for).
         train_error: share of training samples misclassified in the same passes; None in

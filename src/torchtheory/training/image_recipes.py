@@ -188,14 +188,14 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             0.001,
             0.9,
             augment=FlipAndCrop(4, 0.5),
-            open_points="whether pixels were standardised (not here)",
+            open_points="whether pixels were standardized (not here)",
         ),
         "cifar10-nd": Recipe(
             preactivation_resnet18,
             1000,
             0.001,
             0.9,
-            open_points="not among the source's runs; whether pixels were standardised (not here)",
+            open_points="not among the source's runs; whether pixels were standardized (not here)",
         ),
         "cifar10-resnext": Recipe(
             resnext29,
@@ -206,7 +206,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             weight_decay=5e-4,
             milestones=(150, 250),
             augment=FlipAndCrop(4, 0.5),
-            open_points="whether pixels were standardised (not here)",
+            open_points="whether pixels were standardized (not here)",
         ),
     }
 )

@@ -73,7 +73,7 @@ class Initialization:
 
     Attributes:
         layers: one row a layer that was drawn, in the order of the model.
-        untouched: names of the parameters that were left alone (those of normalisation layers,
+        untouched: names of the parameters that were left alone (those of normalization layers,
             embeddings, recurrent layers and the like).
     """
 
@@ -108,9 +108,9 @@ def weight_variance(
                 return 1 / (fan_in * _unit_moment(activation))
             case "orthogonal":
                 return 1 / max(fan_in, fan_out)
-        raise UnknownName("initialisation", scheme, get_args(Named))
+        raise UnknownName("initialization", scheme, get_args(Named))
     if isinstance(scheme, bool) or not isinstance(scheme, int | float):
-        raise InvalidType(f"an initialisation is a name or a variance, not {scheme!r}")
+        raise InvalidType(f"an initialization is a name or a variance, not {scheme!r}")
     if not (math.isfinite(scheme) and scheme >= 0):
         raise InvalidInput(f"a variance is a finite number >= 0, not {scheme!r}")
     return float(scheme)
@@ -241,7 +241,7 @@ def _draw(
     if not dtype.is_floating_point:
         raise InvalidType(f"weights are real numbers, and {dtype} does not hold them")
     generator = as_generator(random)
-    # neither QR nor torch's own initialisers are exact enough in half precision
+    # neither QR nor torch's own initializers are exact enough in half precision
     precise = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     weight = torch.empty(shape, dtype=precise, device=generator.device)
     if scheme == "orthogonal":
@@ -273,8 +273,8 @@ def _refuse_undrawable(name: str, module: nn.Module) -> None:
     where = name or type(module).__name__
     if is_parametrized(module):
         raise UnsupportedModel(
-            f"{where} has a parametrised weight (weight or spectral normalisation), which cannot "
-            "be drawn directly; initialise it before it is parametrised"
+            f"{where} has a parametrized weight (weight or spectral normalization), which cannot "
+            "be drawn directly; initialize it before it is parametrized"
         )
     for parameter in module.parameters(recurse=False):
         if isinstance(parameter, UninitializedParameter) or parameter.is_meta:

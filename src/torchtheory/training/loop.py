@@ -286,7 +286,7 @@ class Training:
     # --------------------------------------------------------------------------- checkpoints
 
     def keep(self, path: Path, every: float, configuration: dict[str, str]) -> None:
-        """Keep the state in a file, and recognise it by the configuration and by all there is."""
+        """Keep the state in a file, and recognize it by the configuration and by all there is."""
         if path.is_dir():
             raise InvalidInput(f"the checkpoint must be a file, and {path} is a directory")
         self.path, self.every = path, every

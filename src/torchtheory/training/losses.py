@@ -4,7 +4,7 @@ With :math:`k` classes, :math:`o\in\mathbb R^k` the output of the last layer, :m
 label, :math:`\hat y=2y-1\in\{\pm1\}^k`, :math:`p=\mathrm{softmax}(o)` and :math:`p_y` the
 probability of the true class. Four pairs are one loss in two guises: Chebyshev is half the
 expectation loss, the squared log loss the square of the log loss, the Cauchy-Schwarz divergence
-half the log loss at doubled logits, and the regularised expectation loss the expectation loss plus
+half the log loss at doubled logits, and the regularized expectation loss the expectation loss plus
 :math:`\|p\|_2^2-1`. Source: slides "Deep Learning", Table 1, after Janocha and Czarnecki (2017).
 """
 
@@ -178,7 +178,7 @@ def _expectation_slope(o: Tensor, y: Tensor) -> Tensor:
     return _through_softmax(p, torch.sign(p - y))
 
 
-def _regularised_slope(o: Tensor, y: Tensor) -> Tensor:
+def _regularized_slope(o: Tensor, y: Tensor) -> Tensor:
     p = _softmax(o)
     return _through_softmax(p, 2 * (p - y))
 
@@ -245,8 +245,8 @@ _ROWS = (
         least=0.0, on_probabilities=True, convex=False,
     ),
     ClassificationLoss(
-        "regularised expectation", r"\|y-p\|_2^2",
-        lambda o, y: (y - _softmax(o)).square().sum(-1), _regularised_slope,
+        "regularized expectation", r"\|y-p\|_2^2",
+        lambda o, y: (y - _softmax(o)).square().sum(-1), _regularized_slope,
         least=0.0, on_probabilities=True, convex=False,
     ),
     ClassificationLoss(

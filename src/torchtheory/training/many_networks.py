@@ -156,7 +156,7 @@ def fit_many(
     Args:
         networks: modules with the same inputs and outputs. Chains of linear layers and
             elementwise activations may differ in width and depth; other networks are stacked
-            with those of the same architecture. Dropout and batch normalisation are refused.
+            with those of the same architecture. Dropout and batch normalization are refused.
         train, validation, epochs, batch_size, task: as for `fit`; the data are held in memory.
         optimizer: ``sgd``, ``momentum``, ``nesterov``, ``adam`` or ``adamw``.
         learning_rate, weight_decay: one for all, or one for each network.
@@ -513,7 +513,7 @@ def _group(
 def _least_padding(members: list[int], costs: list[int]) -> list[list[int]]:
     """Cut a list, largest first, where padding to a group's largest would cost more than a cut.
 
-    Minimises the sum over groups of ``OVERHEAD + size * largest`` by dynamic programming over the
+    Minimizes the sum over groups of ``OVERHEAD + size * largest`` by dynamic programming over the
     places where the cost changes.
     """
     places = [i for i in range(len(costs)) if i == 0 or costs[i] != costs[i - 1]] + [len(costs)]

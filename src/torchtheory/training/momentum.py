@@ -3,7 +3,7 @@ r"""Momentum as the notes write it: the heavy ball, Nesterov's extrapolation, th
 ``torch.optim.SGD`` keeps a velocity :math:`v_{t+1}=\beta v_t+(1-\tau)g_t` (:math:`v_1=g_0`,
 dampening :math:`\tau`) and multiplies it by the current learning rate. That *is* the heavy ball as
 long as the learning rate does not change and :math:`\tau=0`; with ``nesterov=True`` it is
-Nesterov's method in another variable, see :func:`nesterov_iterate`. The optimisers here are the
+Nesterov's method in another variable, see :func:`nesterov_iterate`. The optimizers here are the
 printed recursions in :math:`\theta` themselves. Source: notes "Deep Learning", section 3.3.
 """
 
@@ -171,13 +171,13 @@ def nesterov_iterate(optimizer: SGD, parameter: Tensor) -> Tensor:
     """
     if not isinstance(optimizer, SGD):
         raise InvalidType(
-            f"the optimiser must be a torch.optim.SGD, not {type(optimizer).__name__}"
+            f"the optimizer must be a torch.optim.SGD, not {type(optimizer).__name__}"
         )
     group = next(
         (g for g in optimizer.param_groups if any(p is parameter for p in g["params"])), None
     )
     if group is None:
-        raise InvalidInput("the tensor is not among the optimiser's parameters")
+        raise InvalidInput("the tensor is not among the optimizer's parameters")
     if not group["nesterov"]:
         raise InvalidInput("the parameter is trained without nesterov=True: it is its own iterate")
     velocity = optimizer.state.get(parameter, {}).get("momentum_buffer")

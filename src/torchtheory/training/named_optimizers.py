@@ -14,7 +14,7 @@ from torchtheory.core.errors import InvalidInput, InvalidType, UnknownName
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 
-#: Optimisers by name: the class, its settings, and the learning rate unless one is given.
+#: Optimizers by name: the class, its settings, and the learning rate unless one is given.
 OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], dict[str, Any], float]] = {
     "sgd": (torch.optim.SGD, {}, 0.1),
     "momentum": (torch.optim.SGD, {"momentum": 0.9}, 0.05),

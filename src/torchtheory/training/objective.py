@@ -1,4 +1,4 @@
-"""What a step of training minimises, put together from what was asked for."""
+"""What a step of training minimizes, put together from what was asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Projections onto convex sets, and optimisers kept inside one.
+r"""Projections onto convex sets, and optimizers kept inside one.
 
 A projection takes vectors along the last axis, ``[..., p]``, to the nearest points of the set.
 Projected gradient descent is :math:`\theta^{t+1}=P_C(\theta^t-\eta g_t)`.
@@ -21,7 +21,7 @@ from torchtheory.core.errors import InvalidInput
 Projection = Callable[[Tensor], Tensor]
 
 
-def onto_ball(radius: float = 1.0, centre: Tensor | float = 0.0) -> Projection:
+def onto_ball(radius: float = 1.0, center: Tensor | float = 0.0) -> Projection:
     r"""Onto :math:`\{\theta:\|\theta-c\|_2\le r\}`: vectors outside are shortened to :math:`r`.
 
     >>> onto_ball(1.0)(torch.tensor([[3.0, 4.0], [0.1, 0.0]]))
@@ -32,10 +32,10 @@ def onto_ball(radius: float = 1.0, centre: Tensor | float = 0.0) -> Projection:
         raise InvalidInput(f"the radius must be a positive number, not {radius!r}")
 
     def project(theta: Tensor) -> Tensor:
-        offset = theta - centre
+        offset = theta - center
         length = offset.norm(dim=-1, keepdim=True)
         inside = offset * (radius / length.clamp_min(radius))
-        return torch.where(length <= radius, theta, centre + inside)
+        return torch.where(length <= radius, theta, center + inside)
 
     return project
 
@@ -77,10 +77,10 @@ def onto_simplex(total: float = 1.0) -> Projection:
 
 
 def project_after_step(optimizer: Optimizer, projection: Projection) -> RemovableHandle:
-    r"""Make any optimiser a projected one: after each step every parameter group is projected.
+    r"""Make any optimizer a projected one: after each step every parameter group is projected.
 
     The parameters of a group together are the vector :math:`\theta` that is projected; give
-    several groups for several constraints. The optimiser's own state and its ``state_dict`` are
+    several groups for several constraints. The optimizer's own state and its ``state_dict`` are
     untouched; ``.remove()`` on the result ends the projecting.
 
     >>> x = torch.zeros(2, requires_grad=True)

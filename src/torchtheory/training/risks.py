@@ -133,7 +133,7 @@ def least_empirical_risk(
     loss: Loss | None = None,
     task: Task | None = None,
 ) -> tuple[int, list[float]]:
-    r"""Empirical risk minimisation over a finite class: the index of the best, and all risks.
+    r"""Empirical risk minimization over a finite class: the index of the best, and all risks.
 
     :math:`\mathcal A^{\mathrm{erm}}(s) \in \arg\min_{f\in\mathcal F} \hat R_s(f)`; the first of
     equals wins.
@@ -145,7 +145,7 @@ def least_empirical_risk(
     (1, [2.5, 0.5])
     """
     if not hypotheses:
-        raise EmptyData("empirical risk minimisation needs at least one hypothesis")
+        raise EmptyData("empirical risk minimization needs at least one hypothesis")
     samples = collect(data, "train", limit=sys.maxsize)
     risks = [empirical_risk(f, samples, loss, task).value for f in hypotheses]
     return min(range(len(risks)), key=risks.__getitem__), risks

@@ -4,7 +4,7 @@ r"""Learning-rate schedules and the conditions of Robbins and Monro.
 
 Both are decided by the tail. For :math:`\eta_t=\Theta(t^{-p})` the first says :math:`p\le1`, the
 second :math:`p>\frac12`. They are sufficient for convergence (with conditions on function and
-noise), not necessary. Source: slides "Mathematical Foundations of Deep Learning", optimisation.
+noise), not necessary. Source: slides "Mathematical Foundations of Deep Learning", optimization.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""What weight decay and early stopping do to the minimiser of a quadratic, direction by direction.
+r"""What weight decay and early stopping do to the minimizer of a quadratic, direction by direction.
 
 With :math:`\ell(\theta)=\ell^\star+\frac12(\theta-\theta^\star)^\top H(\theta-\theta^\star)` and
 the eigenvalues :math:`\lambda_i` of :math:`H`, both multiply the coordinates of
@@ -23,50 +23,50 @@ from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
 @dataclass(frozen=True, slots=True)
 class Shrinkage:
-    r"""How a minimiser moves when weight decay is added.
+    r"""How a minimizer moves when weight decay is added.
 
     Attributes:
-        minimiser: ``[d]``, :math:`(H+\mu I)^{-1}H\theta^\star`.
+        minimizer: ``[d]``, :math:`(H+\mu I)^{-1}H\theta^\star`.
         eigenvalues: ``[d]`` of :math:`H`, ascending.
         factors: ``[d]``, :math:`\lambda_i/(\lambda_i+\mu)`.
         basis: ``[d, d]``, eigenvectors as columns.
     """
 
-    minimiser: Tensor
+    minimizer: Tensor
     eigenvalues: Tensor
     factors: Tensor
     basis: Tensor
 
 
-def shrink(hessian: Tensor, minimiser: Tensor, decay: float) -> Shrinkage:
-    r"""The minimiser of :math:`\ell+\frac\mu2\|\theta\|^2` from that of :math:`\ell`.
+def shrink(hessian: Tensor, minimizer: Tensor, decay: float) -> Shrinkage:
+    r"""The minimizer of :math:`\ell+\frac\mu2\|\theta\|^2` from that of :math:`\ell`.
 
     Exact if :math:`\ell` is quadratic, right to first order in :math:`\mu` otherwise. Time
     :math:`O(d^3)`.
 
     Args:
         hessian: ``[d, d]``, symmetric; with :math:`H+\mu I` positive definite.
-        minimiser: ``[d]``.
+        minimizer: ``[d]``.
         decay: :math:`\mu>0`.
 
     >>> s = shrink(torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([4.0, 4.0]), 1.0)
-    >>> s.minimiser, s.factors
+    >>> s.minimizer, s.factors
     (tensor([2., 3.]), tensor([0.5000, 0.7500]))
     """
     h = _symmetric(hessian)
-    if minimiser.shape != (len(h),):
+    if minimizer.shape != (len(h),):
         raise ShapeMismatch(
-            f"the minimiser must be a vector of {len(h)} numbers, not {list(minimiser.shape)}"
+            f"the minimizer must be a vector of {len(h)} numbers, not {list(minimizer.shape)}"
         )
     _positive(decay, "the weight decay")
     eigenvalues, basis = torch.linalg.eigh(h)
     if float(eigenvalues[0]) + decay <= 0:
         raise InvalidInput(
             f"H + {decay} I is not positive definite (least eigenvalue of H: "
-            f"{float(eigenvalues[0]):.3g}), so there is no minimiser"
+            f"{float(eigenvalues[0]):.3g}), so there is no minimizer"
         )
     factors = weight_decay_factors(eigenvalues, decay)
-    return Shrinkage(basis @ (factors * (basis.T @ minimiser)), eigenvalues, factors, basis)
+    return Shrinkage(basis @ (factors * (basis.T @ minimizer)), eigenvalues, factors, basis)
 
 
 def weight_decay_factors(eigenvalues: Tensor, decay: float) -> Tensor:

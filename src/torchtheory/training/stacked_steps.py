@@ -48,14 +48,14 @@ Move = Callable[[Tensor], object]
 
 
 def _sgd(p: Tensor, rate: Tensor, decay: Tensor | None) -> Move:
-    return lambda g: p.addcmul_(_penalised(g, p, decay), rate, value=-1)
+    return lambda g: p.addcmul_(_penalized(g, p, decay), rate, value=-1)
 
 
 def _momentum(p: Tensor, rate: Tensor, decay: Tensor | None, nesterov: bool = False) -> Move:
     velocity = torch.zeros_like(p)
 
     def move(g: Tensor) -> None:
-        g = _penalised(g, p, decay)
+        g = _penalized(g, p, decay)
         velocity.mul_(0.9).add_(g)
         p.addcmul_(g.add(velocity, alpha=0.9) if nesterov else velocity, rate, value=-1)
 
@@ -76,7 +76,7 @@ def _adam(p: Tensor, rate: Tensor, decay: Tensor | None, decoupled: bool = False
         if decay is not None and decoupled:
             p.mul_(1 - rate * decay)
         elif decay is not None:
-            g = _penalised(g, p, decay)
+            g = _penalized(g, p, decay)
         first.lerp_(g, 0.1)
         second.mul_(0.999).addcmul_(g, g, value=0.001)
         scale = second.sqrt().div_(math.sqrt(1 - 0.999**t)).add_(1e-8)
@@ -98,7 +98,7 @@ STEPS: dict[str, Callable[[Tensor, Tensor, Tensor | None], Move]] = {
 }
 
 
-def _penalised(g: Tensor, p: Tensor, decay: Tensor | None) -> Tensor:
+def _penalized(g: Tensor, p: Tensor, decay: Tensor | None) -> Tensor:
     return g if decay is None else torch.addcmul(g, p, decay)
 
 

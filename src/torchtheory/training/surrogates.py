@@ -1,4 +1,4 @@
-r"""Regression and binary classification: the loss that counts and the one that is minimised.
+r"""Regression and binary classification: the loss that counts and the one that is minimized.
 
 For labels :math:`y\in\{\pm1\}` the 0-1 loss :math:`1_{(-\infty,0)}(y f(x))` is what a classifier
 is judged by, and the logistic loss :math:`\log(1+e^{-yf(x)})` a differentiable surrogate for it.

@@ -1,4 +1,4 @@
-r"""Training: empirical risk minimisation by mini-batch gradient methods.
+r"""Training: empirical risk minimization by mini-batch gradient methods.
 
 .. math:: \theta_{t+1} = \theta_t - \eta_t\, g_t, \qquad
           g_t \approx \nabla_\theta \frac1m \sum_{i=1}^m \ell(\Phi(x_i, \theta_t), y_i)
@@ -217,7 +217,7 @@ def _refuse_single_sample_batches(model: nn.Module, source: Source, size: int) -
     if 1 in (size, source.samples) or source.samples % size == 1:
         raise InvalidInput(
             f"with {source.samples} samples and batch_size {size} a batch of one sample is left, "
-            "and batch normalisation needs at least two: choose another batch_size"
+            "and batch normalization needs at least two: choose another batch_size"
         )
 
 

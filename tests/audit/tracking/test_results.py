@@ -27,7 +27,7 @@ from torchtheory.training.trainer import fit
 def test_json_figure_table_and_notebook(
     tmp_path: Path, blobs: Any, small_net: Any, descend: Any
 ) -> None:
-    names = ["loss", "sharpness", "normalised-margin"]
+    names = ["loss", "sharpness", "normalized-margin"]
     found = descend(small_net(), 10, test=blobs(30, seed=2), quantities=names)
     where = found.save(tmp_path / "new" / "place")
     assert (where / "tracking.png").read_bytes()[:4] == b"\x89PNG"
@@ -37,7 +37,7 @@ def test_json_figure_table_and_notebook(
     assert by_name["loss"]["series"]["test"]["steps"] == [0, 5, 10]
     low, value = (by_name["loss"]["series"]["test"][k][0] for k in ("low", "values"))
     assert low < value
-    assert by_name["normalised-margin"]["reason"].startswith("not applicable")
+    assert by_name["normalized-margin"]["reason"].startswith("not applicable")
     table = found.table()
     assert table.columns[0] == "step"
     assert [row[0] for row in table.rows] == [0, 5, 10]

@@ -16,7 +16,7 @@ from torchtheory.audit.tracking.tracker import track
 
 
 class Noisy(nn.Module):
-    """Dropout, batch normalisation, noise from three global generators, an attribute it sets."""
+    """Dropout, batch normalization, noise from three global generators, an attribute it sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def noisy_training(watched: bool, blobs: Any) -> tuple[dict[str, Tensor], list[A
     if tracker is not None:
         result = tracker.result()
         assert result.steps == (0, 3, 6, 9, 12)
-        assert not [r for name, r in result.reasons.items() if name != "normalised-margin"]
+        assert not [r for name, r in result.reasons.items() if name != "normalized-margin"]
     assert net.training
     assert all(m.training for m in net.modules())
     tail = [net.calls, random.random(), float(np.random.rand()), float(torch.rand(()))]  # noqa: NPY002

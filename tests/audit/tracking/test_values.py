@@ -197,18 +197,18 @@ def test_noise_scale_of_a_known_law() -> None:
     assert reading.high < 10
 
 
-def test_margins_errors_and_their_normalisation() -> None:
+def test_margins_errors_and_their_normalization() -> None:
     net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 2, bias=False))
     net[0].weight.data.fill_(2.0)
     net[2].weight.data.copy_(torch.tensor([[1.0], [-1.0]]))
     x = torch.tensor([[1.0], [2.0], [3.0]])
     y = torch.tensor([0, 0, 1])  # margins 4, 8, -12; the norm of the weights is √6, two layers
     found = track(
-        net, (x, y), (x, y), quantities=["margins", "error", "normalised-margin"]
+        net, (x, y), (x, y), quantities=["margins", "error", "normalized-margin"]
     ).result()
     assert found.values("margins", "smallest")[1] == [-12.0]
     assert found.values("margins", "median")[1] == [4.0]
-    assert found.values("normalised-margin")[1] == [pytest.approx(-2.0)]
+    assert found.values("normalized-margin")[1] == [pytest.approx(-2.0)]
     train, test = found["error"]["train"][0], found["error"]["test"][0]
     assert train == Reading(1 / 3)
     assert test.low is not None
@@ -278,7 +278,7 @@ def test_distance_and_norms_by_layer_against_their_definition(small_net: Any, de
         assert found.values("distance", i)[1][-1] == pytest.approx(share, rel=1e-5)
 
 
-def test_statistics_of_batch_normalisation_are_those_of_the_moment(blobs: Any) -> None:
+def test_statistics_of_batch_normalization_are_those_of_the_moment(blobs: Any) -> None:
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     x, y = blobs()
     tracker = track(net, (x, y), every=1, overhead=None, quantities=["loss"])

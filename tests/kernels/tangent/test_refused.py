@@ -36,7 +36,7 @@ class Noisy(nn.Linear):
         return super().forward(x) + torch.randn(len(x), 1)
 
 
-class Centred(nn.Linear):
+class Centered(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x - x.mean(0))
 
@@ -55,7 +55,7 @@ def test_models_that_have_no_kernel() -> None:
     x = torch.randn(3, 4)
     for model, message in (
         (Noisy(4, 2), "output is random"),
-        (Centred(4, 2), "depends on the other samples"),
+        (Centered(4, 2), "depends on the other samples"),
         (Pair(4, 2), "returns tuple"),
     ):
         with pytest.raises(UnsupportedModel, match=message):

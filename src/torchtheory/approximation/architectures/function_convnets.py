@@ -1,4 +1,4 @@
-r"""Convolutional networks whose input is a function: discretise, convolve, downsample.
+r"""Convolutional networks whose input is a function: discretize, convolve, downsample.
 
 An image :math:`\xi\in L_2(\mathbb R^2)` is projected to functions that are constant on cells of
 side :math:`\lambda` in a square and 0 outside. With the coefficients
@@ -66,7 +66,7 @@ class CellGrid:
         return points, torch.outer(w / 2, w / 2).flatten()
 
 
-def discretise(image: Image, grid: CellGrid, *, nodes: int = 4) -> Tensor:
+def discretize(image: Image, grid: CellGrid, *, nodes: int = 4) -> Tensor:
     r"""The coefficients :math:`c_k=\lambda^{-1}\int_{Q_k}\xi`: ``[n, 1, cells, cells]``.
 
     Args:
@@ -74,7 +74,7 @@ def discretise(image: Image, grid: CellGrid, *, nodes: int = 4) -> Tensor:
         nodes: Gauss-Legendre points a direction in each cell; exact for polynomials of degree
             ``2 nodes - 1``. The image is evaluated at ``(cells * nodes)²`` points.
 
-    >>> c = discretise(lambda x: torch.ones(1, len(x)).double(), CellGrid(1.0, 4))
+    >>> c = discretize(lambda x: torch.ones(1, len(x)).double(), CellGrid(1.0, 4))
     >>> round(float(c.square().sum()), 12)          # the squared norm of 1 on [-1, 1]²
     4.0
     """
@@ -121,9 +121,9 @@ class ImageFunctional:
     r"""A convolutional network with downsampling that maps images to numbers.
 
     Attributes:
-        grid: where images are discretised.
+        grid: where images are discretized.
         network: from ``[n, 1, cells, cells]`` to ``[n, 1, 1, 1]``.
-        error: how far it is at most from the functional of the *discretised* image.
+        error: how far it is at most from the functional of the *discretized* image.
     """
 
     grid: CellGrid
@@ -133,7 +133,7 @@ class ImageFunctional:
     def __call__(self, image: Image, *, nodes: int = 4) -> Tensor:
         """The values ``[n]`` at images."""
         with torch.no_grad():
-            made: Tensor = self.network(discretise(image, self.grid, nodes=nodes))
+            made: Tensor = self.network(discretize(image, self.grid, nodes=nodes))
         return made.flatten()
 
 
@@ -183,7 +183,7 @@ def inner_product_convnet(template: Image, grid: CellGrid, *, nodes: int = 4) ->
     >>> round(float(net(one)), 12)
     4.0
     """
-    filters = discretise(template, grid, nodes=nodes)
+    filters = discretize(template, grid, nodes=nodes)
     if len(filters) != 1:
         raise ShapeMismatch(f"one template makes one filter, and {len(filters)} images were given")
     layer = _convolution(filters, torch.zeros(1), stride=grid.cells)

@@ -1,4 +1,4 @@
-r"""Residual networks: their blocks, the plain network inside, memorising and one neuron a block.
+r"""Residual networks: their blocks, the plain network inside, memorizing and one neuron a block.
 
 A block adds to its input, :math:`z(x)=x+V\sigma(Wx+b)`. A plain ReLU network carries :math:`x` in
 :math:`\varrho(x),\varrho(-x)` and so computes the same. Blocks write a sample down one part at a
@@ -139,7 +139,7 @@ def unroll_residual(network: ResidualNetwork) -> nn.Sequential:
 
 
 @dataclass(frozen=True, slots=True)
-class ResidualMemoriser:
+class ResidualMemorizer:
     r"""A residual network that gives every sample its class.
 
     Attributes:
@@ -155,9 +155,9 @@ class ResidualMemoriser:
     blocks: int
 
 
-def residual_memoriser(
+def residual_memorizer(
     x: Tensor, labels: Tensor, width: int, *, random: RandomSource = None
-) -> ResidualMemoriser:
+) -> ResidualMemorizer:
     r"""The residual network of Hardt and Ma: :math:`\Phi(x_i)=e_{y_i}` for every sample.
 
     A random linear map sends the inputs to :math:`z_i\in\mathbb R^k`. Each block takes care of
@@ -174,7 +174,7 @@ def residual_memoriser(
         width: :math:`k`; where the images are not told apart by it an error says so.
 
     >>> x = torch.eye(6).double()
-    >>> residual_memoriser(x, torch.tensor([0, 1, 2, 0, 1, 2]), 30, random=0).residual < 1e-9
+    >>> residual_memorizer(x, torch.tensor([0, 1, 2, 0, 1, 2]), 30, random=0).residual < 1e-9
     True
     """
     x = points(x)
@@ -213,7 +213,7 @@ def residual_memoriser(
         network.append(ResidualBlock(p, -own, step.T)).requires_grad_(False)
     wanted = nn.functional.one_hot(labels, classes).to(x)
     residual = float((network(x) - wanted).abs().max())
-    return ResidualMemoriser(network, residual, k, len(blocks))
+    return ResidualMemorizer(network, residual, k, len(blocks))
 
 
 def _own_thresholds(z: Tensor, problem: str) -> tuple[Tensor, Tensor]:

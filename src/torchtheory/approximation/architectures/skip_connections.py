@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import Function
 from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.approximation.piecewise.function_norms import partial_derivatives
-from torchtheory.approximation.piecewise.partition_of_unity import patch_centres
+from torchtheory.approximation.piecewise.partition_of_unity import patch_centers
 from torchtheory.core.errors import EmptyData, ShapeMismatch
 from torchtheory.nets.labeled import at_least
 
@@ -166,9 +166,9 @@ def skip_taylor_network(function: Function, cells: int, levels: int) -> SkipNetw
     [1.0, 1.5, 3.0]
     """
     template = skip_local_line(cells, levels)
-    centres = patch_centres(cells, 1)
-    values = partial_derivatives(function, centres, 1)
-    copies, last = len(centres), len(template.sources)
+    centers = patch_centers(cells, 1)
+    values = partial_derivatives(function, centers, 1)
+    copies, last = len(centers), len(template.sources)
     layers: list[SkipLayer] = []
     for at in range(1, last):
         sources, bias = template.layer(at)
@@ -178,7 +178,7 @@ def skip_taylor_network(function: Function, cells: int, levels: int) -> SkipNetw
         }
         shift = bias.repeat(copies)
         if 0 in sources:
-            shift = shift - (centres @ sources[0].T).flatten()
+            shift = shift - (centers @ sources[0].T).flatten()
         layers.append((joined, shift))
     read, bias = template.layer(last)
     output = {s: torch.kron(values[(1,)].unsqueeze(0), weight) for s, weight in read.items()}

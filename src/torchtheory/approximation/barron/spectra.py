@@ -173,7 +173,7 @@ class GaussianBump(Spectrum):
         dimension: int,
         width: float = 1.0,
         *,
-        centre: Tensor | Sequence[float] | None = None,
+        center: Tensor | Sequence[float] | None = None,
         height: float = 1.0,
     ) -> None:
         self.dimension = at_least(dimension, 1, "dimension")
@@ -181,16 +181,16 @@ class GaussianBump(Spectrum):
         if not (math.isfinite(height) and height != 0):
             raise InvalidInput(f"height must be a finite number other than 0, not {height!r}")
         self.height = height
-        at = [0.0] * dimension if centre is None else centre
-        self.centre = torch.as_tensor(at, dtype=torch.float64)
-        if self.centre.shape != (dimension,) or not torch.isfinite(self.centre).all():
-            raise ShapeMismatch(f"the centre must be {dimension} finite numbers")
+        at = [0.0] * dimension if center is None else center
+        self.center = torch.as_tensor(at, dtype=torch.float64)
+        if self.center.shape != (dimension,) or not torch.isfinite(self.center).all():
+            raise ShapeMismatch(f"the center must be {dimension} finite numbers")
         self.mass = abs(height)
         ratio = math.exp(special.gammaln((dimension + 1) / 2) - special.gammaln(dimension / 2))
         self.barron_constant = abs(height) / width * math.sqrt(2) * ratio
 
     def __call__(self, x: Tensor) -> Tensor:
-        away = self._points(x) - self.centre.to(x)
+        away = self._points(x) - self.center.to(x)
         return self.height * torch.exp(-away.square().sum(1) / (2 * self.width**2))
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -206,7 +206,7 @@ class GaussianBump(Spectrum):
 
     def _with_phases(self, frequencies: Tensor) -> tuple[Tensor, Tensor]:
         turn = math.pi if self.height < 0 else 0.0
-        return frequencies, turn - frequencies @ self.centre
+        return frequencies, turn - frequencies @ self.center
 
 
 class RidgeSpectrum(Spectrum):

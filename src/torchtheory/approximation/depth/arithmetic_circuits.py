@@ -57,7 +57,7 @@ class ShallowCircuit(nn.Module):
 
 
 class DeepCircuit(nn.Module):
-    r"""Scores by a hierarchical Tucker decomposition: convolve, multiply neighbours, repeat.
+    r"""Scores by a hierarchical Tucker decomposition: convolve, multiply neighbors, repeat.
 
     Args:
         levels: ``[m, r_0, r]``, ``[m/2, r_1, r_0]``, ..., ``[2, r_l, r_{l-1}]``: the convolution
@@ -168,13 +168,13 @@ def coefficient_tensor(circuit: ShallowCircuit | DeepCircuit) -> Tensor:
         return made
 
 
-def matricise(tensor: Tensor, split: Literal["odd-even", "halves"] = "odd-even") -> Tensor:
+def matricize(tensor: Tensor, split: Literal["odd-even", "halves"] = "odd-even") -> Tensor:
     r"""A tensor of even order as a matrix: odd places are the rows, even ones the columns.
 
     ``"halves"`` takes the first half of the places for the rows. The tensor of a deep circuit has
     a large rank in the first way and, in the second, no larger one than its last rank.
 
-    >>> matricise(torch.arange(16.0).reshape(2, 2, 2, 2)).tolist()[0]
+    >>> matricize(torch.arange(16.0).reshape(2, 2, 2, 2)).tolist()[0]
     [0.0, 1.0, 4.0, 5.0]
     """
     if tensor.ndim < 2 or tensor.ndim % 2:
@@ -188,21 +188,21 @@ def matricise(tensor: Tensor, split: Literal["odd-even", "halves"] = "odd-even")
     return tensor.reshape(rows, -1)
 
 
-def matricisation_rank(
+def matricization_rank(
     tensor: Tensor,
     split: Literal["odd-even", "halves"] = "odd-even",
     *,
     tolerance: float | None = None,
 ) -> int:
-    """The rank of :func:`matricise`: singular values above ``tolerance`` times the largest.
+    """The rank of :func:`matricize`: singular values above ``tolerance`` times the largest.
 
     Unless told, the tolerance is a hundred times the rounding of a matrix of that size, since the
     tensor itself is a sum of rounded products.
 
-    >>> matricisation_rank(torch.ones(2, 2, 2, 2))
+    >>> matricization_rank(torch.ones(2, 2, 2, 2))
     1
     """
-    matrix = matricise(tensor, split)
+    matrix = matricize(tensor, split)
     if tolerance is None:
         tolerance = 100 * max(matrix.shape) * torch.finfo(matrix.dtype).eps
     values = torch.linalg.svdvals(matrix)
@@ -218,7 +218,7 @@ def generic_rank(
     random: RandomSource = None,
     prime: int = 2**31 - 1,
 ) -> int:
-    r"""The rank of the odd-even matricisation of almost every deep circuit, exactly.
+    r"""The rank of the odd-even matricization of almost every deep circuit, exactly.
 
     The weights are drawn among the whole numbers modulo a prime, where there is no rounding; the
     floating-point rank of a random circuit is unsafe, since its smallest singular values are
@@ -247,7 +247,7 @@ def generic_rank(
         pairs = zip(mixed[::2], mixed[1::2], strict=True)
         grown = [_outer(a, b) % prime for a, b in pairs]
     tensor = times(draw(1, ranks[-1]), grown[0]).reshape([features] * places)
-    return _rank_modulo(matricise(tensor), prime)
+    return _rank_modulo(matricize(tensor), prime)
 
 
 def _rank_modulo(matrix: Tensor, prime: int) -> int:
@@ -297,7 +297,7 @@ def best_shallow_circuit(
 
     Each step solves exactly for the vectors of one place. The distance falls with every step, to
     a local minimum in general; no circuit of :math:`Z` terms comes closer than the Euclidean norm
-    of the singular values after the :math:`Z`-th of any matricisation (Eckart and Young).
+    of the singular values after the :math:`Z`-th of any matricization (Eckart and Young).
     Time ``O(sweeps * m * Z * r^m)``.
 
     >>> c = coefficient_tensor(best_shallow_circuit(torch.ones(2, 2, 2, 2).double(), 1))

@@ -55,7 +55,7 @@ def band_limited_root(lengths: Tensor, dimension: int, radius: float | None = No
 
 
 def tube_share(dimension: int, radius: float) -> float:
-    r"""The share of the ball of radius :math:`r` within distance 1 of a line through its centre.
+    r"""The share of the ball of radius :math:`r` within distance 1 of a line through its center.
 
     The squared distance from the line, over :math:`r^2`, of a uniform point of the ball is
     :math:`\mathrm{Beta}(\frac{n-1}2,\frac32)`, hence :math:`I_{1/r^2}(\frac{n-1}2,\frac32)`.

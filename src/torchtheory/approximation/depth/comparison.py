@@ -100,14 +100,14 @@ def compare_depth(
         starts = [mlp(widths, random=source, dtype=train.dtype) for _ in range(seeds)]
         flat = [nn.utils.parameters_to_vector(net.parameters()).detach() for net in starts]
         theta = torch.stack(flat).to(train.device).requires_grad_()
-        optimiser = torch.optim.Adam([theta], lr=rate)
+        optimizer = torch.optim.Adam([theta], lr=rate)
         for step in range(steps):
             # a rate that falls to 0 leaves no noise of the last step
-            optimiser.param_groups[0]["lr"] = rate * (1 - step / steps)
-            optimiser.zero_grad()
+            optimizer.param_groups[0]["lr"] = rate * (1 - step / steps)
+            optimizer.zero_grad()
             loss = (plan.realize(theta, train)[..., 0] - wanted).square().mean(1).sum()
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
         with torch.no_grad():
             away = (plan.realize(theta, test)[..., 0] - checked).square().mean(1)
         errors.append(away / checked.var())

@@ -147,7 +147,7 @@ def tangent_network(
 ) -> Approximant:
     r"""A convex function as the largest of its tangents: width :math:`d+1` and any precision.
 
-    Tangents touch at the centres :math:`c` of ``cells`` :math:`^d` cells. Where the Hessian is at
+    Tangents touch at the centers :math:`c` of ``cells`` :math:`^d` cells. Where the Hessian is at
     most :math:`M` (as an operator), the error at :math:`x` is at most
     :math:`\tfrac M2|x-c|^2\le\tfrac M2\cdot\tfrac14\sum_jh_j^2`, :math:`h` the sides of a cell.
 
@@ -164,18 +164,18 @@ def tangent_network(
     box: Box = as_box(domain)
     sides = [(b - a) / cells for a, b in box]
     inner: Box = tuple((a + h / 2, b - h / 2) for (a, b), h in zip(box, sides, strict=True))
-    centres = (
+    centers = (
         box_grid(inner, cells)
         if cells > 1
         else torch.tensor([[(a + b) / 2 for a, b in box]], dtype=torch.float64)
     )
     # one variable comes as [n], like everywhere in this room
     with torch.enable_grad():
-        at = centres.clone().requires_grad_()
+        at = centers.clone().requires_grad_()
         made = function(at[:, 0] if len(box) == 1 else at)
         (gradient,) = torch.autograd.grad(made.sum(), at)
-    bias = values_of(function, centres) - (gradient * centres).sum(1)
-    operations: list[Operation] = ["max"] * (len(centres) - 1)
+    bias = values_of(function, centers) - (gradient * centers).sum(1)
+    operations: list[Operation] = ["max"] * (len(centers) - 1)
     network = max_min_network(operations, gradient, bias, box)
     return Approximant(network, curvature / 8 * sum(h * h for h in sides), box, "X-24")
 

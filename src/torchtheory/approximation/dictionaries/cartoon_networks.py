@@ -17,7 +17,7 @@ from torchtheory.approximation.certificates import Function, values_of
 from torchtheory.approximation.dictionaries.cartoons import Cartoon
 from torchtheory.approximation.dictionaries.horizons import gated_network, indicator_network
 from torchtheory.approximation.network_calculus import combine
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.hats import hat_interpolant
 from torchtheory.nets.labeled import at_least
 
@@ -39,7 +39,7 @@ def cartoon_network(drawing: Cartoon, sides: int) -> nn.Sequential:
     """
     at_least(sides, 8, "sides")
     delta = float(sides) ** -drawing.smoothness / 100
-    gate = indicator_network(drawing.polygon(sides), drawing.centre, delta)
+    gate = indicator_network(drawing.polygon(sides), drawing.center, delta)
     cells = math.ceil(math.sqrt(sides))
     parts = []
     for part in (drawing.background, drawing.inside):
@@ -71,8 +71,8 @@ def cartoon_error(
     0.0
     """
     at_least(points, 2, "points")
-    x = cell_centres(_SQUARE, points)
-    away = x - drawing.centre
+    x = cell_centers(_SQUARE, points)
+    away = x - drawing.center
     angle = torch.atan2(away[:, 1], away[:, 0])
     radius = away.norm(dim=1)
     outside = (radius - drawing.radius(angle.unsqueeze(1))).abs() > width
@@ -81,7 +81,7 @@ def cartoon_error(
     offsets = (torch.arange(8, dtype=torch.float64) + 0.5) / 4 - 1
     r = drawing.radius(angles.unsqueeze(1)).unsqueeze(1) + width * offsets
     direction = torch.stack([torch.cos(angles), torch.sin(angles)], 1)
-    band = drawing.centre + r.unsqueeze(2) * direction.unsqueeze(1)
+    band = drawing.center + r.unsqueeze(2) * direction.unsqueeze(1)
     inside = _squares(drawing, approximation, band.reshape(-1, 2)).reshape(r.shape)
     cell = (2 * math.pi / len(angles)) * (2 * width / len(offsets))
     return float((total + (inside * r).sum() * cell).sqrt())
@@ -95,7 +95,7 @@ def polygon_distance(drawing: Cartoon, sides: int, points: int = 64) -> float:
     >>> polygon_distance(drawing, 64) < polygon_distance(drawing, 16)
     True
     """
-    a = drawing.polygon(sides) - drawing.centre
+    a = drawing.polygon(sides) - drawing.center
     edge = a.roll(-1, 0) - a
     fraction = (torch.arange(points, dtype=torch.float64) + 0.5) / points
     angle = 2 * math.pi * (torch.arange(sides, dtype=torch.float64).unsqueeze(1) + fraction) / sides

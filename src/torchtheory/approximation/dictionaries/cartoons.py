@@ -4,7 +4,7 @@ r"""Cartoon-like functions: smooth, but for a jump along a smooth closed curve.
     \mathcal E^n([0,1]^2)=\{f_1+\mathbf 1_Bf_2:\ \|f_i\|_{C^n}\le1,\ B\subset(0,1)^2,\
     \partial B\in C^n,\ \|\partial B\|_{C^n}\le1\}
 
-The norm of a curve needs a parametrisation: here :math:`B` is star-shaped, and the norm is that of
+The norm of a curve needs a parametrization: here :math:`B` is star-shaped, and the norm is that of
 its radius as a function of the angle. Source: The Modern Mathematics of Deep Learning, section 3.5,
 Figure 3.5.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.core.errors import ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.labeled import at_least
@@ -62,14 +62,14 @@ class Cartoon:
         smoothness: :math:`n`.
         background, inside: :math:`f_1` and :math:`f_2`.
         radius: of :math:`B` as a function of the angle ``[m, 1]``.
-        centre: ``[2]``.
+        center: ``[2]``.
     """
 
     smoothness: int
     background: Waves
     inside: Waves
     radius: Waves
-    centre: Tensor
+    center: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.background(x) + self.indicator(x) * self.inside(x)
@@ -78,7 +78,7 @@ class Cartoon:
         r""":math:`\mathbf 1_B` at ``x[m, 2]``, as numbers 0 and 1."""
         if x.ndim != 2 or x.shape[1] != 2:
             raise ShapeMismatch(f"points of the square are [m, 2], not {list(x.shape)}")
-        away = x - self.centre
+        away = x - self.center
         angle = torch.atan2(away[:, 1], away[:, 0]).unsqueeze(1)
         inside: Tensor = away.norm(dim=1) <= self.radius(angle)
         return inside.to(x.dtype)
@@ -86,7 +86,7 @@ class Cartoon:
     def boundary(self, angle: Tensor) -> Tensor:
         r"""The curve :math:`\partial B` at angles ``[m]``: ``[m, 2]``."""
         direction = torch.stack([torch.cos(angle), torch.sin(angle)], 1)
-        return self.centre + self.radius(angle.unsqueeze(1)).unsqueeze(1) * direction
+        return self.center + self.radius(angle.unsqueeze(1)).unsqueeze(1) * direction
 
     def polygon(self, sides: int) -> Tensor:
         """Points of the curve at equal angles, counter-clockwise: ``[sides, 2]``."""
@@ -94,7 +94,7 @@ class Cartoon:
         return self.boundary(2 * math.pi * angles / sides)
 
     def image(self, resolution: int) -> Tensor:
-        """The values at the centres of the pixels, ``[resolution, resolution]``; the first index
+        """The values at the centers of the pixels, ``[resolution, resolution]``; the first index
         is :math:`x_1`."""
         return _pixels(self, resolution)
 
@@ -106,7 +106,7 @@ class Cartoon:
 
 
 def _pixels(function: Callable[[Tensor], Tensor], resolution: int) -> Tensor:
-    x = cell_centres(((0.0, 1.0), (0.0, 1.0)), at_least(resolution, 1, "resolution"))
+    x = cell_centers(((0.0, 1.0), (0.0, 1.0)), at_least(resolution, 1, "resolution"))
     size = 1 << 16
     values = torch.cat([function(x[i : i + size]) for i in range(0, len(x), size)])
     return values.reshape(resolution, resolution)
@@ -139,8 +139,8 @@ def cartoon(smoothness: int = 2, *, random: RandomSource = None, octaves: int = 
     amplitude = amplitude * min(1.0, 0.1 / float(amplitude.sum()))
     phase = 2 * math.pi * torch.rand(octaves, dtype=torch.float64, generator=g)
     radius = Waves(amplitude, frequency.unsqueeze(1), phase, 0.3)
-    centre = 0.5 + 0.1 * (torch.rand(2, dtype=torch.float64, generator=g) - 0.5)
-    return Cartoon(smoothness, _waves(smoothness, g), _waves(smoothness, g, 0.5), radius, centre)
+    center = 0.5 + 0.1 * (torch.rand(2, dtype=torch.float64, generator=g) - 0.5)
+    return Cartoon(smoothness, _waves(smoothness, g), _waves(smoothness, g, 0.5), radius, center)
 
 
 def _waves(smoothness: int, g: torch.Generator, constant: float = 0.0) -> Waves:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.certificates import Approximant, Function, values_of
 from torchtheory.approximation.network_calculus import chain, combine, compose, stack
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least, positive
@@ -122,7 +122,7 @@ def horizon_error(
     return float((delta * (above + below)).mean() ** (1 / p))
 
 
-def indicator_network(vertices: Tensor, centre: Tensor, delta: float) -> nn.Sequential:
+def indicator_network(vertices: Tensor, center: Tensor, delta: float) -> nn.Sequential:
     r"""The indicator of a star-shaped polygon: one horizon patch a side, glued along rays.
 
     The polygon is the fan of the triangles :math:`(c,v_i,v_{i+1})`. With ramps :math:`H_\delta` of
@@ -131,12 +131,12 @@ def indicator_network(vertices: Tensor, centre: Tensor, delta: float) -> nn.Sequ
     ramp along their ray, so they add to 1 across it. With :math:`m` sides: :math:`4m+m` ReLUs and
     at most :math:`20m` parameters. What differs from the indicator has area at most
     :math:`\delta\cdot\text{perimeter}+\pi(\delta/\sin\alpha)^2`, :math:`\alpha` the smallest angle
-    between neighbouring rays.
+    between neighboring rays.
 
     Args:
-        vertices: ``[m, 2]``, counter-clockwise around the centre, each less than a half turn from
+        vertices: ``[m, 2]``, counter-clockwise around the center, each less than a half turn from
             the one before.
-        centre: ``[2]``, a point that sees the whole polygon.
+        center: ``[2]``, a point that sees the whole polygon.
         delta: width of the ramps.
 
     >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]).double()
@@ -145,10 +145,10 @@ def indicator_network(vertices: Tensor, centre: Tensor, delta: float) -> nn.Sequ
     [1.0, 0.0]
     """
     positive(delta, "delta")
-    v, c = vertices.detach().double(), centre.detach().double()
+    v, c = vertices.detach().double(), center.detach().double()
     if v.ndim != 2 or v.shape[1] != 2 or len(v) < 3 or c.shape != (2,):
         raise ShapeMismatch(
-            f"a polygon is [m, 2] with m >= 3 and its centre [2], not {list(v.shape)} and "
+            f"a polygon is [m, 2] with m >= 3 and its center [2], not {list(v.shape)} and "
             f"{list(c.shape)}"
         )
     if not bool(v.isfinite().all() and c.isfinite().all()):
@@ -157,7 +157,7 @@ def indicator_network(vertices: Tensor, centre: Tensor, delta: float) -> nn.Sequ
     following = ray.roll(-1, 0)
     if not bool((ray[:, 0] * following[:, 1] - ray[:, 1] * following[:, 0] > 0).all()):
         raise InvalidInput(
-            "the vertices must turn counter-clockwise around the centre, by less than a half turn "
+            "the vertices must turn counter-clockwise around the center, by less than a half turn "
             "from one to the next"
         )
     m = len(v)
@@ -179,7 +179,7 @@ def indicator_network(vertices: Tensor, centre: Tensor, delta: float) -> nn.Sequ
     )
 
 
-def indicator_bound(vertices: Tensor, centre: Tensor, delta: float) -> float:
+def indicator_bound(vertices: Tensor, center: Tensor, delta: float) -> float:
     r"""The area where :func:`indicator_network` may leave the indicator of its polygon.
 
     >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]).double()
@@ -187,7 +187,7 @@ def indicator_bound(vertices: Tensor, centre: Tensor, delta: float) -> float:
     0.056883
     """
     positive(delta, "delta")
-    ray = (vertices - centre).double()
+    ray = (vertices - center).double()
     ray = ray / ray.norm(dim=1, keepdim=True)
     following = ray.roll(-1, 0)
     sine = (ray[:, 0] * following[:, 1] - ray[:, 1] * following[:, 0]).min()
@@ -249,7 +249,7 @@ def lp_distance(f: Function, g: Function, p: float, *, points: int = 512) -> flo
     """
     positive(p, "p")
     at_least(points, 2, "points")
-    x = cell_centres(((0.0, 1.0), (0.0, 1.0)), points)
+    x = cell_centers(((0.0, 1.0), (0.0, 1.0)), points)
     parts = [x[i : i + (1 << 14)] for i in range(0, len(x), 1 << 14)]
     gaps = [(values_of(f, part) - values_of(g, part)).abs() ** p for part in parts]
     return float(torch.cat(gaps).mean() ** (1 / p))

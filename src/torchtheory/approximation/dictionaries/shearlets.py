@@ -6,7 +6,7 @@ r"""Shearlets: elements that are long, thin and turned, for edges in images.
 
 Their width is the square of their length. The literal system prefers one axis; for images there is
 a frame adapted to two cones of directions, here as windows that tile the plane of frequencies,
-normalised so that their squares add to 1 (a Parseval frame). Source: The Modern Mathematics of Deep
+normalized so that their squares add to 1 (a Parseval frame). Source: The Modern Mathematics of Deep
 Learning, section 3.5.
 """
 
@@ -81,7 +81,7 @@ class ShearletFrame:
         """Pixels a side."""
         return self.windows.shape[1]
 
-    def analyse(self, image: Tensor) -> list[Tensor]:
+    def analyze(self, image: Tensor) -> list[Tensor]:
         """All coefficients, one array a window. Time ``O(W size^2 log size)``."""
         if image.shape != (self.size, self.size):
             raise ShapeMismatch(f"the frame is for images of {self.size} pixels a side")
@@ -92,8 +92,8 @@ class ShearletFrame:
             found.append(torch.fft.ifft2(folded, norm="ortho").real)
         return found
 
-    def synthesise(self, coefficients: list[Tensor]) -> Tensor:
-        """The adjoint of :meth:`analyse`, which is its left inverse."""
+    def synthesize(self, coefficients: list[Tensor]) -> Tensor:
+        """The adjoint of :meth:`analyze`, which is its left inverse."""
         signed = _signed(self.size)
         total = torch.zeros(self.size, self.size, dtype=torch.complex128)
         for window, grid, values in zip(self.windows, self.grids, coefficients, strict=True):
@@ -105,20 +105,20 @@ class ShearletFrame:
     def element(self, window: int) -> Tensor:
         """One element in the middle of the image, ``[size, size]``."""
         values = torch.fft.ifft2(self.windows[window].to(torch.complex128), norm="ortho").real
-        centred: Tensor = torch.fft.fftshift(values)
-        return centred
+        centered: Tensor = torch.fft.fftshift(values)
+        return centered
 
     def largest(self, image: Tensor, terms: int) -> Tensor:
         """The image from its ``terms`` largest coefficients (thresholding of the frame).
 
         The squared error is at most the sum of the squares of the coefficients left out.
         """
-        coefficients = self.analyse(image)
+        coefficients = self.analyze(image)
         flat = torch.cat([c.flatten() for c in coefficients])
         if not 1 <= terms <= len(flat):
             raise InvalidInput(f"terms must lie in 1..{len(flat)}, not {terms}")
         least = flat.abs().topk(terms).values[-1]
-        return self.synthesise([torch.where(c.abs() >= least, c, 0.0) for c in coefficients])
+        return self.synthesize([torch.where(c.abs() >= least, c, 0.0) for c in coefficients])
 
 
 def shearlet_frame(size: int, scales: int = 3) -> ShearletFrame:
@@ -152,12 +152,12 @@ def shearlet_frame(size: int, scales: int = 3) -> ShearletFrame:
         band = _band(radius * 2 ** (scales - j), last=j == scales)
         count = 4 * 2 ** (j // 2 + 1)
         for k in range(count):
-            centre = 4.0 * k / count
+            center = 4.0 * k / count
             # lines have no sign: a turn of half the square, 4, is the same direction
-            gap = (turn - centre + 2) % 4 - 2
+            gap = (turn - center + 2) % 4 - 2
             made.append(band * _bump(gap * count / 4))
             levels.append(j)
-            angles.append(_plain_angle(centre))
+            angles.append(_plain_angle(center))
     windows = torch.stack(made)
     # a frequency of size/2 stands for itself and its opposite: windows must be even there as well
     windows = (windows + windows.flip(1, 2).roll((1, 1), (1, 2))) / 2

@@ -67,7 +67,7 @@ def wavelet_generator(dimension: int) -> nn.Sequential:
 def wavelet_grid(dimension: int, scales: int) -> tuple[Tensor, Tensor]:
     r"""The affine maps :math:`x\mapsto2^j\cdot4x-b` of the elements that meet :math:`[0,1]^d`.
 
-    Scale :math:`j` has its centres on the grid of spacing :math:`2^{-j}/2`, so that bumps of
+    Scale :math:`j` has its centers on the grid of spacing :math:`2^{-j}/2`, so that bumps of
     width :math:`2^{-j}\cdot6/4` overlap.
 
     Returns:
@@ -85,8 +85,8 @@ def wavelet_grid(dimension: int, scales: int) -> tuple[Tensor, Tensor]:
     for j in range(scales):
         steps = 2 ** (j + 1)
         axis = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
-        centres = torch.cartesian_prod(*[axis] * dimension).reshape(-1, dimension)
+        centers = torch.cartesian_prod(*[axis] * dimension).reshape(-1, dimension)
         scale = 4.0 * 2**j
-        matrices.append(scale * torch.eye(dimension).double().expand(len(centres), -1, -1))
-        shifts.append(scale * centres)
+        matrices.append(scale * torch.eye(dimension).double().expand(len(centers), -1, -1))
+        shifts.append(scale * centers)
     return torch.cat(matrices), torch.cat(shifts)

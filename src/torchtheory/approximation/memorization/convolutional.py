@@ -43,7 +43,7 @@ def pooled_network(
     >>> net(torch.zeros(3, 1, 8, 8).double()).shape, net[-1].in_features
     (torch.Size([3, 1]), 20)
     """
-    colours, height, width = (at_least(v, 1, "an image size") for v in image)
+    colors, height, width = (at_least(v, 1, "an image size") for v in image)
     first, wide = (at_least(v, 1, "channels") for v in channels)
     at_least(kernel, 1, "kernel")
     sides = [(side - kernel + 1) // 2 - 1 for side in (height, width)]
@@ -67,7 +67,7 @@ def pooled_network(
     last = last.to(torch.float64).to_empty(device="cpu")
     nn.init.zeros_(last.weight)
     return nn.Sequential(
-        filters(colours, first, kernel),
+        filters(colors, first, kernel),
         as_layer(activation),
         nn.MaxPool2d(2),
         filters(first, wide, 2),
@@ -93,7 +93,7 @@ def convolutional_interpolant(
     neurons in the second convolution as samples, and no two equal images with different labels.
 
     Args:
-        x: ``[n, colours, height, width]``.
+        x: ``[n, colors, height, width]``.
         y: ``[n]`` or ``[n, outputs]``.
         channels, kernel, activation: as of :func:`pooled_network`.
 
@@ -103,7 +103,7 @@ def convolutional_interpolant(
     (12, True)
     """
     if x.ndim != 4:
-        raise ShapeMismatch(f"images are [n, colours, height, width], not {list(x.shape)}")
+        raise ShapeMismatch(f"images are [n, colors, height, width], not {list(x.shape)}")
     outputs = 1 if y.ndim == 1 else y.shape[-1]
     shape = (x.shape[1], x.shape[2], x.shape[3])
     network = pooled_network(

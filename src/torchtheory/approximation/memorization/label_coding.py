@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.nets.labeled import at_least
@@ -57,7 +57,7 @@ def sobolev_grid_norm(f: BumpSum, points: int = 41) -> float:
     """
     at_least(points, 2, "points")
     d = f.bump.dimension
-    place = cell_centres(((-0.5, 0.5),) * d, points)
+    place = cell_centers(((-0.5, 0.5),) * d, points)
     largest = float(f.coefficients.abs().max()) * f.height
     orders = itertools.product(range(f.bump.order + 1), repeat=d)
     found = 0.0
@@ -80,7 +80,7 @@ def read_labels(g: Callable[[Tensor], Tensor], f: BumpSum) -> Tensor:
     [0, 1, 1, 0]
     """
     d = f.bump.dimension
-    x = cell_centres(((0.0, 1.0),) * d, f.cells)
+    x = cell_centers(((0.0, 1.0),) * d, f.cells)
     made = g(x[:, 0] if d == 1 else x)
     return (made > f.height / 2).long()
 

@@ -32,7 +32,7 @@ _CANDIDATES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Memoriser:
+class Memorizer:
     r"""A network through given points.
 
     Attributes:
@@ -53,15 +53,15 @@ class Memoriser:
         return sum(p.numel() for p in self.network.parameters())
 
 
-def shallow_memoriser(
+def shallow_memorizer(
     x: Tensor, y: Tensor, activation: str = "tanh", *, random: RandomSource = None
-) -> Memoriser:
+) -> Memorizer:
     r"""A network of :math:`m` neurons through :math:`m` points: :math:`W^{(2)}=YA^{-1}`, no bias.
 
     With ``"relu"`` the inputs are projected on a line, :math:`t_i=\langle w,x_i\rangle`, and one
     kink stands just before each of them: in the order of the :math:`t_i` the matrix :math:`A` is
     triangular with a positive diagonal. Every other activation is given four times as many random
-    neurons as needed, centred between the points, of which a pivoted QR decomposition picks
+    neurons as needed, centered between the points, of which a pivoted QR decomposition picks
     :math:`m` independent ones. The hidden layer does not depend on ``y``.
 
     Args:
@@ -72,7 +72,7 @@ def shallow_memoriser(
     Time :math:`O(m^3+m^2d)`; :math:`m(d+1)+km` parameters.
 
     >>> x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
-    >>> shallow_memoriser(x, torch.tensor([1.0, -1.0, 1.0]), "relu").network(x).flatten().tolist()
+    >>> shallow_memorizer(x, torch.tensor([1.0, -1.0, 1.0]), "relu").network(x).flatten().tolist()
     [1.0, -1.0, 1.0]
     """
     x, y = _sample(x, y)
@@ -86,9 +86,9 @@ def shallow_memoriser(
     return _solve([], _independent(weight, bias, activation, x), activation, x, y)
 
 
-def line_memoriser(
+def line_memorizer(
     x: Tensor, y: Tensor, activation: str = "relu", *, random: RandomSource = None
-) -> Memoriser:
+) -> Memorizer:
     r"""The three-layer network through :math:`m` points with :math:`O(d+mk)` parameters.
 
     The first layer projects on a line that separates the points. For ReLU it is the single neuron
@@ -100,7 +100,7 @@ def line_memoriser(
     layer is solved for what comes out of the others, so the fit is exact in both.
 
     >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
-    >>> line_memoriser(x, torch.tensor([2.0, 3.0])).parameters
+    >>> line_memorizer(x, torch.tensor([2.0, 3.0])).parameters
     10
     """
     x, y = _sample(x, y)
@@ -111,13 +111,13 @@ def line_memoriser(
         first = (direction.unsqueeze(0), shift.reshape(1))
         kinks = _kinks_before(t + shift)
         return _solve([first], (torch.ones_like(kinks).unsqueeze(1), -kinks), activation, x, y)
-    centre, _ = good_bias(activation, 1)
-    slope = float(activation_derivative(activation, torch.tensor([centre]).double(), 1))
+    center, _ = good_bias(activation, 1)
+    slope = float(activation_derivative(activation, torch.tensor([center]).double(), 1))
     middle, radius = (t.max() + t.min()) / 2, (t.max() - t.min()) / 2
     # small enough for the identity, large enough that its rounding stays below the gaps
     h = 0.1 / (float(radius) or 1.0)
     half = torch.stack([direction, -direction]) * (h / 2)
-    offset = x.new_tensor([-1.0, 1.0]) * middle * (h / 2) + centre
+    offset = x.new_tensor([-1.0, 1.0]) * middle * (h / 2) + center
     read = x.new_tensor([[1.0, -1.0]]) / (h * slope)
     with torch.no_grad():
         u = as_layer(activation)(x @ half.T + offset) @ read.T
@@ -180,12 +180,12 @@ def _kinks_before(t: Tensor) -> Tensor:
 
 
 def _candidate_neurons(x: Tensor, source: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Neurons of many slopes whose centres lie between two of the points."""
+    """Neurons of many slopes whose centers lie between two of the points."""
     m, d = x.shape
     n = _CANDIDATES * m
     weight = gaussian(n, d, generator=source, dtype=x.dtype, device=x.device)
     t = (x @ weight.T).sort(0).values
-    # the place of the centre among the sorted points, and a slope of a few steps to a few gaps
+    # the place of the center among the sorted points, and a slope of a few steps to a few gaps
     place = torch.arange(n, device=x.device) % m
     here = t[place, torch.arange(n, device=x.device)]
     spread = t[-1] - t[0]
@@ -215,7 +215,7 @@ def _solve(
     activation: str,
     x: Tensor,
     y: Tensor,
-) -> Memoriser:
+) -> Memorizer:
     layer = as_layer(activation)
     m, k = y.shape
     with torch.no_grad():
@@ -230,7 +230,7 @@ def _solve(
                 f"(condition number {condition:.1e}): the function may be a polynomial, or "
                 "samples too close"
             )
-        # a three-layer memoriser has a bias in its last layer: it takes the mean of the labels
+        # a three-layer memorizer has a bias in its last layer: it takes the mean of the labels
         shift = y.mean(0) if before else y.new_zeros(k)
         output = torch.linalg.solve(matrix.T, y - shift).T
     maps = [*before, hidden]
@@ -239,15 +239,15 @@ def _solve(
     network = nn.Sequential(*inner, as_layer(activation), last).requires_grad_(False)
     with torch.no_grad():
         residual = float((network(x) - y).abs().max())
-    return Memoriser(network, residual, condition, matrix)
+    return Memorizer(network, residual, condition, matrix)
 
 
-def memoriser_parameters(
+def memorizer_parameters(
     samples: int, inputs: int, outputs: int, *, line: bool = False, relu: bool = True
 ) -> int:
-    """How many parameters the two memorisers have.
+    """How many parameters the two memorizers have.
 
-    >>> memoriser_parameters(100, 784, 10), memoriser_parameters(100, 784, 10, line=True)
+    >>> memorizer_parameters(100, 784, 10), memorizer_parameters(100, 784, 10, line=True)
     (79500, 1995)
     """
     m, d, k = (

@@ -67,7 +67,7 @@ def sontag_interpolant(
     For the logistic function a step misses 0 or 1 by at most :math:`e^{-(Bg-|u_i|)}` at a
     distance :math:`g`, and the last term misses :math:`Ax` by at most :math:`Ah^2|x|^3/12`;
     :math:`B` and :math:`h` are chosen so that each part is at most :math:`\epsilon/2`. The points
-    are centred first. :math:`\tanh(z/2)=2\sigma(z)-1` gives the same network in tanh.
+    are centered first. :math:`\tanh(z/2)=2\sigma(z)-1` gives the same network in tanh.
 
     Args:
         x: ``[2N + 1]``, all different.
@@ -92,8 +92,8 @@ def sontag_interpolant(
     gaps = given.diff()
     if not bool((gaps > 0).all()):
         raise InvalidInput("two points have the same x: no function takes two values there")
-    centre = (given[0] + given[-1]) / 2
-    t = given - centre
+    center = (given[0] + given[-1]) / 2
+    t = given - center
     # twice the steepest descent keeps every step of z between A/2 and 3A/2 times the gap
     least = error / float(t[-1] - t[0])  # for values that do not vary at all
     tilt = 2 * max(float((values.diff() / gaps).abs().max()), least)
@@ -104,7 +104,7 @@ def sontag_interpolant(
     steepness = (float(u.abs().max()) + math.log(2 * total / error)) / float(gaps.min())
     step = math.sqrt(6 * error / (tilt * float(t.abs().max()) ** 3))
     weight = torch.cat([torch.full_like(u, steepness), t.new_tensor([step])])
-    bias = torch.cat([u - steepness * given[1::2], -t.new_tensor([step]) * centre])
+    bias = torch.cat([u - steepness * given[1::2], -t.new_tensor([step]) * center])
     output = torch.cat([heights, t.new_tensor([-4 * tilt / step])])
     shift = z[0] + 2 * tilt / step
     if activation == "tanh":

@@ -3,7 +3,7 @@ r"""Continuous functions of several variables by boxes: exactly, and as ReLU net
 A box is the set where all of its coordinates' bumps are 1; a ReLU of their sum finds it. As many
 boxes as :math:`(\rho/2\epsilon)^d` are needed: the curse of dimensionality in this construction.
 Distances are measured in the maximum norm, since a cube of side :math:`\delta` has points at
-Euclidean distance :math:`\tfrac\delta2\sqrt d` from its centre. Source: Foundations of Deep
+Euclidean distance :math:`\tfrac\delta2\sqrt d` from its center. Source: Foundations of Deep
 Learning, Lemma 15, Theorem 16 and Remark 1.
 """
 
@@ -58,7 +58,7 @@ class CellValues(nn.Module):
 def piecewise_constant(
     function: Function, cells: int, lipschitz: float, domain: Box | tuple[float, float]
 ) -> Approximant:
-    r"""The function's value at the centre of each of :math:`N^d` cells: error at most
+    r"""The function's value at the center of each of :math:`N^d` cells: error at most
     :math:`\rho\delta/2`.
 
     Args:
@@ -74,15 +74,15 @@ def piecewise_constant(
     at_least(cells, 1, "cells")
     positive(lipschitz, "lipschitz")
     box = as_box(domain)
-    values = values_of(function, cell_centres(box, cells)).reshape([cells] * len(box))
+    values = values_of(function, cell_centers(box, cells)).reshape([cells] * len(box))
     side = max(high - low for low, high in box) / cells
     return Approximant(CellValues(values, box), lipschitz * side / 2, box, "L-072")
 
 
-def cell_centres(box: Box, cells: int) -> Tensor:
-    """The centres of the cells of a regular partition, ``[cells ** d, d]``.
+def cell_centers(box: Box, cells: int) -> Tensor:
+    """The centers of the cells of a regular partition, ``[cells ** d, d]``.
 
-    >>> cell_centres(((0.0, 1.0),), 2).tolist()
+    >>> cell_centers(((0.0, 1.0),), 2).tolist()
     [[0.25], [0.75]]
     """
     steps = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
@@ -151,7 +151,7 @@ def box_network(
 
     :math:`N=\lceil\rho/2\epsilon\rceil` cells a side make the piecewise constant error at most
     :math:`\epsilon`; :math:`f=\sum_i\alpha_ig_{R_i,\gamma}` with :math:`\alpha_i` the value at the
-    centre of cell :math:`R_i`, and the ramp
+    center of cell :math:`R_i`, and the ramp
 
     .. math::
         \gamma=\tfrac12\Bigl[\bigl(\delta^d+\epsilon/\textstyle\sum_i|\alpha_i|\bigr)^{1/d}-\delta\Bigr]
@@ -164,7 +164,7 @@ def box_network(
         dimension: :math:`d`.
         lipschitz: :math:`\rho` in the maximum norm.
         error: :math:`\epsilon`.
-        shared: neighbours share the ReLUs of their walls: :math:`N^d+d(3N+1)` units, instead of
+        shared: neighbors share the ReLUs of their walls: :math:`N^d+d(3N+1)` units, instead of
             :math:`N^d(4d+1)`.
 
     >>> net = box_network(lambda x: x.sum(1), 2, lipschitz=2.0, error=0.25)
@@ -176,14 +176,14 @@ def box_network(
     positive(error, "error")
     cells = folklore_size(lipschitz, error, dimension).cells_a_side
     box: Box = ((0.0, 1.0),) * dimension
-    heights = values_of(function, cell_centres(box, cells))
+    heights = values_of(function, cell_centers(box, cells))
     side = 1 / cells
-    weight = float(heights.abs().sum()) or 1.0  # a function that is 0 at every centre: any ramp
+    weight = float(heights.abs().sum()) or 1.0  # a function that is 0 at every center: any ramp
     ramp = ((side**dimension + error / weight) ** (1 / dimension) - side) / 2
     if shared:
         network = _shared_walls(heights, dimension, cells, ramp)
     else:
-        corners = cell_centres(box, cells) - side / 2
+        corners = cell_centers(box, cells) - side / 2
         parts = [box_indicator([(float(a), float(a) + side) for a in c], ramp) for c in corners]
         network = combine(heights, parts)
     return Approximant(network, 2 * error, box, "L-075", norm="mean")

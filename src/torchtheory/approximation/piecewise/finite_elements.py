@@ -107,7 +107,7 @@ def line_mesh(nodes: Tensor) -> Mesh:
 def cube_mesh(cells: int, dimension: int) -> Mesh:
     r"""The structured (Kuhn) mesh of :math:`[0,1]^d`: each of the cubes in :math:`d!` simplices.
 
-    In the plane an inner node has six neighbours.
+    In the plane an inner node has six neighbors.
 
     >>> cube_mesh(2, 2).simplices.shape
     torch.Size([8, 3])
@@ -164,7 +164,7 @@ def nodal_network(mesh: Mesh, node: int) -> nn.Sequential:
     r""":math:`\phi_i=\max(0,\min_\tau g_\tau)` for one node of a mesh.
 
     Hidden layers: 1 for the outer maximum and :math:`\lceil\log_2q\rceil` for the minimum over
-    the :math:`q` simplices of the star; in the plane with six neighbours 4.
+    the :math:`q` simplices of the star; in the plane with six neighbors 4.
 
     >>> hat = nodal_network(line_mesh(torch.tensor([0.0, 0.5, 1.0])), 1)
     >>> hat(torch.tensor([[0.0], [0.25], [0.5], [0.75]]).double()).flatten().tolist()

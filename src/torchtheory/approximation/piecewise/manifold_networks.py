@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.network_calculus import block_diagonal, chain
 from torchtheory.approximation.piecewise.hats import hat_layers
-from torchtheory.approximation.piecewise.manifolds import ParametrisedManifold
+from torchtheory.approximation.piecewise.manifolds import ParametrizedManifold
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least, points, positive
@@ -33,7 +33,7 @@ class Chart:
     r"""The orthogonal projection on a tangent space, and the directions across it.
 
     Attributes:
-        centre: ``[D]``, a point of the manifold.
+        center: ``[D]``, a point of the manifold.
         tangent: ``[d, D]``, orthonormal: the coordinates of the chart.
         normal: ``[q - d, D]``, orthonormal, the rest of the space that the data span; they tell
             the chart's own sheet from others that project on the same place.
@@ -42,7 +42,7 @@ class Chart:
         height: and normal coordinates at most ``height``; other sheets have at least twice that.
     """
 
-    centre: Tensor
+    center: Tensor
     tangent: Tensor
     normal: Tensor
     radius: float
@@ -50,11 +50,11 @@ class Chart:
 
     def __call__(self, x: Tensor) -> Tensor:
         r"""The chart's coordinates :math:`\gamma(x)`, ``[n, d]``."""
-        return (x - self.centre) @ self.tangent.T
+        return (x - self.center) @ self.tangent.T
 
     def across(self, x: Tensor) -> Tensor:
         """The normal coordinates, ``[n, q - d]``."""
-        return (x - self.centre) @ self.normal.T
+        return (x - self.center) @ self.normal.T
 
     def contains(self, x: Tensor) -> Tensor:
         """Which points lie in the chart, ``[n]``."""
@@ -74,19 +74,19 @@ def tangent_charts(
     radius: float,
     height: float,
     *,
-    neighbours: int = 12,
+    neighbors: int = 12,
     fill: float = 0.7,
 ) -> list[Chart]:
     r"""Charts that cover a cloud of points, tangent spaces by local principal components.
 
     Greedy: as long as some point is not in the inner part (``fill`` times the radius) of a chart,
-    the one farthest from it becomes a centre. Time ``O(charts n D)``.
+    the one farthest from it becomes a center. Time ``O(charts n D)``.
 
     Args:
         x: ``[n, D]``, points of the manifold, dense compared with the radius.
         dimension: :math:`d'`, that of the manifold.
         radius, height: of every chart; see :class:`Chart`.
-        neighbours: how many points the tangent space is fitted to.
+        neighbors: how many points the tangent space is fitted to.
 
     >>> from torchtheory.approximation.piecewise.manifolds import circle_curve
     >>> circle = circle_curve()
@@ -96,28 +96,28 @@ def tangent_charts(
     at_least(dimension, 1, "dimension")
     positive(radius, "radius")
     positive(height, "height")
-    at_least(neighbours, dimension + 1, "neighbours")
+    at_least(neighbors, dimension + 1, "neighbors")
     if not 0 < fill < 1:
         raise InvalidInput(f"fill must lie strictly between 0 and 1, not {fill}")
     x = points(x).double()
-    if len(x) <= neighbours:
-        raise InvalidInput(f"{len(x)} points are too few for {neighbours} neighbours")
+    if len(x) <= neighbors:
+        raise InvalidInput(f"{len(x)} points are too few for {neighbors} neighbors")
     span = _span(x)
     uncovered = torch.full((len(x),), float("inf"), dtype=torch.float64)
     found: list[Chart] = []
     at = 0
     while float(uncovered[at]) > fill:
-        centre = x[at]
-        near = (x - centre).norm(dim=1).topk(neighbours + 1, largest=False).indices
-        tangent = torch.linalg.svd(x[near] - centre, full_matrices=False).Vh[:dimension]
-        # principal components have no sign: the cubes of the neighbours' coordinates choose it,
+        center = x[at]
+        near = (x - center).norm(dim=1).topk(neighbors + 1, largest=False).indices
+        tangent = torch.linalg.svd(x[near] - center, full_matrices=False).Vh[:dimension]
+        # principal components have no sign: the cubes of the neighbors' coordinates choose it,
         # so that the chart is the same one wherever the manifold is laid
-        cubes = (((x[near] - centre) @ tangent.T) ** 3).sum(0)
+        cubes = (((x[near] - center) @ tangent.T) ** 3).sum(0)
         tangent = torch.where(cubes < 0, -1.0, 1.0).unsqueeze(1) * tangent
         # what of the span is orthogonal to the tangent space
         rest = span - span @ tangent.T @ tangent
         normal = torch.linalg.svd(rest, full_matrices=False).Vh[: len(span) - dimension]
-        chart = Chart(centre, tangent, normal, radius, height)
+        chart = Chart(center, tangent, normal, radius, height)
         inner = chart(x).abs().amax(1) / radius
         inner[(chart.across(x).abs() > height).any(1)] = float("inf")
         uncovered = torch.minimum(uncovered, inner)
@@ -140,7 +140,7 @@ def chart_weights(charts: list[Chart], x: Tensor) -> Tensor:
 
 
 def chart_inverse(
-    manifold: ParametrisedManifold, chart: Chart, z: Tensor, start: Tensor, steps: int = 30
+    manifold: ParametrizedManifold, chart: Chart, z: Tensor, start: Tensor, steps: int = 30
 ) -> Tensor:
     r"""Intrinsic coordinates :math:`u` with :math:`\gamma(F(u))=z`, by Newton's method.
 
@@ -157,7 +157,7 @@ def chart_inverse(
     1.0
     """
     project = (manifold.frame @ chart.tangent.T).expand(len(z), -1, -1)
-    return _newton(manifold, project, z + chart.centre @ chart.tangent.T, start, steps)
+    return _newton(manifold, project, z + chart.center @ chart.tangent.T, start, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class ManifoldNetwork:
 
 
 def manifold_network(
-    manifold: ParametrisedManifold,
+    manifold: ParametrizedManifold,
     function: Intrinsic,
     charts: list[Chart],
     cells: int,
@@ -243,7 +243,7 @@ def manifold_network(
     for chart, (_, _, nodes), inner in zip(charts, meshes, inners, strict=True):
         z = nodes[inner]
         project.append((manifold.frame @ chart.tangent.T).expand(len(z), -1, -1))
-        wanted.append(z + chart.centre @ chart.tangent.T)
+        wanted.append(z + chart.center @ chart.tangent.T)
         starts.append(_starts(chart, x, samples, z))
     everywhere = _newton(manifold, torch.cat(project), torch.cat(wanted), torch.cat(starts))
     share = chart_weights(charts, manifold(everywhere)) * function(everywhere).unsqueeze(1)
@@ -252,7 +252,7 @@ def manifold_network(
     for i, (chart, inner) in enumerate(zip(charts, inners, strict=True)):
         lines, hats, _ = meshes[i]
         directions = torch.cat([chart.tangent, chart.normal])
-        firsts.append((directions, shift - directions @ chart.centre))
+        firsts.append((directions, shift - directions @ chart.center))
         coefficients = share[ends[i] : ends[i + 1], i]
         kept = coefficients != 0
         cuts = len(chart.normal)
@@ -298,7 +298,7 @@ def l1_terms_bound(norm: float, terms: int) -> float:
 
 
 def _newton(
-    manifold: ParametrisedManifold, project: Tensor, wanted: Tensor, start: Tensor, steps: int = 30
+    manifold: ParametrizedManifold, project: Tensor, wanted: Tensor, start: Tensor, steps: int = 30
 ) -> Tensor:
     """``u[n, d]`` with ``roll(u) @ project = wanted``, every row with its own ``project[q, d]``."""
     derivative = torch.func.vmap(torch.func.jacfwd(manifold.roll))
@@ -319,8 +319,8 @@ def _newton(
 
 def _span(x: Tensor) -> Tensor:
     """An orthonormal basis ``[q, D]`` of the directions in which the points vary."""
-    centred = x - x.mean(0)
-    _, s, vh = torch.linalg.svd(centred, full_matrices=False)
+    centered = x - x.mean(0)
+    _, s, vh = torch.linalg.svd(centered, full_matrices=False)
     kept: Tensor = vh[s > 1e-9 * s[0]]
     return kept
 

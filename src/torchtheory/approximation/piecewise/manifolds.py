@@ -1,4 +1,4 @@
-r"""Data on a manifold: parametrised sheets in any number of dimensions, and their own dimension.
+r"""Data on a manifold: parametrized sheets in any number of dimensions, and their own dimension.
 
 A sheet is rolled up in a few dimensions and then laid into :math:`\mathbb R^D` by a random
 isometry, so that nothing but :math:`D` changes. Source: The Modern Mathematics of Deep Learning,
@@ -22,7 +22,7 @@ from torchtheory.nets.labeled import at_least, points, positive
 
 
 @dataclass(frozen=True, slots=True)
-class ParametrisedManifold:
+class ParametrizedManifold:
     r"""A manifold :math:`\{F(u)Q:u\in B\}\subset\mathbb R^D`; calling it embeds ``u[n, d]``.
 
     Attributes:
@@ -87,7 +87,7 @@ def random_frame(rows: int, columns: int, random: RandomSource = None) -> Tensor
 
 def swiss_roll_sheet(
     ambient: int = 3, *, height: float = 21.0, random: RandomSource = None
-) -> ParametrisedManifold:
+) -> ParametrizedManifold:
     r"""The Swiss roll :math:`(t\cos t,h,t\sin t)`, :math:`t\in[\frac{3\pi}2,\frac{9\pi}2]`,
     :math:`h\in[0,H]`, in :math:`\mathbb R^D`.
 
@@ -98,19 +98,19 @@ def swiss_roll_sheet(
     """
     positive(height, "height")
     frame = torch.eye(3, dtype=torch.float64) if ambient == 3 else random_frame(3, ambient, random)
-    return ParametrisedManifold(
+    return ParametrizedManifold(
         _roll, as_box(((1.5 * math.pi, 4.5 * math.pi), (0.0, height))), frame
     )
 
 
-def circle_curve(ambient: int = 2, *, random: RandomSource = None) -> ParametrisedManifold:
-    r"""The unit circle in :math:`\mathbb R^D`, parametrised by the angle in :math:`[-\pi,\pi]`.
+def circle_curve(ambient: int = 2, *, random: RandomSource = None) -> ParametrizedManifold:
+    r"""The unit circle in :math:`\mathbb R^D`, parametrized by the angle in :math:`[-\pi,\pi]`.
 
     >>> circle_curve()(torch.tensor([[0.0]]).double()).tolist()
     [[1.0, 0.0]]
     """
     frame = torch.eye(2, dtype=torch.float64) if ambient == 2 else random_frame(2, ambient, random)
-    return ParametrisedManifold(_circle, as_box((-math.pi, math.pi)), frame)
+    return ParametrizedManifold(_circle, as_box((-math.pi, math.pi)), frame)
 
 
 def swiss_roll(
@@ -130,10 +130,10 @@ def swiss_roll(
     return RolledSample(x + noise * gaussian(*x.shape, generator=generator, dtype=torch.float64), u)
 
 
-def intrinsic_dimension(x: Tensor, neighbours: int = 12) -> float:
-    r"""The maximum likelihood estimate of the dimension from distances to neighbours.
+def intrinsic_dimension(x: Tensor, neighbors: int = 12) -> float:
+    r"""The maximum likelihood estimate of the dimension from distances to neighbors.
 
-    With :math:`T_j(x)` the distance to the :math:`j`-th neighbour, numbers of neighbours in small
+    With :math:`T_j(x)` the distance to the :math:`j`-th neighbor, numbers of neighbors in small
     balls grow like a Poisson process of intensity :math:`\propto r^{d-1}`, and
     :math:`1/\hat d` is the mean of :math:`\log(T_k(x)/T_j(x))` over all points and
     :math:`j<k`, which has no bias (Levina and Bickel; MacKay and Ghahramani's average). Time and
@@ -141,19 +141,19 @@ def intrinsic_dimension(x: Tensor, neighbours: int = 12) -> float:
 
     Args:
         x: ``[n, D]``, no two rows equal.
-        neighbours: :math:`k`, at least 3 and less than ``n``.
+        neighbors: :math:`k`, at least 3 and less than ``n``.
 
     >>> line = torch.linspace(0, 1, 200).double().unsqueeze(1) ** 2 * torch.ones(1, 7).double()
     >>> round(intrinsic_dimension(line))
     1
     """
     x = points(x)
-    at_least(neighbours, 3, "neighbours")
-    if neighbours >= len(x):
-        raise InvalidInput(f"{len(x)} points have at most {len(x) - 1} neighbours each")
-    near = torch.cdist(x, x).topk(neighbours + 1, largest=False).values[:, 1:]
+    at_least(neighbors, 3, "neighbors")
+    if neighbors >= len(x):
+        raise InvalidInput(f"{len(x)} points have at most {len(x) - 1} neighbors each")
+    near = torch.cdist(x, x).topk(neighbors + 1, largest=False).values[:, 1:]
     if not bool((near[:, 0] > 0).all()):
-        raise InvalidInput("two points are equal: distances to neighbours must be positive")
+        raise InvalidInput("two points are equal: distances to neighbors must be positive")
     ratios = (near[:, -1:] / near[:, :-1]).log()
     return float(1 / ratios.mean())
 

@@ -22,10 +22,10 @@ from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least
 
 
-def patch_centres(cells: int, dimension: int) -> Tensor:
+def patch_centers(cells: int, dimension: int) -> Tensor:
     r"""The points :math:`m/N` of the grid, ``[(N + 1) ** d, d]``.
 
-    >>> patch_centres(2, 1).flatten().tolist()
+    >>> patch_centers(2, 1).flatten().tolist()
     [0.0, 0.5, 1.0]
     """
     at_least(cells, 1, "cells")
@@ -42,7 +42,7 @@ def trapezoid_network(cells: int) -> nn.Sequential:
     """
     third = 1 / (3 * at_least(cells, 1, "cells"))
     (weight, bias), (signs, _) = affine_layers(relu_bump(-third, third, third))[0]
-    shifts = patch_centres(cells, 1)
+    shifts = patch_centers(cells, 1)
     biases = bias - shifts * weight[:, 0]
     last = block_diagonal(*[signs] * len(shifts))
     return chain(
@@ -52,7 +52,7 @@ def trapezoid_network(cells: int) -> nn.Sequential:
 
 
 def partition_of_unity_values(cells: int, x: Tensor) -> Tensor:
-    r"""All :math:`\phi_m` at points ``[n, d]``: ``[n, (N + 1) ** d]``, in the order of the centres.
+    r"""All :math:`\phi_m` at points ``[n, d]``: ``[n, (N + 1) ** d]``, in the order of the centers.
 
     >>> x = torch.tensor([[0.5, 0.0]]).double()
     >>> partition_of_unity_values(1, x).round(decimals=9).tolist()

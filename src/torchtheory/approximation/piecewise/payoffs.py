@@ -67,7 +67,7 @@ def payoff_network(
     ========================  ==========================================
 
     At most :math:`\lceil\log_2d\rceil+2` affine layers and :math:`O(d)` units. A digital option,
-    :math:`\mathbf 1[c\cdot x\ge K]`, jumps and is the realisation of no ReLU network.
+    :math:`\mathbf 1[c\cdot x\ge K]`, jumps and is the realization of no ReLU network.
 
     Args:
         strike: :math:`K`.

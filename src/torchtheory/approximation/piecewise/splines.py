@@ -25,7 +25,7 @@ def spline_network(
 ) -> nn.Sequential:
     r""":math:`\sum_jc_jN_k((x-a)/h-j)` as one hidden layer of :math:`\max(z,0)^k` units.
 
-    Neighbouring splines share their knots: :math:`m` coefficients need :math:`m+k+1` units, whose
+    Neighboring splines share their knots: :math:`m` coefficients need :math:`m+k+1` units, whose
     output weights are the :math:`(k+1)`-st differences of the coefficients over :math:`k!`.
     In floating point the sum loses about :math:`u\,m^k` to cancellation far from the first knot.
 

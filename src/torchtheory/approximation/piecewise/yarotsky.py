@@ -24,7 +24,7 @@ from torchtheory.approximation.piecewise.boxes import relu_bump
 from torchtheory.approximation.piecewise.function_norms import multi_indices, partial_derivatives
 from torchtheory.approximation.piecewise.partition_of_unity import (
     partition_of_unity_values,
-    patch_centres,
+    patch_centers,
 )
 from torchtheory.approximation.piecewise.shifted_sums import Copies, ShiftedSum
 from torchtheory.approximation.polynomials.products import many_product_network
@@ -167,18 +167,18 @@ def smooth_network(
             "products: ask for a larger error"
         )
     indices = multi_indices(dimension, smoothness - 1)
-    centres = patch_centres(cells, dimension)
-    values = partial_derivatives(function, centres, smoothness - 1)
+    centers = patch_centers(cells, dimension)
+    values = partial_derivatives(function, centers, smoothness - 1)
     if not all(bool(torch.isfinite(v).all()) for v in values.values()):
-        raise NonFinite("the function or a derivative of it is not finite at a centre of a patch")
+        raise NonFinite("the function or a derivative of it is not finite at a center of a patch")
     reach = torch.full((dimension,), 2 / (3 * cells), dtype=torch.float64)
     groups = []
     for alpha in indices:
         factors = values[alpha] / math.prod(map(math.factorial, alpha))
         if bool(factors.any()):
-            groups.append(Copies(local_monomial(alpha, cells, levels), centres, factors, reach))
+            groups.append(Copies(local_monomial(alpha, cells, levels), centers, factors, reach))
     if not groups:
-        raise InvalidInput("the function and its derivatives vanish at every centre")
+        raise InvalidInput("the function and its derivatives vanish at every center")
     network = ShiftedSum(groups)
     parts = (
         taylor_error(smoothness, dimension, cells, norm),
@@ -227,13 +227,13 @@ def taylor_patches(function: Function, smoothness: int, cells: int, x: Tensor) -
     >>> taylor_patches(lambda x: 2 * x + 1, 2, 3, x).round(decimals=12).tolist()
     [1.5, 2.75]
     """
-    centres = patch_centres(cells, x.shape[1])
+    centers = patch_centers(cells, x.shape[1])
     weights = partition_of_unity_values(cells, x)
-    values = partial_derivatives(function, centres, smoothness - 1)
+    values = partial_derivatives(function, centers, smoothness - 1)
     local = torch.zeros_like(weights)
     for alpha, value in values.items():
         power = torch.ones_like(weights)
         for k, a in enumerate(alpha):
-            power = power * (x[:, k : k + 1] - centres[:, k]) ** a
+            power = power * (x[:, k : k + 1] - centers[:, k]) ** a
         local += power * (value / math.prod(map(math.factorial, alpha)))
     return (weights * local).sum(1)

@@ -151,7 +151,7 @@ def exponential_span(
         panels: pieces of each side, with an 8-point Gauss rule; even, so that a kink at 1/2 falls
             between two.
 
-    Cost: a QR factorisation of ``[8 * panels, m + 1]`` and :math:`O((8\,\text{panels})^d)` memory.
+    Cost: a QR factorization of ``[8 * panels, m + 1]`` and :math:`O((8\,\text{panels})^d)` memory.
 
     >>> exponential_span(torch.exp, 1, 1).mean_square < 1e-12
     True

@@ -35,7 +35,7 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def smooth_square_network(
-    activation: str, centre: float, step: float, *, radius: float = 1.0
+    activation: str, center: float, step: float, *, radius: float = 1.0
 ) -> Approximant:
     r""":math:`x^2` on :math:`[-r,r]` by two units of an activation with :math:`\sigma''(x_0)\ne0`.
 
@@ -49,18 +49,18 @@ def smooth_square_network(
     >>> square.size.units, bool((square(torch.tensor([0.5]).double()) - 0.25).abs() < 1e-7)
     (2, True)
     """
-    promised = monomial_error(2, activation, centre, step, radius=radius, central=True)
-    scale = step**2 * _derivative(activation, centre, 2)
+    promised = monomial_error(2, activation, center, step, radius=radius, central=True)
+    scale = step**2 * _derivative(activation, center, 2)
     inner = torch.tensor([[step], [-step]], dtype=torch.float64)
     outer = torch.full((1, 2), 1 / scale, dtype=torch.float64)
-    rest = torch.tensor([-2 * _derivative(activation, centre, 0) / scale], dtype=torch.float64)
-    maps = [(inner, torch.full((2,), centre, dtype=torch.float64)), (outer, rest)]
+    rest = torch.tensor([-2 * _derivative(activation, center, 0) / scale], dtype=torch.float64)
+    maps = [(inner, torch.full((2,), center, dtype=torch.float64)), (outer, rest)]
     network = chain(maps, [smooth_layer(activation)])
     return Approximant(network, promised.total, ((-radius, radius),), "X-29")
 
 
 def shallow_product_network(
-    factors: int, activation: str, centre: float, step: float, *, bound: float = 1.0
+    factors: int, activation: str, center: float, step: float, *, bound: float = 1.0
 ) -> Approximant:
     r""":math:`x_1\cdots x_d` on :math:`[-B,B]^d` by :math:`2^d` units of one hidden layer.
 
@@ -70,13 +70,13 @@ def shallow_product_network(
     >>> times.size.units, bool((times(torch.tensor([[0.5, -1.0]]).double()) + 0.5).abs() < 1e-6)
     (4, True)
     """
-    promised = shallow_product_error(factors, activation, centre, step, bound=bound)
-    network = chain(_gate(factors, activation, centre, step), [smooth_layer(activation)])
+    promised = shallow_product_error(factors, activation, center, step, bound=bound)
+    network = chain(_gate(factors, activation, center, step), [smooth_layer(activation)])
     return Approximant(network, promised.total, ((-bound, bound),) * factors, "X-67")
 
 
 def shallow_product_error(
-    factors: int, activation: str, centre: float, step: float, *, bound: float = 1.0
+    factors: int, activation: str, center: float, step: float, *, bound: float = 1.0
 ) -> StepError:
     r"""What :func:`shallow_product_network` promises.
 
@@ -94,13 +94,13 @@ def shallow_product_error(
     positive(step, "step")
     positive(bound, "bound")
     d = factors
-    slope = abs(_derivative(activation, centre, d))
+    slope = abs(_derivative(activation, center, d))
     if slope < 1e-12 * math.factorial(d):
         raise InvalidInput(
-            f"derivative {d} of {activation} is 0 at {centre:g}: choose another centre"
+            f"derivative {d} of {activation} is 0 at {center:g}: choose another center"
         )
     reach = step * bound * d
-    low, high = centre - reach, centre + reach
+    low, high = center - reach, center + reach
     moment = sum(math.comb(d, j) * abs(d - 2 * j) ** (d + 2) for j in range(d + 1)) / 2**d
     bend = largest_derivative(activation, d + 2, low, high)
     truncation = step**2 * bound ** (d + 2) * bend * moment / (math.factorial(d + 2) * slope)
@@ -109,19 +109,19 @@ def shallow_product_error(
     return StepError(truncation, (2**d + 8) * ROUNDOFF * size / (step**d * slope))
 
 
-def best_product_step(factors: int, activation: str, centre: float, *, bound: float = 1.0) -> float:
+def best_product_step(factors: int, activation: str, center: float, *, bound: float = 1.0) -> float:
     r"""The step at which truncation and rounding of the product are least together.
 
     >>> best_product_step(2, "exp", 0.0) < best_product_step(6, "exp", 0.0)
     True
     """
     trial = 0.01
-    parts = shallow_product_error(factors, activation, centre, trial, bound=bound)
+    parts = shallow_product_error(factors, activation, center, trial, bound=bound)
     a, b = parts.truncation / trial**2, parts.rounding * trial**factors
     return trial if a == 0 else float((factors * b / (2 * a)) ** (1 / (factors + 2)))
 
 
-def deep_product_network(factors: int, activation: str, centre: float, step: float) -> Approximant:
+def deep_product_network(factors: int, activation: str, center: float, step: float) -> Approximant:
     r""":math:`x_1\cdots x_d` on :math:`[-1,1]^d` by a binary tree of products of two.
 
     :math:`4(d-1)` units in :math:`\lceil\log_2d\rceil` hidden layers where :math:`d` is a power
@@ -135,24 +135,24 @@ def deep_product_network(factors: int, activation: str, centre: float, step: flo
     (28, 4)
     """
     at_least(factors, 2, "factors")
-    gate = _gate(2, activation, centre, step)
-    slope = _derivative(activation, centre, 1)
+    gate = _gate(2, activation, center, step)
+    slope = _derivative(activation, center, 1)
     maps: Maps = [(torch.eye(factors, dtype=torch.float64), torch.zeros(factors).double())]
     error = 0.0
     while (left := len(maps[-1][0])) > 1:
         reach = 1 + error
-        made = shallow_product_error(2, activation, centre, step, bound=reach)
+        made = shallow_product_error(2, activation, center, step, bound=reach)
         inner, outer = [gate[0][0]] * (left // 2), [gate[1][0]] * (left // 2)
         # merged layers round once more
         handed = made.truncation + 2 * made.rounding
         if left % 2:
-            kept = monomial_error(1, activation, centre, 2 * step, radius=reach, central=True)
+            kept = monomial_error(1, activation, center, 2 * step, radius=reach, central=True)
             handed = max(handed, kept.truncation + 2 * kept.rounding)
             inner.append(torch.tensor([[step], [-step]], dtype=torch.float64))
             both = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
             outer.append(both / (2 * step * slope))
         error = handed + (1 + reach) * error
-        weight, bias = block_diagonal(*inner), torch.full((1,), centre, dtype=torch.float64)
+        weight, bias = block_diagonal(*inner), torch.full((1,), center, dtype=torch.float64)
         a, b = maps[-1]
         total = block_diagonal(*outer)
         first = (weight @ a, weight @ b + bias)
@@ -161,14 +161,14 @@ def deep_product_network(factors: int, activation: str, centre: float, step: flo
     return Approximant(network, error, ((-1.0, 1.0),) * factors, "X-67")
 
 
-def _gate(factors: int, activation: str, centre: float, step: float) -> Maps:
+def _gate(factors: int, activation: str, center: float, step: float) -> Maps:
     signs = torch.tensor(list(product((1.0, -1.0), repeat=factors)), dtype=torch.float64)
-    scale = (2 * step) ** factors * _derivative(activation, centre, factors)
+    scale = (2 * step) ** factors * _derivative(activation, center, factors)
     outer = signs.prod(1, keepdim=True).T / scale
-    bias = torch.full((len(signs),), centre, dtype=torch.float64)
+    bias = torch.full((len(signs),), center, dtype=torch.float64)
     return [(step * signs, bias), (outer, outer.new_zeros(1))]
 
 
-def _derivative(activation: str, centre: float, order: int) -> float:
-    at = torch.tensor(float(centre), dtype=torch.float64)
+def _derivative(activation: str, center: float, order: int) -> float:
+    at = torch.tensor(float(center), dtype=torch.float64)
     return float(activation_derivative(activation, at, order))

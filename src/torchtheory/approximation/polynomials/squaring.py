@@ -37,7 +37,7 @@ def square_network(levels: int) -> Approximant:
 
     and the output is :math:`s_n-4^{-n}(2a_n-4b_n)=f_n`. Depth :math:`n+1`, width 3,
     :math:`8n-1` parameters that are not zero. The bound is attained half-way between any two
-    neighbouring points :math:`k2^{-n}`, and :math:`\sup|f_n'-2x|=2^{-n}`.
+    neighboring points :math:`k2^{-n}`, and :math:`\sup|f_n'-2x|=2^{-n}`.
 
     >>> square = square_network(2)
     >>> square(torch.tensor([0.0, 0.125, 0.25, 0.5, 1.0], dtype=torch.float64)).tolist()

@@ -121,7 +121,7 @@ def code_length_bounds(values: Tensor, error: float) -> tuple[int, int]:
     finitely many functions.
 
     Functions more than :math:`2\epsilon` apart need different codes (packing number
-    :math:`P`); the nearest centre is a code (covering number :math:`C`).
+    :math:`P`); the nearest center is a code (covering number :math:`C`).
 
     Args:
         values: ``[q, m]``, the functions at ``m`` points of equal weight; at most 400.
@@ -152,7 +152,7 @@ class PackingBound:
 def smooth_packing(cells: int, smoothness: int, dimension: int) -> PackingBound:
     r"""Functions of the unit ball of :math:`C^n` whose labels differ in a quarter of the cells.
 
-    There are :math:`2^{K(1-h(1/4))}` labellings of :math:`K=N^d` cells with pairwise Hamming
+    There are :math:`2^{K(1-h(1/4))}` labelings of :math:`K=N^d` cells with pairwise Hamming
     distance at least :math:`K/4` (Gilbert and Varshamov, :math:`h` the binary entropy); their
     functions differ by :math:`\sqrt{H/K}\,c_\phi N^{-n}\|\phi\|_2`. So
     :math:`\gamma^*\ge d/n`.

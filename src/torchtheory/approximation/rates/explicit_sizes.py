@@ -61,11 +61,11 @@ def yarotsky_units(error: float, smoothness: int, dimension: int) -> CountedSize
     r"""Units of Yarotsky's network for the unit ball of :math:`W^{n,\infty}`, as it is built.
 
     :func:`~torchtheory.approximation.piecewise.yarotsky.smooth_network` has at each of :math:`(N+1)^d`
-    centres the :math:`\binom{j+d-1}{d-1}` monomials of degree :math:`j<n`, each times :math:`d`
+    centers the :math:`\binom{j+d-1}{d-1}` monomials of degree :math:`j<n`, each times :math:`d`
     trapezoids of 4 ReLUs. The :math:`k=d+j` factors are multiplied in a binary tree: a product of
     two is :math:`4+6\ell` units in :math:`\ell+1` layers, a factor without partner two units a
     layer, and so is the sum of a monomial whose tree is lower than the highest. The number is that
-    of a function with no derivative 0 at any centre; others need fewer.
+    of a function with no derivative 0 at any center; others need fewer.
 
     >>> yarotsky_units(0.1, 1, 1)             # N = 14 and no product: 15 trapezoids
     CountedSize(size=60, layers=2)

@@ -1,4 +1,4 @@
-r"""How large any network must be: counting continuous parameters, and counting labellings.
+r"""How large any network must be: counting continuous parameters, and counting labelings.
 
 *Continuous selection.* Let every :math:`f` of the unit ball :math:`F^\infty_{n,d}` of
 :math:`W^{n,\infty}([0,1]^d)` be encoded by :math:`M` numbers that depend continuously on it, and
@@ -25,7 +25,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
 from torchtheory.core.errors import InvalidInput, NonFinite, NotConverged, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
@@ -278,7 +278,7 @@ def _bumps(
     at_least(parameters, 1, "parameters")
     bump = SplineBump(smoothness, dimension)
     cells = selection_cells(parameters, dimension)
-    peaks = cell_centres(((0.0, 1.0),) * dimension, cells)
+    peaks = cell_centers(((0.0, 1.0),) * dimension, cells)
     return bump, cells, peaks, bump.height * float(cells) ** -smoothness
 
 

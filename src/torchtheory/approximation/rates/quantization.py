@@ -57,11 +57,11 @@ class WeightGrid:
         return math.ceil(math.log2(2 * math.floor(self.largest / self.spacing) + 1))
 
 
-def quantise(network: nn.Sequential, grid: WeightGrid) -> nn.Sequential:
+def quantize(network: nn.Sequential, grid: WeightGrid) -> nn.Sequential:
     """The network with every weight and bias rounded to the grid; the network itself is kept.
 
     >>> net = chain([(torch.tensor([[0.3]]).double(), torch.tensor([1.01]).double())], [])
-    >>> [p.item() for p in quantise(net, WeightGrid(0.25, 2)).parameters()]
+    >>> [p.item() for p in quantize(net, WeightGrid(0.25, 2)).parameters()]
     [0.3125, 1.0]
     """
     maps, between = affine_layers(network)
@@ -97,7 +97,7 @@ def encode(network: nn.Sequential, grid: WeightGrid) -> str:
         both = torch.cat([weight, bias.unsqueeze(1)], dim=1).double()
         whole = both / grid.spacing
         if not bool((whole == whole.round()).all()) or float(whole.abs().max()) > offset:
-            raise InvalidInput("a weight is not on the grid: quantise the network first")
+            raise InvalidInput("a weight is not on the grid: quantize the network first")
         places = both.flatten().nonzero()[:, 0].tolist()
         values = whole.flatten()[places].long().tolist()
         parts += [_number(n, 32) for n in (*weight.shape, len(places))]

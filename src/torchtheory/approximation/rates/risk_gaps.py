@@ -74,7 +74,7 @@ class RiskChain:
     Attributes:
         best: :math:`R(\hat f)`, the least risk of all functions.
         in_class: :math:`R(\hat f_H)`, the least of the class.
-        on_sample: :math:`R(\hat f_{H,S})`, of the empirical risk minimiser.
+        on_sample: :math:`R(\hat f_{H,S})`, of the empirical risk minimizer.
         trained: :math:`R(\hat f^*_{H,S})`, of what training returned.
     """
 
@@ -98,7 +98,7 @@ class RiskChain:
         return abs(self.on_sample - self.in_class)
 
     @property
-    def optimisation_gap(self) -> float:
+    def optimization_gap(self) -> float:
         """What training costs; the source calls it the training error."""
         return abs(self.trained - self.on_sample)
 
@@ -109,7 +109,7 @@ class RiskChain:
     @property
     def bound(self) -> float:
         """The sum of the three parts, at least the total."""
-        return self.optimisation_gap + self.estimation + self.approximation
+        return self.optimization_gap + self.estimation + self.approximation
 
 
 def linear_class_chain(

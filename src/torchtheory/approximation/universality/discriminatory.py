@@ -50,9 +50,9 @@ def ridge_units(
     direction = torch.special.ndtri(draws[:, :d].clamp(1e-12, 1 - 1e-12))
     direction = direction / direction.norm(dim=1, keepdim=True)
     low, high = x.amin(0), x.amax(0)
-    centre = low + (high - low) * draws[:, d : 2 * d].to(x)
+    center = low + (high - low) * draws[:, d : 2 * d].to(x)
     weight = (steepness * draws[:, 2 * d :] * direction).to(x)
-    made: Tensor = as_layer(activation)(x @ weight.T - (weight * centre).sum(1))
+    made: Tensor = as_layer(activation)(x @ weight.T - (weight * center).sum(1))
     return made
 
 

@@ -1,6 +1,6 @@
 r"""Functions of several variables as sums of ridge functions; networks lifted from one variable.
 
-Every monomial is a sum of powers of linear forms (polarisation), so polynomials are sums of ridge
+Every monomial is a sum of powers of linear forms (polarization), so polynomials are sums of ridge
 functions, and ridge functions take networks of one variable to several. Source: Foundations of
 Deep Learning, Theorems 21 and 22.
 """
@@ -50,7 +50,7 @@ class RidgePowers:
 def monomial_as_ridges(exponents: Sequence[int]) -> RidgePowers:
     r""":math:`x_1^{e_1}\cdots x_n^{e_n}` as a sum of powers of linear forms.
 
-    Polarisation: for :math:`k` factors,
+    Polarization: for :math:`k` factors,
 
     .. math:: y_1\cdots y_k=\frac1{2^kk!}\sum_{s\in\{\pm1\}^k}\Bigl(\prod_is_i\Bigr)
               \Bigl(\sum_is_iy_i\Bigr)^k,

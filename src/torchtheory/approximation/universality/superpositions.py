@@ -115,7 +115,7 @@ class InnerFunctions:
         weights: ``[d]``.
         images: ``[2d + 1, (N + 1)^d]``, the least :math:`\sum_jk_j\phi_i` on every cube.
         rise: how far it rises on a cube.
-        centres: ``[2d + 1, (N + 1)^d, d]`` of the cubes.
+        centers: ``[2d + 1, (N + 1)^d, d]`` of the cubes.
     """
 
     knots: Tensor
@@ -123,7 +123,7 @@ class InnerFunctions:
     weights: Tensor
     images: Tensor
     rise: float
-    centres: Tensor
+    centers: Tensor
 
     @property
     def gap(self) -> float:
@@ -193,7 +193,7 @@ def superposition_step(
     lipschitz: float = math.inf,
     largest: float = math.inf,
 ) -> SuperpositionStep:
-    r"""The outer function for given inner ones: :math:`g=f(\text{centre})/(d+2)` on each cube.
+    r"""The outer function for given inner ones: :math:`g=f(\text{center})/(d+2)` on each cube.
 
     A point lies on a slope in one of its first :math:`d-1` coordinates for between one and
     :math:`d-1` of the :math:`2d+1` functions; for the others :math:`g` reads a value of
@@ -217,7 +217,7 @@ def superposition_step(
     d = dimension
     if lipschitz < math.inf:
         positive(lipschitz, "lipschitz")
-    knots, values = _outer_function(inner, values_of(function, inner.centres.reshape(-1, d)))
+    knots, values = _outer_function(inner, values_of(function, inner.centers.reshape(-1, d)))
     reach = math.sqrt(d) * (d + 1) / ((2 * d + 1) * cells)
     theta = (d - 1) / (d + 2)
     bound = theta * largest + 2 * d / (d + 2) * lipschitz * reach
@@ -282,17 +282,17 @@ def nested_inner_functions(cells: int, refinement: int) -> tuple[InnerFunctions,
     a = torch.arange(n + 1, dtype=torch.float64)
     low = (a * families + i) * spacing
     coarse_images = low[:, :, None] * weights[0] + low[:, None, :] * weights[1]
-    coarse_centres = _centres((a - 1 + (i + 1) / families) / n, (a + i / families) / n)
+    coarse_centers = _centers((a - 1 + (i + 1) / families) / n, (a + i / families) / n)
     return (
         InnerFunctions(
-            knots, values, weights, coarse_images.flatten(1), climb + rise, coarse_centres
+            knots, values, weights, coarse_images.flatten(1), climb + rise, coarse_centers
         ),
-        InnerFunctions(knots, values, weights, images.flatten(1), rise, _centres(start, end)),
+        InnerFunctions(knots, values, weights, images.flatten(1), rise, _centers(start, end)),
     )
 
 
-def _centres(start: Tensor, end: Tensor) -> Tensor:
-    """The centres of the squares of plateaus, ``[families, plateaus², 2]``."""
+def _centers(start: Tensor, end: Tensor) -> Tensor:
+    """The centers of the squares of plateaus, ``[families, plateaus², 2]``."""
     middle = (start.clamp(0, 1) + end.clamp(0, 1)) / 2
     pairs = torch.cartesian_prod(torch.arange(start.shape[1]), torch.arange(start.shape[1]))
     return middle[:, pairs]
@@ -322,9 +322,9 @@ def two_scale_superposition(
     """
     coarse, fine = nested_inner_functions(cells, refinement)
     inner = coarse.knots, coarse.values, coarse.weights
-    knots, values = _outer_function(coarse, values_of(function, coarse.centres.reshape(-1, 2)))
+    knots, values = _outer_function(coarse, values_of(function, coarse.centers.reshape(-1, 2)))
     first = Superposition(*inner, knots, values)
-    places = fine.centres.reshape(-1, 2)
+    places = fine.centers.reshape(-1, 2)
     left = values_of(function, places) - first(places)
     fine_knots, fine_values = _outer_function(fine, left)
     every = torch.unique(torch.cat([knots, fine_knots]))

@@ -35,7 +35,7 @@ class UniformFit:
 
 
 def best_uniform_fit(features: Tensor, target: Tensor) -> UniformFit:
-    r"""Minimise :math:`\max_i|y_i-(\Phi c)_i|` by a linear program.
+    r"""Minimize :math:`\max_i|y_i-(\Phi c)_i|` by a linear program.
 
     Args:
         features: :math:`\Phi`, ``[n, p]``.
@@ -88,8 +88,8 @@ def random_units(
     at_least(units, 1, "units")
     positive(steepness, "steepness")
     draws = torch.rand(units, 2, dtype=torch.float64, generator=as_generator(random))
-    slope, centre = (2 * draws - 1).to(x).unbind(1)
-    made: Tensor = as_layer(activation)(steepness * slope * (x.unsqueeze(1) - centre))
+    slope, center = (2 * draws - 1).to(x).unbind(1)
+    made: Tensor = as_layer(activation)(steepness * slope * (x.unsqueeze(1) - center))
     return made
 
 

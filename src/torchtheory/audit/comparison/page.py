@@ -13,7 +13,7 @@ from rich.text import Text
 
 from torchtheory.audit.comparison import words
 from torchtheory.audit.comparison.rows import Change, QuantityChange
-from torchtheory.core.figure import COLOURS, Figure, draw
+from torchtheory.core.figure import COLORS, Figure, draw
 from torchtheory.core.record import Table
 from torchtheory.report.html import fragment, page
 from torchtheory.report.markdown import inline_text, table_text
@@ -128,7 +128,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 def ratio_figure(comparison: Comparison) -> Figure | None:
     """The ratios of the numbers with their ranges, or None where fewer than two have one.
 
-    What changed comes first, in colour; what did not is grey, as far as there is room.
+    What changed comes first, in color; what did not is gray, as far as there is room.
     """
     rows = [q for q in comparison.quantities if q.ratio is not None and q.change != Change.EQUAL]
     if sum(q.beyond_error for q in rows) < _FEWEST:
@@ -147,11 +147,11 @@ def _plot_ratios(ax: Any, rows: Sequence[QuantityChange], names: tuple[str, str]
     for k, row in enumerate(rows):
         ratio = row.ratio
         assert ratio is not None
-        colour = COLOURS[0] if row.beyond_error else "#8a8f98"
+        color = COLORS[0] if row.beyond_error else "#8a8f98"
         if (span := row.ratio_range) is not None and span[0] < span[1]:
-            ax.plot(span, (k, k), color=colour, linewidth=2, solid_capstyle="butt")
-        fill = colour if row.beyond_error else "white"
-        ax.plot(ratio, k, "o", color=colour, markerfacecolor=fill, markersize=6)
+            ax.plot(span, (k, k), color=color, linewidth=2, solid_capstyle="butt")
+        fill = color if row.beyond_error else "white"
+        ax.plot(ratio, k, "o", color=color, markerfacecolor=fill, markersize=6)
     ax.axvline(1.0, color="black", linewidth=0.8)
     ax.set_xscale("log")
     _readable_ticks(ax)
@@ -200,7 +200,7 @@ def _tables(comparison: Comparison) -> list[tuple[str, Table]]:
         columns = ("quantity", one, two, "factor", "", "decided by")
         rows = tuple(
             (
-                words.labelled(q),
+                words.labeled(q),
                 *(" ".join(c).strip() for c in words.cells(q)),
                 words.factor(q),
                 f"{words.MARKS[q.change]} {q.change}",
@@ -246,7 +246,7 @@ def _numbers(rows: Sequence[QuantityChange], one: str, two: str, width: int, ver
         grid.add_column("decided by", overflow="fold", style="dim")
     for row in rows:
         word = str(row.change) if wide else row.change.split()[0] if width >= _NARROW else ""
-        label = Text(plain_prose(words.labelled(row)))
+        label = Text(plain_prose(words.labeled(row)))
         if verbose and not wide:
             label.append(f"\n{words.decided(row)}", style="dim")
         cells = [

@@ -15,7 +15,7 @@ from torchtheory.report.wording import compare, counted
 if TYPE_CHECKING:
     from torchtheory.audit.comparison.compare import Comparison
 
-#: A sign beside each word, so that colour is never alone.
+#: A sign beside each word, so that color is never alone.
 MARKS = {
     Change.CHANGED: "≠",
     Change.DIFFERENT: "≠",
@@ -115,7 +115,7 @@ def p_value(row: QuantityChange) -> str:
 
 
 def fold(row: QuantityChange) -> str:
-    """How many times larger or smaller, or by how many per cent; empty where that has no sense.
+    """How many times larger or smaller, or by how many percent; empty where that has no sense.
 
     >>> def row(a, b):
     ...     one, two = (Quantity("x", "x", v, v, v, "exact") for v in (a, b))
@@ -290,7 +290,7 @@ def told(claim: Claim | None) -> str:
     return verdict(claim) + (f": {numbers}" if numbers else "")
 
 
-def labelled(row: QuantityChange) -> str:
+def labeled(row: QuantityChange) -> str:
     """What a number is, with its unit."""
     unit = row.second.unit
     return f"{row.label} ({unit})" if unit else row.label

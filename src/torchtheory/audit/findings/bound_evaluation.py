@@ -38,7 +38,7 @@ from torchtheory.kernels.path_kernel import (
     ADAPTIVE_POOLS,
     AVERAGE_POOLS,
     CONVOLUTIONS,
-    NORMALISATIONS,
+    NORMALIZATIONS,
     PASSING,
     REARRANGING,
     has_bias,
@@ -86,14 +86,14 @@ class Setting:
         problem: the network and its data.
         delta: failure probability of each bound.
         samples: those of the training data that a stochastic bound may evaluate.
-        centre: of a Gaussian prior, fixed before the data; None where there is none.
+        center: of a Gaussian prior, fixed before the data; None where there is none.
         seed: of the noise.
     """
 
     problem: Problem
     delta: float
     samples: Samples
-    centre: dict[str, Tensor] | None = None
+    center: dict[str, Tensor] | None = None
     seed: int = 0
 
     @cached_property
@@ -256,7 +256,7 @@ def _least(terms: list[tuple[float, float]]) -> float:
 def _homogeneous(problem: Problem, also: tuple[type[nn.Module], ...] = ()) -> bool:
     """Whether the network has biases; refuses layers that peeling cannot take off."""
     links = path_links(problem.model)
-    plain = (nn.Linear, *CONVOLUTIONS, *NORMALISATIONS, *REARRANGING, *PASSING, *also)
+    plain = (nn.Linear, *CONVOLUTIONS, *NORMALIZATIONS, *REARRANGING, *PASSING, *also)
     for link in links:
         module = link.module
         sloped = isinstance(module, nn.ReLU) or (
@@ -369,8 +369,8 @@ def flat_gaussian(setting: Setting) -> Value:
     problem = setting.problem
     if problem.several_inputs:
         raise UnsupportedModel(SEVERAL)
-    centre = setting.centre or {k: torch.zeros_like(p) for k, p in problem.parameters.items()}
-    prior, n = GaussianPrior(centre), len(setting.samples)
+    center = setting.center or {k: torch.zeros_like(p) for k, p in problem.parameters.items()}
+    prior, n = GaussianPrior(center), len(setting.samples)
     found: list[tuple[float, float, float, float, StochasticNetwork]] = []
     for fraction in SPREADS:
         spread = spread_like(problem.model, fraction)

@@ -21,7 +21,7 @@ from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.budget import check_time, time_left
 from torchtheory.core.claim import Verdict
 from torchtheory.core.errors import OutOfTime, TorchTheoryError
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.generalization.learning.validation_bound import validation_bounds
 from torchtheory.kernels.path_kernel import CONVOLUTIONS
@@ -175,19 +175,19 @@ def generalization_bounds(problem: Problem, record: FindingRecord) -> None:
 
 
 def _setting(problem: Problem, record: FindingRecord) -> Setting:
-    centre = problem.initial
+    center = problem.initial
     if problem.prior is not None and (
         problem.test is None
         or exchangeability(problem, problem.prior).p_value >= alarm_level(record)
     ):
-        centre = problem.prior
+        center = problem.prior
     return Setting(
         problem,
         delta=(1 - record.confidence) / len(METHODS),
         samples=problem.train.some(
             problem.affordable(4 * len(evaluation.SPREADS), share=0.4), record.generator
         ),
-        centre=centre,
+        center=center,
         seed=int(torch.randint(2**31, (1,), generator=record.generator)),
     )
 
@@ -353,15 +353,15 @@ def plot_bounds(ax: Any, rows: list[Row], measured: Interval | None) -> None:
     left = min(0.5, max(1e-4, 0.5 * _size(least)))
     right = 30 * max(1.0, *[min(bound, FARTHEST) for bound in bounds])
     if measured is not None:
-        ax.axvspan(max(measured.low, left), measured.high, color=COLOURS[2], alpha=0.25, zorder=0)
-        ax.axvline(max(measured.estimate, left), color=COLOURS[2], label="test error")
+        ax.axvspan(max(measured.low, left), measured.high, color=COLORS[2], alpha=0.25, zorder=0)
+        ax.axvline(max(measured.estimate, left), color=COLORS[2], label="test error")
     ax.axvspan(1, right, color="0.92", zorder=0)
     ax.axvline(1, color="0.3", linestyle="--", linewidth=1)
     for place, bound in zip(places, bounds, strict=True):
-        colour = COLOURS[1] if bound >= 1 else COLOURS[0]
+        color = COLORS[1] if bound >= 1 else COLORS[0]
         end = min(bound, FARTHEST)
-        ax.plot([left, end], [place, place], color=colour, linewidth=1, alpha=0.5)
-        ax.plot(end, place, "o", color=colour)
+        ax.plot([left, end], [place, place], color=color, linewidth=1, alpha=0.5)
+        ax.plot(end, place, "o", color=color)
         ax.annotate(
             f"{bound:.1%}" if bound < 1 else f"{bound:.3g}",
             (end, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8,

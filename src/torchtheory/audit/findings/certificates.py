@@ -16,7 +16,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings import hypotheses
 from torchtheory.audit.findings.hypotheses import classification, deterministic, has_parameters
 from torchtheory.core.budget import check_time, time_left
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.pac_bayes.bound_training import BoundEpoch
@@ -29,7 +29,7 @@ from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import gradient
 
-#: Epochs of the prior's training, of the bound's minimisation and passes of the final estimate.
+#: Epochs of the prior's training, of the bound's minimization and passes of the final estimate.
 PRIOR_EPOCHS, BOUND_EPOCHS, PASSES = 40, 20, 30
 
 #: Fewest of them that are worth the while, and fewest samples.
@@ -416,7 +416,7 @@ def _report(
     if planned.samples < len(problem.train) or planned.epochs < BOUND_EPOCHS:
         record.note(
             f"There was time for {planned.samples} of {len(problem.train)} samples, "
-            f"{planned.epochs} epochs of minimising the bound; a larger budget gives a smaller one."
+            f"{planned.epochs} epochs of minimizing the bound; a larger budget gives a smaller one."
         )
     if problem.prior is not None and problem.test is None:
         record.note(
@@ -448,7 +448,7 @@ def _plot(ax: Any, certificate: RiskCertificate, measured: Interval | None) -> N
     )
     start = 0.0
     for place, (_, end) in enumerate(ends):
-        ax.barh(place, max(end - start, 0.0), left=start, color=COLOURS[place], height=0.6)
+        ax.barh(place, max(end - start, 0.0), left=start, color=COLORS[place], height=0.6)
         ax.annotate(
             f"{end:.1%}", (end, place), xytext=(4, 0), textcoords="offset points",
             va="center", fontsize=8,

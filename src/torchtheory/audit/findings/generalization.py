@@ -274,9 +274,9 @@ def _plot_margins(ax: Any, values: dict[str, Any]) -> None:
     low = min(v.min() for v in values.values())
     high = max(v.max() for v in values.values())
     bins = [low + (high - low) * k / 60 for k in range(61)] if high > low else 10
-    for (name, v), colour in zip(values.items(), ("#0072B2", "#D55E00"), strict=False):
-        ax.hist(v, bins=bins, density=True, histtype="stepfilled", alpha=0.35, color=colour)
-        ax.hist(v, bins=bins, density=True, histtype="step", color=colour, label=name)
+    for (name, v), color in zip(values.items(), ("#0072B2", "#D55E00"), strict=False):
+        ax.hist(v, bins=bins, density=True, histtype="stepfilled", alpha=0.35, color=color)
+        ax.hist(v, bins=bins, density=True, histtype="step", color=color, label=name)
     ax.axvline(0, color="black", linewidth=0.8)
     ax.set(xlabel="margin", ylabel="density")
     ax.legend()

@@ -103,20 +103,20 @@ def homogeneity(problem: Problem, record: FindingRecord) -> None:
             promised=whole.degree,
             relation="==",
             measured=decay,
-            reason="the theorems on global minima of regularised homogeneous networks are about "
+            reason="the theorems on global minima of regularized homogeneous networks are about "
             "such pairs, where the network is a sum of subnetworks of this degree",
-            control=Control("the sum of the weights' sizes as the regulariser", lasso),
+            control=Control("the sum of the weights' sizes as the regularizer", lasso),
         )
         return
     record.not_applicable(
         "B-47",
         MATCH,
         f"the network has degree {whole.degree:g} and weight decay {decay:g}: the theorems on "
-        "global minima of regularised homogeneous networks do not cover it with weight decay",
+        "global minima of regularized homogeneous networks do not cover it with weight decay",
     )
     if whole.degree > 0:
         record.advise(
-            f"A regulariser of the network's own degree {whole.degree:g} is the product of the "
+            f"A regularizer of the network's own degree {whole.degree:g} is the product of the "
             f"norms of its layers, or the sum of their powers {whole.degree:g}; weight decay is of "
             "degree 2 and has that of a network with two layers only."
         )

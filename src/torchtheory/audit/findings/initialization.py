@@ -8,15 +8,15 @@ from typing import Any
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, differentiable, has_parameters
 from torchtheory.core.errors import NonFinite, OutOfTime, TorchTheoryError
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.initial_scale import (
-    InitialisationReport,
+    InitializationReport,
     fresh_growths,
-    initialisation_report,
+    initialization_report,
 )
 
 #: Samples; draws of fresh weights a factor is found with, and others it is tried on.
@@ -38,19 +38,19 @@ KEPT = (
 
 
 @finding(
-    "initialisation",
+    "initialization",
     section="Signal propagation",
     title="Gradients by depth at fresh weights, and the scale that keeps their length",
     cost="gradient",
     covers=["L-159"],
     needs=[has_parameters, deterministic, differentiable],
 )
-def initialisation(problem: Problem, record: FindingRecord) -> None:
+def initialization(problem: Problem, record: FindingRecord) -> None:
     """The layers drawn anew by their own rules, and with all deviations times a common factor."""
     count = min(SAMPLES, problem.affordable(SEARCH * DRAWS + PASSES * (DRAWS + 2 * TRIED)))
     samples = problem.train.some(count, record.generator)
     try:
-        found = initialisation_report(problem, samples, draws=DRAWS)
+        found = initialization_report(problem, samples, draws=DRAWS)
     except (NonFinite, OutOfTime):
         raise
     except TorchTheoryError as error:
@@ -121,7 +121,7 @@ def _try(problem: Problem, record: FindingRecord, samples: Samples, factor: floa
     )
 
 
-def _advise(record: FindingRecord, found: InitialisationReport) -> None:
+def _advise(record: FindingRecord, found: InitializationReport) -> None:
     """Only where gradients are lost on their way."""
     depth = len(found.layers)
     if abs(found.growth) * (depth - 1) <= DEPTH_SCALES or found.factor is None:
@@ -134,13 +134,13 @@ def _advise(record: FindingRecord, found: InitialisationReport) -> None:
     )
 
 
-def _plot(ax: Any, found: InitialisationReport) -> None:
+def _plot(ax: Any, found: InitializationReport) -> None:
     where = range(1, len(found.layers) + 1)
     rows = found.layers
-    ax.semilogy(where, [r.fresh for r in rows], "o-", color=COLOURS[0], label="fresh weights")
-    ax.semilogy(where, [r.now for r in rows], "s-", color=COLOURS[1], label="now")
+    ax.semilogy(where, [r.fresh for r in rows], "o-", color=COLORS[0], label="fresh weights")
+    ax.semilogy(where, [r.now for r in rows], "s-", color=COLORS[1], label="now")
     if all(r.repaired is not None for r in rows):
-        ax.semilogy(where, [r.repaired for r in rows], "^-", color=COLOURS[2], label="advised")
+        ax.semilogy(where, [r.repaired for r in rows], "^-", color=COLORS[2], label="advised")
     if all(r.predicted is not None for r in rows):
         ax.semilogy(where, [r.predicted for r in rows], "--", color="0.4", label="predicted")
     ax.xaxis.get_major_locator().set_params(integer=True)

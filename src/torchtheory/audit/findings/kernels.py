@@ -18,7 +18,7 @@ from torchtheory.audit.findings.hypotheses import (
     one_input,
 )
 from torchtheory.core.errors import UnsupportedModel
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.kernels.laziness import (
     kernel_target_alignment,
@@ -44,7 +44,7 @@ ROWS = 1000
     needs=[has_parameters, deterministic, differentiable],
 )
 def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
-    """Eigenvalues of the kernel at these weights, and of the loss of the linearised network."""
+    """Eigenvalues of the kernel at these weights, and of the loss of the linearized network."""
     samples = _some(problem, record)
     problem = problem.in_double_if_possible()
     samples = samples.in_precision(problem.function.reference().dtype)
@@ -73,7 +73,7 @@ def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
     slow = modes.steps(0.9)
     record.headline(
         f"The tangent kernel of {n} training samples has {modes.effective_rank(values):.3g} "
-        f"effective directions of {len(values)}; gradient descent on the network linearised here "
+        f"effective directions of {len(values)}; gradient descent on the network linearized here "
         f"is stable up to a step of {2 / modes.largest:.3g} and "
         + (
             f"then needs about {slow:.3g} steps for nine tenths of the error that is left."
@@ -81,7 +81,7 @@ def tangent_kernel(problem: Problem, record: FindingRecord) -> None:
             else "never removes nine tenths of the error that is left: it has no direction for it."
         )
         if modes.largest > 0
-        else "The loss is flat in the outputs here: the linearised network has nothing to learn."
+        else "The loss is flat in the outputs here: the linearized network has nothing to learn."
     )
 
 
@@ -117,7 +117,7 @@ def _quantities(
     if modes.largest > 0:
         limits = [2 / m.largest for _, m in halves if m.largest > 0]
         record.quantity(
-            "linearised-step-limit", "largest stable step of the linearised network",
+            "linearized-step-limit", "largest stable step of the linearized network",
             2 / modes.largest, **between(2 / modes.largest, limits),
         )  # fmt: skip
     share = float(modes.share[min(9, len(modes.share) - 1)])
@@ -128,7 +128,7 @@ def _quantities(
 
 
 class _Modes:
-    """The loss of the linearised network, quadratic near these weights, in its eigenvectors.
+    """The loss of the linearized network, quadratic near these weights, in its eigenvectors.
 
     With the loss's Hessian H in the outputs and Θ = J Jᵀ, errors e obey e' = -(1/m) Θ H e: in the
     metric of H the eigenvectors of H^(1/2) Θ H^(1/2) / m decay on their own.
@@ -160,7 +160,7 @@ class _Modes:
         return self.energy.cumsum(0) / total if float(total) > 0 else torch.ones_like(self.energy)
 
     def steps(self, share: float) -> float:
-        """Steps, at half the largest stable one, until the slowest direction needed is learnt."""
+        """Steps, at half the largest stable one, until the slowest direction needed is learned."""
         needed = int((self.share < share).sum())
         value = float(self.values[min(needed, len(self.values) - 1)])
         rounding = len(self.values) * torch.finfo(self.values.dtype).eps * self.largest
@@ -244,7 +244,7 @@ def _tables(
             ("participation, trace² / squares", float(values.sum() ** 2 / values.square().sum())),
             ("alignment with the targets", kernel_target_alignment(summed(kernel), targets)),
             (
-                "largest stable step of the linearised network",
+                "largest stable step of the linearized network",
                 2 / modes.largest if modes.largest > 0 else None,
             ),
         ],
@@ -260,7 +260,7 @@ def _tables(
         "time-to-fit",
         ("share of the error", "directions", "their slowest rate", "time constant", "steps"),
         rows,
-        caption="Directions of the loss of the linearised network, fastest first, until they hold "
+        caption="Directions of the loss of the linearized network, fastest first, until they hold "
         "that share of the error that is left on the training data. Time constant: step size × "
         "steps until the slowest of them is down to 1/e; steps: the same at half the largest "
         "stable step.",
@@ -327,9 +327,9 @@ def _plot(axes: Any, values: Tensor, modes: _Modes) -> None:
     left, right = axes[0]
     floor = len(values) * torch.finfo(values.dtype).eps * float(values[0])
     index = range(1, len(values) + 1)
-    left.loglog(index, values.clamp_min(floor).cpu().numpy(), color=COLOURS[0])
+    left.loglog(index, values.clamp_min(floor).cpu().numpy(), color=COLORS[0])
     left.set(xlabel="index", ylabel="eigenvalue", title="tangent kernel")
-    right.semilogx(index, modes.share.cpu().numpy(), color=COLOURS[1])
+    right.semilogx(index, modes.share.cpu().numpy(), color=COLORS[1])
     right.set(xlabel="directions, fastest first", ylabel="share of the error", ylim=(0, 1.03))
 
 
@@ -342,7 +342,7 @@ def _plot(axes: Any, values: Tensor, modes: _Modes) -> None:
     needs=[initial_weights, has_parameters, deterministic, differentiable, one_input],
 )
 def laziness(problem: Problem, record: FindingRecord) -> None:
-    """Movement of the parameters, drift of the kernel, and distance to the linearised network."""
+    """Movement of the parameters, drift of the kernel, and distance to the linearized network."""
     assert problem.initial is not None
     targets = problem.train.y if problem.task == "multiclass" else None
     found = measure_laziness(problem.model, problem.initial, problem.train.x, targets)
@@ -351,7 +351,7 @@ def laziness(problem: Problem, record: FindingRecord) -> None:
         ("parameters: ‖θ − θ₀‖ / ‖θ₀‖", found.relative_movement),
         ("tangent kernel: ‖Θ − Θ₀‖ / ‖Θ₀‖", found.kernel_drift),
         ("outputs: largest change", found.output_change),
-        ("outputs: largest distance to the linearised network", found.linearization_gap),
+        ("outputs: largest distance to the linearized network", found.linearization_gap),
         ("that distance as a share of the change", found.relative_gap),
     ]
     if found.alignment_before is not None:
@@ -377,14 +377,14 @@ def laziness(problem: Problem, record: FindingRecord) -> None:
     )
     record.quantity("kernel-drift", "relative drift of the tangent kernel", found.kernel_drift)
     record.quantity(
-        "linearisation-gap", "share of the outputs' change the linearised network misses",
+        "linearization-gap", "share of the outputs' change the linearized network misses",
         found.relative_gap,
     )  # fmt: skip
     lazy = found.relative_gap < 0.1 and found.kernel_drift < 0.1
     record.headline(
         f"Training was {'lazy' if lazy else 'not lazy'}: the parameters moved by "
         f"{found.relative_movement:.2g} of their initial norm, the tangent kernel by "
-        f"{found.kernel_drift:.2g} of its own, and the linearised network misses "
+        f"{found.kernel_drift:.2g} of its own, and the linearized network misses "
         f"{found.relative_gap:.0%} of the change of the outputs"
         + (
             ": kernel regression describes it."

@@ -17,7 +17,7 @@ from torchtheory.audit.findings.hypotheses import (
 )
 from torchtheory.audit.findings.optimization import affordable_samples, precise, products_in
 from torchtheory.core.errors import InvalidInput, NonFinite, OutOfTime
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.linalg.density import SpectralDensity, spectral_density
@@ -162,14 +162,14 @@ def _plot_spectrum(ax: Any, found: SpectralDensity, flat: float, count: int) -> 
     """Shares of eigenvalues beyond a size, on both sides, in logarithmic scales."""
     nodes, order = found.nodes.flatten().sort()
     weights = found.weights.flatten()[order] / len(found.nodes)
-    for sign, label, colour in ((1.0, "positive", COLOURS[0]), (-1.0, "negative", COLOURS[1])):
+    for sign, label, color in ((1.0, "positive", COLORS[0]), (-1.0, "negative", COLORS[1])):
         size = sign * nodes
         beyond = size > flat
         if not bool(beyond.any()):
             continue
         largest, place = size[beyond].sort(descending=True)
         share = weights[beyond][place].cumsum(0)
-        ax.step(largest, share, where="post", color=colour, label=label)
+        ax.step(largest, share, where="post", color=color, label=label)
     ax.set(
         xscale="log",
         yscale="log",
@@ -269,15 +269,15 @@ def gradient_noise(problem: Problem, record: FindingRecord) -> None:
         unit="samples",
     )
     n, r = len(g), len(g) // 2
-    centred = gram - gram.mean(0) - gram.mean(1, keepdim=True) + gram.mean()
-    variance = float(centred.diagonal().mean())
+    centered = gram - gram.mean(0) - gram.mean(1, keepdim=True) + gram.mean()
+    variance = float(centered.diagonal().mean())
     if variance == 0:
         record.not_applicable("L-137", statement, "all gradients are equal: there is no noise")
         return
     seen = []
     for _ in range(BATCHES):
         part = torch.randperm(n, generator=record.generator)[:r]
-        seen.append(float(centred[part][:, part].mean()) / variance)
+        seen.append(float(centered[part][:, part].mean()) / variance)
     spread = mean_interval(seen, 0.999)
     record.claim(
         "L-137",
@@ -326,7 +326,7 @@ def _unbiased(record: FindingRecord, single: Tensor, whole: Tensor) -> None:
 @finding(
     "layer-balance",
     section="Symmetries and invariances",
-    title="What gradient flow conserves between neighbouring layers",
+    title="What gradient flow conserves between neighboring layers",
     cost="gradient",
     covers=["L-162"],
     needs=[has_parameters, deterministic, differentiable, chain],

@@ -12,7 +12,7 @@ from torch import nn
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, has_parameters
 from torchtheory.core.errors import TorchTheoryError
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.models.model import flatten
 from torchtheory.models.problem import Problem
@@ -91,7 +91,7 @@ def _last_layer_bends_up(
         relation=">=",
         measured=bends,
         tolerance=rounding,
-        reason="least second difference of neighbours on a grid, over the largest loss there",
+        reason="least second difference of neighbors on a grid, over the largest loss there",
         control=Control("all layers change", all_layers) if all_layers < -rounding else None,
     )
     if all_layers < -rounding:
@@ -115,7 +115,7 @@ def _plot_plane(ax: Any, plane: LossSlice, least: float) -> None:
     grid = plane.positions
     shown = ax.contourf(grid, grid, heights.T, levels=levels, cmap="viridis")
     ax.figure.colorbar(shown, ax=ax, label=r"$\log_{10}$ loss", ticks=levels[::5], format="%.1f")
-    ax.plot(0, 0, "+", color=COLOURS[1], markersize=11, markeredgewidth=2)
+    ax.plot(0, 0, "+", color=COLORS[1], markersize=11, markeredgewidth=2)
     ticks = (-1, -0.5, 0, 0.5, 1)
     ax.set(xlabel="along $d_1$", ylabel="along $d_2$", aspect="equal", xticks=ticks, yticks=ticks)
     ax.grid(False)

@@ -23,7 +23,7 @@ from torchtheory.kernels.path_kernel import (
     ADAPTIVE_POOLS,
     AVERAGE_POOLS,
     CONVOLUTIONS,
-    NORMALISATIONS,
+    NORMALIZATIONS,
     PASSING,
     REARRANGING,
 )
@@ -113,7 +113,7 @@ def measure_size(problem: Problem) -> NetworkSize:
     links = as_chain(problem.model)
     if problem.several_inputs or not problem.train.x.is_floating_point():
         raise UnsupportedModel("counting needs one input tensor of real numbers")
-    weighted = (nn.Linear, *CONVOLUTIONS, *NORMALISATIONS)
+    weighted = (nn.Linear, *CONVOLUTIONS, *NORMALIZATIONS)
     silent = (*PASSING, *REARRANGING, *AVERAGE_POOLS, *ADAPTIVE_POOLS)
     counts: list[int] = []
     breaks: list[int] = []
@@ -129,7 +129,7 @@ def measure_size(problem: Problem) -> NetworkSize:
                 )
             value = module(value)
             if isinstance(module, weighted):
-                shifts = 2 * module.num_features if isinstance(module, NORMALISATIONS) else 0
+                shifts = 2 * module.num_features if isinstance(module, NORMALIZATIONS) else 0
                 counts.append(shifts or sum(p.numel() for p in module.parameters()))
                 breaks.append(0)
             elif type(module) in BREAKPOINTS:

@@ -14,7 +14,7 @@ from torchtheory.audit.findings.hypotheses import deterministic, differentiable,
 from torchtheory.core.budget import time_left
 from torchtheory.core.errors import InvalidInput, NonFinite, OutOfTime, UnsupportedModel
 from torchtheory.core.estimate import Estimate
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.linalg.eigenvalues import EigenResult, top_eigenpairs
 from torchtheory.linalg.operators import LinearOperator
@@ -248,8 +248,8 @@ def _slice(problem: Problem, record: FindingRecord, top: EigenResult, samples: S
 
 
 def _plot_slice(ax: Any, steps: list[float], losses: list[float], parabola: list[float]) -> None:
-    ax.plot(steps, losses, color=COLOURS[0], label="loss")
-    ax.plot(steps, parabola, "--", color=COLOURS[1], label="parabola")
+    ax.plot(steps, losses, color=COLORS[0], label="loss")
+    ax.plot(steps, parabola, "--", color=COLORS[1], label="parabola")
     ax.set(xlabel="distance", ylabel="loss")
     ax.legend()
 
@@ -316,9 +316,9 @@ def _descend(problem: Problem, samples: Samples, rate: float) -> list[float]:
 
 
 def _plot_steps(ax: Any, ours: list[float], gentle: list[float], rate: float, limit: float) -> None:
-    for losses, step, colour in ((ours, rate, COLOURS[1]), (gentle, limit / 2, COLOURS[0])):
+    for losses, step, color in ((ours, rate, COLORS[1]), (gentle, limit / 2, COLORS[0])):
         seen = [min(v, 1e30) for v in losses if math.isfinite(v)]
-        ax.plot(range(len(seen)), seen, "o-", color=colour, markersize=3, label=f"step {step:.3g}")
+        ax.plot(range(len(seen)), seen, "o-", color=color, markersize=3, label=f"step {step:.3g}")
     if min(ours + gentle) > 0:
         ax.set_yscale("log")
     ax.set(xlabel="step", ylabel="loss")

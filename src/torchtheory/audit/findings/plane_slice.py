@@ -12,7 +12,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.audit.findings.regions import EXACT, PASSES, counted, piecewise_linear
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import (
@@ -67,7 +67,7 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
     def deviation(of: Tensor) -> float:
         return float((found.affine(of, points) - truth).abs().max()) / scale
 
-    next_door = torch.tensor([(found.neighbours(int(c)) or [int(c)])[0] for c in cells])
+    next_door = torch.tensor([(found.neighbors(int(c)) or [int(c)])[0] for c in cells])
     other = deviation(next_door)
     record.claim(
         "X-71",
@@ -78,7 +78,7 @@ def plane_slice(problem: Problem, record: FindingRecord) -> None:
         tolerance=EXACT,
         reason=f"largest difference at a random point of each of {counted(len(found), 'cell')}, "
         "relative to the largest output",
-        control=Control("the map of a neighbouring cell", other) if other > EXACT else None,
+        control=Control("the map of a neighboring cell", other) if other > EXACT else None,
     )
     record.quantity("plane-cells", "cells on the rectangle of the picture", len(found))
     record.quantity("plane-regions", "linear regions there", found.count)
@@ -197,13 +197,13 @@ def plot_cells(ax: Any, found: Arrangement, boundary: Boundary | None, corners: 
     else:
         parts = class_cells(found)
         polygons, cells = [p for p, _, _ in parts], np.array([c for _, _, c in parts])
-        # colours in the order of the classes that are seen here, so that few of them repeat
+        # colors in the order of the classes that are seen here, so that few of them repeat
         kinds = sorted({kind for _, kind, _ in parts})
-        base = np.array([to_rgb(_colour(kinds.index(kind))) for _, kind, _ in parts])
+        base = np.array([to_rgb(_color(kinds.index(kind))) for _, kind, _ in parts])
     grain = (found.hashes.cpu().numpy()[cells] % 97) / 97
-    colours = 1 - (0.35 + 0.25 * grain[:, None]) * (1 - base)
+    colors = 1 - (0.35 + 0.25 * grain[:, None]) * (1 - base)
     ax.add_collection(
-        PolyCollection(polygons, facecolors=colours, edgecolors="white", linewidths=0.4)
+        PolyCollection(polygons, facecolors=colors, edgecolors="white", linewidths=0.4)
     )
     if boundary is not None and len(boundary.segments):
         ax.add_collection(
@@ -213,14 +213,14 @@ def plot_cells(ax: Any, found: Arrangement, boundary: Boundary | None, corners: 
     (a, b), (c, d) = found.plane.low, found.plane.high
     ax.set(xlim=(a, c), ylim=(b, d), aspect="equal", xlabel="distance", ylabel="distance")
     ax.grid(False)
-    if 0 < len(kinds) <= len(COLOURS):
+    if 0 < len(kinds) <= len(COLORS):
         one = found.values.reshape(len(found), -1).shape[1] == 1
-        marks = [Patch(color=_colour(k), alpha=0.5) for k in range(len(kinds))]
+        marks = [Patch(color=_color(k), alpha=0.5) for k in range(len(kinds))]
         # with one output the boundary calls its positive sign 0
         names = [("positive", "negative")[k] if one else str(k) for k in kinds]
         ax.legend(marks, names, title="output" if one else "class", loc="upper left",
                   bbox_to_anchor=(1, 1))  # fmt: skip
 
 
-def _colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
+def _color(number: int) -> str:
+    return COLORS[number % len(COLORS)]

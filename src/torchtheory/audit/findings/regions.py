@@ -13,7 +13,7 @@ from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
 from torchtheory.audit.findings.sizes import relu_widths
 from torchtheory.core.errors import TorchTheoryError
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval, median_interval
 from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import most_pieces
@@ -36,7 +36,7 @@ NEAR = 0.05
 #: Relative rounding of a network in double precision: that of a bend, over the width of a layer.
 EXACT = 1e4 * ROUNDING
 
-AFFINE = r"f \text{ is affine between neighbouring breakpoints}"
+AFFINE = r"f \text{ is affine between neighboring breakpoints}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -155,8 +155,8 @@ def _apart(states: Tensor, i: Tensor, j: Tensor) -> Tensor:
 def _plot_distances(
     ax: Any, between: Tensor, apart: Tensor, groups: list[tuple[str, Tensor]]
 ) -> None:
-    for (name, chosen), colour in zip(groups, COLOURS, strict=False):
-        ax.plot(between[chosen].cpu(), apart[chosen], "o", ms=3, color=colour, label=name)
+    for (name, chosen), color in zip(groups, COLORS, strict=False):
+        ax.plot(between[chosen].cpu(), apart[chosen], "o", ms=3, color=color, label=name)
     ax.set(xlabel="distance of two samples", ylabel="share of units in different states")
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
@@ -350,7 +350,7 @@ def _near_the_boundary(record: FindingRecord, segments: list[Segment]) -> None:
 
 
 def _covered(crossings: Tensor) -> float:
-    """Length of the union of the neighbourhoods of the crossings within [0, 1]."""
+    """Length of the union of the neighborhoods of the crossings within [0, 1]."""
     low, high = (crossings - NEAR).clamp_min(0), (crossings + NEAR).clamp_max(1)
     end, total = 0.0, 0.0
     for a, b in zip(low.tolist(), high.tolist(), strict=True):
@@ -363,8 +363,8 @@ def _plot_segment(ax: Any, shown: Segment) -> None:
     t = shown.pieces.breakpoints.cpu()
     y = shown.pieces.values.cpu().reshape(len(t), -1)
     spread = (y.amax(0) - y.amin(0)).argsort(descending=True)[:4]
-    for k, colour in zip(sorted(spread.tolist()), COLOURS, strict=False):
-        ax.plot(t, y[:, k], color=colour, lw=1.2, label=f"output {k}")
+    for k, color in zip(sorted(spread.tolist()), COLORS, strict=False):
+        ax.plot(t, y[:, k], color=color, lw=1.2, label=f"output {k}")
     bends = shown.pieces.kinks.cpu()
     # along x the data's coordinates, along y the axes' own: the ticks stay at the bottom
     bottom = ax.get_xaxis_transform()

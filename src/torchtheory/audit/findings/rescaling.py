@@ -15,7 +15,7 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.errors import NotConverged
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.flatness.rescaling import rescalable_pairs, rescale_pair
 from torchtheory.linalg.eigenvalues import top_eigenpairs
@@ -120,7 +120,7 @@ def _sharpness(
 
 
 def _plot(ax: Any, sharpness: dict[float, float], one: str, two: str) -> None:
-    ax.loglog(list(sharpness), list(sharpness.values()), "o-", color=COLOURS[0])
+    ax.loglog(list(sharpness), list(sharpness.values()), "o-", color=COLORS[0])
     ax.set_xticks(list(sharpness), [f"{a:g}" for a in sharpness])
     ax.minorticks_off()
     for a, value in sharpness.items():

@@ -16,7 +16,7 @@ from torchtheory.audit.findings.hypotheses import (
     has_parameters,
 )
 from torchtheory.core.errors import TorchTheoryError
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.models.model import Parameters, flatten
 from torchtheory.models.problem import Problem
@@ -148,7 +148,7 @@ def _warn_of_units(record: FindingRecord, found: list[WatchedUnits]) -> None:
             f"{worst.silent_share:.0%} of the {worst.units} units after {_place(worst)} are dead: "
             f"their {worst.function} is flat at every training sample, so no gradient reaches "
             "their weights and they cannot recover.",
-            advice="Dead units stay dead under gradient descent: initialise anew with a smaller "
+            advice="Dead units stay dead under gradient descent: initialize anew with a smaller "
             "learning rate or biases of 0, or use an activation without a flat side "
             "(nn.LeakyReLU).",
         )
@@ -171,12 +171,12 @@ def _place(found: WatchedUnits) -> str:
 def _plot_units(ax: Any, found: list[WatchedUnits]) -> None:
     where = range(len(found))
     parts = (
-        ("silent", [u.silent_share for u in found], COLOURS[1]),
-        ("linear", [u.linear_share for u in found], COLOURS[0]),
-        ("flat slopes", [u.flat for u in found], COLOURS[2]),
+        ("silent", [u.silent_share for u in found], COLORS[1]),
+        ("linear", [u.linear_share for u in found], COLORS[0]),
+        ("flat slopes", [u.flat for u in found], COLORS[2]),
     )
-    for label, shares, colour in parts:
-        ax.plot(where, shares, "o-", color=colour, label=label, markersize=4)
+    for label, shares, color in parts:
+        ax.plot(where, shares, "o-", color=color, label=label, markersize=4)
     labels = [u.layer or "input" for u in found]
     every = max(1, len(found) // 12)
     ax.set_xticks(list(where)[::every], labels[::every], rotation=45, ha="right")
@@ -293,7 +293,7 @@ def _warn_of_depth(
         f"Signals do not survive the {depth} layers{when}: {' and '.join(problems)}.",
         advice=f"Over {depth} layers the factor per layer must be near 1, and it is {factor:.2g}"
         f"{when}: draw the weights with variance 2/fan-in before ReLU (nn.init.kaiming_normal_) "
-        "or 1/fan-in before tanh (nn.init.xavier_normal_), or add normalisation or skip "
+        "or 1/fan-in before tanh (nn.init.xavier_normal_), or add normalization or skip "
         "connections.",
     )
 
@@ -316,13 +316,13 @@ def _root(ratio: float, depth: int) -> float:
 
 def _plot_depth(axes: Any, now: list[LayerSignal], started: list[LayerSignal] | None) -> None:
     for ax, name in zip(axes.flat, ("forward", "backward"), strict=True):
-        for label, signals, colour in (
-            ("at the start", started, COLOURS[1]),
-            ("now", now, COLOURS[0]),
+        for label, signals, color in (
+            ("at the start", started, COLORS[1]),
+            ("now", now, COLORS[0]),
         ):
             if signals is not None:
                 values = [max(getattr(s, name), 1e-300) for s in signals]
-                ax.semilogy(range(1, len(values) + 1), values, "o-", color=colour, label=label)
+                ax.semilogy(range(1, len(values) + 1), values, "o-", color=color, label=label)
         ax.set(xlabel="layer", ylabel="output" if name == "forward" else "gradient")
         if len(now) <= 12:
             ax.set_xticks(range(1, len(now) + 1))

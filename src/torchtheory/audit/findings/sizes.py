@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.approximation.depth.narrow import level_path, minimal_width
-from torchtheory.approximation.memorization.networks import line_memoriser, memoriser_parameters
+from torchtheory.approximation.memorization.networks import line_memorizer, memorizer_parameters
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.audit.engine.finding import FindingRecord, finding
 from torchtheory.audit.findings.hypotheses import deterministic, floating_inputs
@@ -24,30 +24,30 @@ ROUNDING = 1e-14
 
 
 @finding(
-    "memoriser",
+    "memorizer",
     section="Expressivity",
     title="A small network that fits any labels of these training data",
     cost="parameters",
     covers=["A-30"],
     needs=[floating_inputs],
 )
-def memoriser(problem: Problem, record: FindingRecord) -> None:
+def memorizer(problem: Problem, record: FindingRecord) -> None:
     """A network with one unit, then one a sample, fits any labels: so fitting says little."""
     x = problem.train.x.flatten(1)
     d, k = x.shape[1], _labels(problem, problem.train.y[:1]).shape[1]
     n = problem.train.population
-    needed, own = memoriser_parameters(n, d, k, line=True), problem.function.count
+    needed, own = memorizer_parameters(n, d, k, line=True), problem.function.count
     record.table(
         "sizes",
         ("network", "parameters", "for each sample"),
         [
             ("this one", own, own / n),
-            ("one hidden layer with a unit a sample", memoriser_parameters(n, d, k), None),
+            ("one hidden layer with a unit a sample", memorizer_parameters(n, d, k), None),
             (f"{d}-1-{n}-{k}, ReLU", needed, needed / n),
         ],
         caption=f"Networks that fit any labels of {n} different inputs, beside this one.",
     )
-    record.quantity("memoriser-parameters", "parameters that are enough to fit any labels", needed)
+    record.quantity("memorizer-parameters", "parameters that are enough to fit any labels", needed)
     _build(problem, record)
     if own >= needed:
         record.headline(
@@ -63,7 +63,7 @@ def _build(problem: Problem, record: FindingRecord) -> None:
     samples = problem.train.some(BUILT, record.generator)
     x, y = samples.x.flatten(1).double(), _labels(problem, samples.y)
     try:
-        made = line_memoriser(x, y, random=record.generator)
+        made = line_memorizer(x, y, random=record.generator)
     except InvalidInput as error:
         record.not_applicable("A-30", statement, str(error))
         return

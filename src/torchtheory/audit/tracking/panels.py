@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchtheory.audit.tracking.quantities import Quantity, Reading
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 
 #: Values that span more than this factor are drawn on a logarithmic axis, if the panel may choose.
 WIDE = 30.0
@@ -25,7 +25,7 @@ def draw_panel(
 ) -> None:
     """Draw the series of one quantity on matplotlib's ``panel``.
 
-    Error bars are bands, limits dashed lines. More series than there are colours (the layers of a
+    Error bars are bands, limits dashed lines. More series than there are colors (the layers of a
     deep network) are shaded from the first to the last, and only some are named.
     """
     measured = {k: s for k, s in series.items() if k not in quantity.limits}
@@ -59,12 +59,12 @@ def draw_panel(
 
 
 def _line(
-    panel: Any, points: Mapping[int, Reading], colour: Any, name: str | None, finest: float | None
+    panel: Any, points: Mapping[int, Reading], color: Any, name: str | None, finest: float | None
 ) -> None:
     """A line with its band; on a logarithmic axis what is not positive is left out."""
     infinite = {k: r.low for k, r in points.items() if r.value == math.inf and r.low is not None}
     if infinite:  # known only to be at least this
-        panel.plot(list(infinite), list(infinite.values()), "^", color=colour, markersize=3)
+        panel.plot(list(infinite), list(infinite.values()), "^", color=color, markersize=3)
     kept = {
         k: r
         for k, r in points.items()
@@ -76,7 +76,7 @@ def _line(
     panel.plot(
         list(points),
         [r.value if k in kept else math.nan for k, r in points.items()],  # a gap where it is not
-        color=colour,
+        color=color,
         label=name,
         marker=marker,
         markersize=2.5,
@@ -86,7 +86,7 @@ def _line(
     bands = {k: _band(r, floor) if k in kept else _NO_BAND for k, r in points.items()}
     if any(band is not _NO_BAND for band in bands.values()):
         lows, highs = zip(*bands.values(), strict=True)
-        panel.fill_between(list(bands), lows, highs, color=colour, alpha=0.18, linewidth=0)
+        panel.fill_between(list(bands), lows, highs, color=color, alpha=0.18, linewidth=0)
 
 
 _NO_BAND = (math.nan, math.nan)
@@ -113,18 +113,18 @@ def _smallest(series: Mapping[str, Mapping[int, Reading]]) -> float:
 
 
 def _shades(series: Mapping[str, Any]) -> dict[str, Any]:
-    if len(series) <= len(COLOURS) - 1:
-        return dict(zip(series, COLOURS, strict=False))
+    if len(series) <= len(COLORS) - 1:
+        return dict(zip(series, COLORS, strict=False))
     from matplotlib import colormaps
 
-    colours = colormaps["viridis"].resampled(len(series))
-    shades = {label: colours(i) for i, label in enumerate(series)}
+    colors = colormaps["viridis"].resampled(len(series))
+    shades = {label: colors(i) for i, label in enumerate(series)}
     return shades | ({"all": "#000000"} if "all" in shades else {})
 
 
 def _named(labels: list[str]) -> set[str]:
     """All of a few; of many the first, the middle, the last, and the one over all."""
-    if len(labels) <= len(COLOURS) - 1:
+    if len(labels) <= len(COLORS) - 1:
         return set(labels)
     layers = [label for label in labels if label != "all"]
     return {"all", layers[0], layers[len(layers) // 2], layers[-1]}

@@ -73,12 +73,12 @@ def homogeneous(problem: Problem) -> str | None:
 
 
 @tracked(
-    "normalised-margin",
+    "normalized-margin",
     title="Smallest margin / ‖θ‖ᴸ",
     scale="linear",
     needs=[classification, homogeneous],
 )
-def normalised_margin(at: Snapshot) -> Readings:
+def normalized_margin(at: Snapshot) -> Readings:
     r"""The smallest margin over :math:`\|\theta\|^L`, for L layers homogeneous in their weights.
 
     Along gradient flow of an exponential-type loss a smoothed form of it does not decrease once

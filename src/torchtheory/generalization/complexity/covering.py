@@ -77,7 +77,7 @@ def covering_bounds(values: Tensor, alpha: float) -> tuple[int, int]:
 def covering_number(values: Tensor, alpha: float) -> int:
     r""":math:`N_\alpha` exactly, by integer programming; for at most 400 functions.
 
-    The balls are closed and their centres belong to the class.
+    The balls are closed and their centers belong to the class.
 
     >>> covering_number(torch.arange(10.0)[:, None], 1.0)
     4

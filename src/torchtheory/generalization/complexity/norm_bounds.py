@@ -87,7 +87,7 @@ def normalize_layers(model: nn.Module) -> tuple[nn.Module, float]:
         for layer in homogeneous_layers(unit):
             norm = float(layer.weight.norm())
             if norm == 0:
-                raise InvalidInput("a layer of zeros has no direction: it cannot be normalised")
+                raise InvalidInput("a layer of zeros has no direction: it cannot be normalized")
             layer.weight.div_(norm)
             factor *= norm
     return unit, factor
@@ -128,7 +128,7 @@ def frobenius_bound(
 def largest_unit(x: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
     r""":math:`\sup_{\|w\|_2\le1}|\sum_i\tau_i\max(0,\langle w,x_i\rangle)|` in the plane, exactly.
 
-    Between neighbouring directions orthogonal to a point the sum is linear in :math:`w`, so its
+    Between neighboring directions orthogonal to a point the sum is linear in :math:`w`, so its
     largest absolute value is at the end of an arc or at the direction of that linear function.
 
     Args:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.random import RandomSource, as_generator, rademacher
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 
 Supremum = Callable[[Tensor], Tensor]
 r"""Signs ``[s, m]`` to :math:`\sup_f\frac1m\sum_i\sigma_if(z_i)`, ``[s]``."""
@@ -80,7 +80,7 @@ def exact_rademacher(supremum: Supremum, samples: int) -> float:
     All :math:`2^m` signs, so :math:`m\le20`; a class that shatters the sample with values
     :math:`\pm1` has 1, a single function 0 (Foundations of Deep Learning, Definition 29).
 
-    >>> exact_rademacher(finite_class(all_labellings(5)), 5)
+    >>> exact_rademacher(finite_class(all_labelings(5)), 5)
     1.0
     >>> exact_rademacher(finite_class(torch.tensor([[0.3, -1.2, 2.0]])), 3)
     0.0
@@ -89,7 +89,7 @@ def exact_rademacher(supremum: Supremum, samples: int) -> float:
         raise InvalidInput(
             f"the signs of {samples} samples cannot be listed; from 21 on, estimate_rademacher"
         )
-    total = supremum(all_labellings(samples)).double()
+    total = supremum(all_labelings(samples)).double()
     # exchanging σ and -σ leaves the mean alone and cancels the odd part without rounding
     return float((total + total.flip(0)).mean() / 2)
 
@@ -104,7 +104,7 @@ def estimate_rademacher(
 ) -> Interval:
     r""":math:`\hat R_S(\mathcal F)` from independent random signs, with Student's interval.
 
-    If the supremum is only approached from below (an optimiser), so is the complexity.
+    If the supremum is only approached from below (an optimizer), so is the complexity.
 
     >>> i = estimate_rademacher(linear_class(torch.ones(1, 1)), 1, draws=50)
     >>> i.estimate, i.trials
@@ -123,7 +123,7 @@ def massart_bound(values: Tensor) -> float:
     Massart's lemma for the rows of ``values[h, m]``; with values in :math:`[0,1]` it is at most
     :math:`\sqrt{2\ln|\mathcal F|/m}`.
 
-    >>> round(massart_bound(all_labellings(3)), 4)                    # not below 1, the truth
+    >>> round(massart_bound(all_labelings(3)), 4)                    # not below 1, the truth
     1.1774
     """
     _matrix(values, "values")

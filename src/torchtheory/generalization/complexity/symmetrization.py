@@ -1,6 +1,6 @@
 r"""From the worst gap of a class to its Rademacher complexity, without a single random number.
 
-On a finite distribution every expectation of the symmetrisation proof is a finite sum. The signs
+On a finite distribution every expectation of the symmetrization proof is a finite sum. The signs
 are part of the draw: pairs :math:`(z_i,\sigma_i)` are independent draws from twice as many atoms,
 and what matters of them is only how often each occurs. Sources: Foundations of Deep Learning,
 Theorem 62; Mathematical Aspects of Deep Learning, Equation (1.16).
@@ -18,7 +18,7 @@ from torchtheory.generalization.learning.finite_distributions import FiniteDistr
 
 
 @dataclass(frozen=True, slots=True)
-class SymmetrisationChain:
+class SymmetrizationChain:
     r"""The quantities of the proof, each at most the next (the second and third are equal).
 
     Attributes:
@@ -70,16 +70,16 @@ def expected_worst_gap(
     return _mean_supremum((at @ law.mass)[:, None] - at, law.mass, samples, absolute)
 
 
-def symmetrisation_chain(
+def symmetrization_chain(
     law: FiniteDistribution, values: Tensor, samples: int
-) -> SymmetrisationChain:
+) -> SymmetrizationChain:
     r"""The four quantities of the proof of the Rademacher bound.
 
     Cost: :math:`h\binom{2a^2+m-1}m` for :math:`h` functions, :math:`a` atoms, :math:`m` samples.
 
     >>> law = FiniteDistribution.of([0.0, 1.0], [0.0, 0.0])
-    >>> symmetrisation_chain(law, torch.eye(2), 1)
-    SymmetrisationChain(worst_gap=0.5, ghost_gap=0.5, signed_ghost_gap=0.5, twice_rademacher=1.0)
+    >>> symmetrization_chain(law, torch.eye(2), 1)
+    SymmetrizationChain(worst_gap=0.5, ghost_gap=0.5, signed_ghost_gap=0.5, twice_rademacher=1.0)
     """
     at = _values(law, values)
     drawn, chance = law.all_samples(samples)
@@ -90,7 +90,7 @@ def symmetrisation_chain(
     signed = _mean_supremum(
         torch.cat([difference, -difference], 1), torch.cat([pair, pair]) / 2, samples, False
     )
-    return SymmetrisationChain(
+    return SymmetrizationChain(
         worst_gap=expected_worst_gap(law, values, samples),
         ghost_gap=float(ghost @ chance),
         signed_ghost_gap=signed,

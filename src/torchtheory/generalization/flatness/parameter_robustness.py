@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets.labeled import labelled
+from torchtheory.nets.labeled import labeled
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def robust_parameter_ball(weight: Tensor, x: Tensor, y: Tensor) -> ParameterRobu
     >>> found.radius, found.margin, found.promised_margin
     (1.0, 2.0, 1.0)
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     if weight.shape != (x.shape[1],):
         raise ShapeMismatch(f"theta must be [{x.shape[1]}], not {list(weight.shape)}")
     theta = weight.detach().to(x)

@@ -1,4 +1,4 @@
-r"""The same function with sharper parameters: Dinh's re-parametrisation of a ReLU network.
+r"""The same function with sharper parameters: Dinh's re-parametrization of a ReLU network.
 
 For consecutive layers :math:`\ell` and :math:`\ell+1` with only positively homogeneous functions
 between them,

@@ -68,7 +68,7 @@ class BallSharpness:
 
     @property
     def share(self) -> float:
-        r"""Keskar's measure in per cent of the loss, :math:`100\cdot\text{value}/(1+L(\theta))`."""
+        r"""Keskar's measure in percent of the loss, :math:`100\cdot\text{value}/(1+L(\theta))`."""
         return 100 * self.value / (1 + self.loss)
 
 
@@ -86,7 +86,7 @@ def ball_sharpness(
     r""":math:`\max_{\|v\|\le\delta}L(\theta+v)-L(\theta)` from below, by ascent.
 
     From the gradient and from random directions, each with both signs, it steps towards the point
-    of the sphere where the linearised loss is largest, :math:`v\leftarrow(1-t)v+t\,\delta\,g/\|g\|`
+    of the sphere where the linearized loss is largest, :math:`v\leftarrow(1-t)v+t\,\delta\,g/\|g\|`
     with :math:`g=\nabla L(\theta+v)` and :math:`t=1,\frac12,\frac14,\dots` until the loss rises.
     At a minimum of a quadratic loss this is the power method and ends at
     :math:`\frac12\delta^2\lambda_{\max}`.

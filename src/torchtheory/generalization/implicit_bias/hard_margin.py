@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.nets.labeled import labelled
+from torchtheory.nets.labeled import labeled
 from torchtheory.nets.separability import max_margin
 
 Function = Callable[[Tensor], Tensor]
@@ -48,7 +48,7 @@ def hard_margin_svm(x: Tensor, y: Tensor) -> HardMargin:
     r"""Solve :math:`\min\|w\|^2` subject to :math:`y_iw^\top x_i\ge1`, without a bias.
 
     Through :func:`torchtheory.nets.separability.max_margin` (append a constant feature for a
-    hyperplane off the origin; it is then penalised like the others). A point counts as support
+    hyperplane off the origin; it is then penalized like the others). A point counts as support
     vector if its constraint is tight up to a relative :math:`10^{-9}`
     (:math:`10^{-4}` in single precision).
 
@@ -59,7 +59,7 @@ def hard_margin_svm(x: Tensor, y: Tensor) -> HardMargin:
     >>> found.weight.round(decimals=4), found.multipliers, round(found.margin, 4)
     (tensor([1., 0.]), tensor([0.6667, 0.3333]), 1.0)
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     best = max_margin(x, y, bias=False)
     weight = best.weight / best.margin
     tight = 1e-9 if x.dtype == torch.float64 else 1e-4
@@ -104,7 +104,7 @@ def kkt_residuals(
 ) -> KKTResiduals:
     r"""Check the KKT conditions of :math:`\min f` subject to :math:`g\le0` and :math:`h=0`.
 
-    For convex problems with a constraint qualification they hold exactly at the minimisers;
+    For convex problems with a constraint qualification they hold exactly at the minimizers;
     without convexity they are only necessary.
 
     Args:

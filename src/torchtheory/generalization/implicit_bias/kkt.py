@@ -39,7 +39,7 @@ class MarginKKT:
 
     Attributes:
         degree: :math:`L`.
-        normalised_margin: :math:`\min_iq_i/\|\theta\|^L=\|\hat\theta\|^{-L}`.
+        normalized_margin: :math:`\min_iq_i/\|\theta\|^L=\|\hat\theta\|^{-L}`.
         multipliers: :math:`\lambda\ge0`, of the shape of the margins.
         epsilon: :math:`\|\hat\theta-\sum_i\lambda_i\nabla q_i(\hat\theta)\|`.
         delta: :math:`\max_i\lambda_i(q_i(\hat\theta)-1)`.
@@ -50,7 +50,7 @@ class MarginKKT:
     """
 
     degree: float
-    normalised_margin: float
+    normalized_margin: float
     multipliers: Tensor
     epsilon: float
     delta: float
@@ -60,7 +60,7 @@ class MarginKKT:
     @property
     def size(self) -> float:
         r""":math:`\|\hat\theta\|`."""
-        return math.pow(self.normalised_margin, -1 / self.degree)
+        return math.pow(self.normalized_margin, -1 / self.degree)
 
     @property
     def relative_epsilon(self) -> float:
@@ -77,7 +77,7 @@ class MarginKKT:
         r"""The gap over :math:`\frac12\|\hat\theta\|^2`.
 
         With the best multipliers it is between 0 and 1: the share of :math:`\|\hat\theta\|^2` that
-        the problem linearised at :math:`\hat\theta` would save.
+        the problem linearized at :math:`\hat\theta` would save.
         """
         return 2 * self.gap / self.size**2
 
@@ -87,7 +87,7 @@ def margin_kkt(
 ) -> MarginKKT:
     r"""Audit parameters against the KKT conditions of the maximum-margin problem.
 
-    A KKT point need not be a minimiser: the problem is not convex in the weights of a network.
+    A KKT point need not be a minimizer: the problem is not convex in the weights of a network.
 
     Where a margin has a kink (a ReLU at exactly 0 on some sample) the theorem asks for *some*
     element of Clarke's subdifferential. Here :math:`\nabla q_i` is what automatic differentiation
@@ -101,8 +101,8 @@ def margin_kkt(
             constraints a sample), homogeneous, all positive at ``theta``.
         theta: ``[p]``.
         degree: :math:`L\ge1`.
-        multipliers: ``best`` minimises the gap; these are the multipliers of the hard-margin
-            machine on the features :math:`\nabla q_i`, the network linearised at
+        multipliers: ``best`` minimizes the gap; these are the multipliers of the hard-margin
+            machine on the features :math:`\nabla q_i`, the network linearized at
             :math:`\hat\theta`, and cost one gradient a constraint and memory for all of them.
             ``exponential`` and ``logistic`` are those of the theorem's proof, the weights
             :math:`-\ell'(q_i)` of the loss' gradient, scaled to the least :math:`\varepsilon`, at
@@ -184,7 +184,7 @@ def network_kkt(
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
     >>> _ = [nn.init.constant_(p, 3.0) for p in net.parameters()]        # balanced: a KKT point
     >>> found = network_kkt(net, torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1]))
-    >>> round(found.relative_epsilon, 5), round(found.normalised_margin, 5)
+    >>> round(found.relative_epsilon, 5), round(found.normalized_margin, 5)
     (0.0, 0.5)
     """
     at_least(most, 1, "most")
@@ -203,7 +203,7 @@ def network_kkt(
     factors[lowest] = found.multipliers
     return MarginKKT(
         degree,
-        found.normalised_margin,
+        found.normalized_margin,
         factors,
         found.epsilon,
         found.delta,

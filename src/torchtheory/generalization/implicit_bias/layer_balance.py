@@ -1,4 +1,4 @@
-r"""What gradient flow conserves between neighbouring layers, and how linear layers line up.
+r"""What gradient flow conserves between neighboring layers, and how linear layers line up.
 
 In a network :math:`f(x)=W_L\varrho(W_{L-1}\cdots\varrho(W_1x))` whose activation satisfies
 :math:`\varrho(u)=u\varrho'(u)`, gradient flow of any loss keeps, for each hidden neuron, the
@@ -30,7 +30,7 @@ Layers = nn.Module | Sequence[Tensor]
 
 @dataclass(frozen=True, slots=True)
 class LayerBalance:
-    r"""The invariants of gradient flow, for the :math:`L-1` pairs of neighbouring layers.
+    r"""The invariants of gradient flow, for the :math:`L-1` pairs of neighboring layers.
 
     Attributes:
         layers: :math:`\|W_{\ell+1}\|_F^2-\|W_\ell\|_F^2` (less :math:`\|b_\ell\|^2`), ``[L - 1]``.
@@ -75,7 +75,7 @@ def layer_balance_of(layers: Layers) -> LayerBalance:
 
 
 def layer_alignment(layers: Layers) -> Tensor:
-    r""":math:`|\langle u_1(W_\ell),v_1(W_{\ell+1})\rangle|` for neighbouring layers, ``[L - 1]``.
+    r""":math:`|\langle u_1(W_\ell),v_1(W_{\ell+1})\rangle|` for neighboring layers, ``[L - 1]``.
 
     The first left singular vector of a layer and the first right one of the next; 1 if aligned.
 

@@ -20,7 +20,7 @@ from torchtheory.nets.labeled import at_least, points, positive, targets
 
 @dataclass(frozen=True, slots=True)
 class SolutionSet:
-    r"""All minimisers of :math:`\|y-Xw\|^2`: ``particular + null_space @ anything``.
+    r"""All minimizers of :math:`\|y-Xw\|^2`: ``particular + null_space @ anything``.
 
     Attributes:
         particular: the one of least norm, :math:`X^+y`; ``[d]``.
@@ -95,19 +95,19 @@ def least_squares_step_limit(x: Tensor) -> float:
 
 
 def quadratic_iterate(
-    hessian: Tensor, minimiser: Tensor, step: float, steps: int, start: Tensor | None = None
+    hessian: Tensor, minimizer: Tensor, step: float, steps: int, start: Tensor | None = None
 ) -> Tensor:
     r"""The :math:`k`-th iterate of gradient descent on a quadratic, without iterating.
 
     For :math:`\frac12(w-w^\star)^\top H(w-w^\star)` with :math:`H=Q\Lambda Q^\top`,
     :math:`Q^\top w_k=Q^\top w^\star+(I-\eta\Lambda)^kQ^\top(w_0-w^\star)`; from 0 this is
     :math:`[I-(I-\eta\Lambda)^k]Q^\top w^\star`. It converges for every start iff
-    :math:`0<\eta<2/\lambda_{\max}` (and to the minimiser if all :math:`\lambda_i>0`). Time
+    :math:`0<\eta<2/\lambda_{\max}` (and to the minimizer if all :math:`\lambda_i>0`). Time
     :math:`O(d^3)` whatever :math:`k`.
 
     Args:
         hessian: ``[d, d]``, symmetric positive semi-definite.
-        minimiser: :math:`w^\star`, ``[d]``.
+        minimizer: :math:`w^\star`, ``[d]``.
         step: :math:`\eta>0`.
         steps: :math:`k\ge0`.
         start: :math:`w_0`, ``[d]``; 0 unless given.
@@ -120,7 +120,7 @@ def quadratic_iterate(
         raise ShapeMismatch(f"the Hessian must be a square matrix, not {list(h.shape)}")
     if float((h - h.T).abs().max()) > 1e3 * torch.finfo(h.dtype).eps * float(h.abs().max()):
         raise InvalidInput("the Hessian must be symmetric")
-    goal = _vector(minimiser, len(h), "the minimiser").to(h)
+    goal = _vector(minimizer, len(h), "the minimizer").to(h)
     origin = torch.zeros_like(goal) if start is None else _vector(start, len(h), "the start").to(h)
     positive(step, "the step size")
     at_least(steps, 0, "steps")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, NotConverged, ShapeMismatch
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
-from torchtheory.nets.labeled import labelled
+from torchtheory.nets.labeled import labeled
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class SeparableFlow:
     evaluations: int
 
     @property
-    def normalised_margins(self) -> Tensor:
+    def normalized_margins(self) -> Tensor:
         r""":math:`\min_iw^\top z_i/\|w\|`, ``[T]``."""
         return torch.div(self.margins.amin(1), self.weights.norm(dim=1))
 
@@ -201,7 +201,7 @@ def separable_flow(
     >>> flow.weights[:, 0]                                        # log(1 + 2t)
     tensor([ 0.0000,  1.0986, 16.8112], dtype=torch.float64)
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     z = (y[:, None] * x).double().cpu()
     moments = torch.as_tensor(times, dtype=torch.float64)
     if moments.ndim != 1 or not len(moments):
@@ -283,7 +283,7 @@ def residual_certificate(x: Tensor, y: Tensor) -> ResidualCertificate:
     >>> residual_certificate(x, y).offset
     tensor([ 0.6365, -0.2310], dtype=torch.float64)
     """
-    x, y = labelled(x, y)
+    x, y = labeled(x, y)
     best = hard_margin_svm(x, y)
     z = y[:, None] * x
     support = z[best.support]

@@ -3,7 +3,7 @@ r"""The smoothed margin, and gradient flow as its steepest ascent.
 With margins :math:`q_i(\theta)` and the risk :math:`r(\theta)=\frac1m\sum_ie^{-q_i}`, the smoothed
 margin :math:`r_1=-\log r` grows along gradient flow of the risk, and its own gradient flow
 :math:`\dot\theta=\nabla r_1=-\nabla r/r` runs through the same curve faster. Here the curve is
-parametrised by the level :math:`s=-\log r` it has reached,
+parametrized by the level :math:`s=-\log r` it has reached,
 
 .. math:: \frac{d\theta}{ds}=\frac{\nabla r_1(\theta)}{\|\nabla r_1(\theta)\|^2},
 
@@ -54,7 +54,7 @@ def growing_margin(
 ) -> Tensor:
     r""":math:`\tilde\gamma=\ell^{-1}(\mathcal L)/\|\theta\|^L`, which gradient flow never lowers.
 
-    With the *sum* :math:`\mathcal L=\sum_i\ell(q_i)` it is at most the normalised margin
+    With the *sum* :math:`\mathcal L=\sum_i\ell(q_i)` it is at most the normalized margin
     :math:`\min_iq_i/\|\theta\|^L`, and for a network homogeneous of degree :math:`L` it does not
     fall once :math:`\mathcal L<\ell(0)` (Lyu and Li), which is when it is positive.
 

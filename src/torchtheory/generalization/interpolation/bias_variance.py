@@ -25,7 +25,7 @@ def excess_risk(weight: Tensor, planted: Tensor, covariance: Tensor) -> Tensor:
     Args:
         weight: :math:`w`, ``[..., p]``.
         planted: :math:`w_*`, ``[p]``.
-        covariance: :math:`\Sigma=\mathbb E\,\phi\phi^\top`, ``[p, p]``, not centred.
+        covariance: :math:`\Sigma=\mathbb E\,\phi\phi^\top`, ``[p, p]``, not centered.
 
     Returns:
         one number a weight vector, ``[...]``. Cost: :math:`O(p^2)` each.

@@ -61,7 +61,7 @@ def feature_curve(
 ) -> RiskCurve:
     r"""Least squares with the first 1, 2, ... of a list of features.
 
-    With ``ridge`` 0 the minimum-norm fit :math:`\Phi^+y`, else the minimiser of
+    With ``ridge`` 0 the minimum-norm fit :math:`\Phi^+y`, else the minimizer of
     :math:`\frac1m\|\Phi w-y\|^2+\alpha\|w\|^2`. Singular values below
     :math:`\max(m,p)\,\varepsilon\,\sigma_1` count as 0.
 
@@ -117,7 +117,7 @@ def width_curve(
     optimizer: str = "adam",
     learning_rate: float | None = None,
 ) -> RiskCurve:
-    """Errors of networks with one hidden layer by its width, without explicit regularisation.
+    """Errors of networks with one hidden layer by its width, without explicit regularization.
 
     All widths and seeds are trained together by
     :func:`~torchtheory.training.many_networks.fit_many`. The noise on the training labels is the

@@ -2,7 +2,7 @@ r"""The best step function with a given number of pieces, exactly.
 
 On :math:`k` ordered points a network with one input, :math:`w` hidden threshold units and a
 linear output is a step function with at most :math:`w+1` pieces. Its least weighted squared error
-is found by dynamic programming, so that the best approximation, the empirical risk minimiser and
+is found by dynamic programming, so that the best approximation, the empirical risk minimizer and
 the result of a mere greedy search can be told apart.
 """
 
@@ -15,7 +15,7 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
 def best_steps(weights: Tensor, targets: Tensor, pieces: int) -> Tensor:
-    r"""The minimisers of :math:`\sum_iw_i(f_i-t_i)^2` over 1, 2, ... pieces, ``[pieces, ..., k]``.
+    r"""The minimizers of :math:`\sum_iw_i(f_i-t_i)^2` over 1, 2, ... pieces, ``[pieces, ..., k]``.
 
     A piece without weight takes the weighted mean of all targets. Time and memory are
     :math:`O(k^2)` for each problem and number of pieces.

@@ -1,6 +1,6 @@
-r"""Where the error of a learned function comes from: approximation, estimation, optimisation.
+r"""Where the error of a learned function comes from: approximation, estimation, optimization.
 
-For :math:`f_S\in\mathcal F` found on a sample, the empirical risk minimiser :math:`\hat f_S`, and
+For :math:`f_S\in\mathcal F` found on a sample, the empirical risk minimizer :math:`\hat f_S`, and
 the best of the class :math:`f^*_{\mathcal F}`,
 
 .. math::
@@ -62,7 +62,7 @@ def decompose_error(
         risks: :math:`R(f)` of every hypothesis, ``[h]``.
         empirical_risks: :math:`\hat R_S(f)`, ``[..., h]`` over samples.
         chosen: the number of the hypothesis an algorithm picked, ``[...]``. The first of equal
-            empirical risks counts as the minimiser.
+            empirical risks counts as the minimizer.
         bayes_risk: :math:`R^*`, the least risk of any function.
 
     >>> terms = decompose_error(torch.tensor([0.5, 0.3]), torch.tensor([0.25, 0.5]),

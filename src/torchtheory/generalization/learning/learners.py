@@ -16,18 +16,18 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.generalization.learning.finite_distributions import multisets
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 
 Learner = Callable[[Tensor, Tensor], Tensor]
 
 
-def nearest_neighbour(x: Tensor) -> Learner:
+def nearest_neighbor(x: Tensor) -> Learner:
     """The label of the closest point of the sample; of equally close ones, of the first.
 
     Args:
         x: the input space ``[k, d]``.
 
-    >>> rule = nearest_neighbour(torch.tensor([[0.0], [1.0], [5.0]]))
+    >>> rule = nearest_neighbor(torch.tensor([[0.0], [1.0], [5.0]]))
     >>> rule(torch.tensor([[0, 2]]), torch.tensor([[1.0, -1.0]]))
     tensor([[ 1.,  1., -1.]])
     """
@@ -68,7 +68,7 @@ def memorize(points: int, otherwise: float = 1.0) -> Learner:
 
 
 def minimize_errors(hypotheses: Tensor) -> Learner:
-    r"""Empirical risk minimisation over a finite class ``[h, k]``; the first of equals wins.
+    r"""Empirical risk minimization over a finite class ``[h, k]``; the first of equals wins.
 
     :math:`\mathcal A(s)\in\arg\min_{f\in\mathcal F}\sum_i1[f(x_i)\ne y_i]`, in
     :math:`O(bhk)`.
@@ -131,7 +131,7 @@ def train_network(
 
 
 def outside_hypothesis_set(learner: Learner, hypotheses: Tensor, samples: int) -> int:
-    """On how many labelled samples an algorithm leaves a hypothesis set ``[h, k]``.
+    """On how many labeled samples an algorithm leaves a hypothesis set ``[h, k]``.
 
     Every sample of that size, up to order and with any labels, also contradictory ones, is tried.
 
@@ -143,7 +143,7 @@ def outside_hypothesis_set(learner: Learner, hypotheses: Tensor, samples: int) -
     """
     points = hypotheses.shape[1]
     seen, _ = multisets(points, samples)
-    labels = all_labellings(samples).to(hypotheses)
+    labels = all_labelings(samples).to(hypotheses)
     decisions = learner(seen.repeat_interleave(len(labels), dim=0), labels.repeat(len(seen), 1)).to(
         hypotheses
     )

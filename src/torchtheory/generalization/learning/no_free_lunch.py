@@ -20,7 +20,7 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 from torchtheory.generalization.learning.finite_distributions import multisets
 from torchtheory.generalization.learning.learners import Learner
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 
 #: Numbers in the largest array that is held at once.
 TILE = 1 << 22
@@ -65,10 +65,10 @@ def no_free_lunch_bound(points: int, samples: int) -> Fraction:
 def target_census(
     learner: Learner, points: int, samples: int, targets: Tensor | None = None
 ) -> TargetCensus:
-    r"""Run a learner on every sample of ``samples`` uniform draws, labelled by every target.
+    r"""Run a learner on every sample of ``samples`` uniform draws, labeled by every target.
 
     Samples are listed up to order, and shown to the learner in ascending order. A learner is
-    called once for each labelled sample, not once for each target: with :math:`u` different
+    called once for each labeled sample, not once for each target: with :math:`u` different
     points there are :math:`2^u` of them.
 
     Args:
@@ -86,7 +86,7 @@ def target_census(
     (Fraction(1, 2), Fraction(3, 8))
     """
     if targets is None:
-        targets = all_labellings(points)
+        targets = all_labelings(points)
     if targets.ndim != 2 or targets.shape[1] != points:
         raise ShapeMismatch(f"targets are [t, {points}], not {list(targets.shape)}")
     if len(targets) == 0 or not bool((targets.abs() == 1).all()):
@@ -123,7 +123,7 @@ def _errors(
     count, points = len(seen), targets.shape[1]
     place = new.long().cumsum(1) - 1
     distinct = seen[new].reshape(count, u)
-    labels = all_labellings(u)[:, place].transpose(0, 1).reshape(count << u, -1)
+    labels = all_labelings(u)[:, place].transpose(0, 1).reshape(count << u, -1)
     decisions = learner(seen.repeat_interleave(1 << u, dim=0), labels)
     if decisions.shape != (count << u, points) or not bool((decisions.abs() == 1).all()):
         raise InvalidInput(
@@ -133,7 +133,7 @@ def _errors(
     decisions = (decisions > 0).reshape(count, 1 << u, points)
     unseen = torch.ones(count, 1, points, dtype=torch.bool)
     unseen.scatter_(2, distinct[:, None], False)
-    # which labelled sample a target makes of the distinct points
+    # which labeled sample a target makes of the distinct points
     positive = targets > 0
     which = (positive[:, distinct].long() << torch.arange(u)).sum(-1).T
     wrong = decisions[torch.arange(count)[:, None], which] != positive
@@ -152,7 +152,7 @@ def slow_distribution(rates: Tensor) -> Tensor:
         rates: :math:`a_1\ge a_2\ge\dots\ge a_M>0` with :math:`a_1\le1/16`, ``[M]``.
 
     Returns:
-        masses that sum to 1, about ``[33 M]``. Averaged over all labellings of the points, the
+        masses that sum to 1, about ``[33 M]``. Averaged over all labelings of the points, the
         risk of every learner after :math:`m\le M` draws is more than :math:`3a_m`.
 
     >>> mass = slow_distribution(1 / (16 * torch.arange(1.0, 9.0, dtype=torch.float64).sqrt()))
@@ -175,7 +175,7 @@ def slow_distribution(rates: Tensor) -> Tensor:
 def missed_mass(mass: Tensor, samples: Tensor) -> Tensor:
     r"""The mass that :math:`m` draws are expected to miss, :math:`\sum_ip_i(1-p_i)^m`.
 
-    Half of it is the average risk, over all labellings, of every learner that reproduces the
+    Half of it is the average risk, over all labelings, of every learner that reproduces the
     labels it has seen, and a lower bound for every other.
 
     >>> missed_mass(torch.tensor([0.5, 0.5]), torch.tensor([0, 1, 2]))

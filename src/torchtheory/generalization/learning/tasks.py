@@ -115,7 +115,7 @@ def loss_interval(
 def prediction_task(
     source: Callable[[int, torch.Generator], tuple[Tensor, Tensor]], loss: PairLoss
 ) -> LearningTask:
-    r"""The task with :math:`\mathcal L(f,(x,y))=\ell(f(x),y)` over labelled pairs.
+    r"""The task with :math:`\mathcal L(f,(x,y))=\ell(f(x),y)` over labeled pairs.
 
     >>> from torchtheory.training.surrogates import quadratic_loss
     >>> twice = prediction_task(lambda n, generator: (torch.ones(n), torch.full((n,), 2.0)),
@@ -135,7 +135,7 @@ def self_supervised_task(
     r"""The prediction task :math:`x=T_1(z)`, :math:`y=T_2(z)` over data without labels.
 
     Args:
-        source: unlabelled data ``z[n, ...]``.
+        source: unlabeled data ``z[n, ...]``.
         features: :math:`T_1`, row by row.
         labels: :math:`T_2`, row by row.
         loss: of outputs and labels, entry by entry.
@@ -149,11 +149,11 @@ def self_supervised_task(
     True
     """
 
-    def labelled(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def labeled(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         z = source(n, generator)
         return features(z), labels(z)
 
-    return prediction_task(labelled, loss)
+    return prediction_task(labeled, loss)
 
 
 def induced_distribution(
@@ -172,14 +172,14 @@ def induced_distribution(
     return FiniteDistribution.of(features(outcomes), labels(outcomes), mass)
 
 
-def split_fibres(law: FiniteDistribution) -> Tensor:
+def split_fibers(law: FiniteDistribution) -> Tensor:
     r"""The points, by number, on which the label is not a function of the features.
 
     :math:`T_2\circ T_1^{-1}` is a function exactly if there are none, up to null sets: if
-    :math:`T_2` is constant on the fibres of :math:`T_1`. On the others the target of the quadratic
+    :math:`T_2` is constant on the fibers of :math:`T_1`. On the others the target of the quadratic
     loss is the conditional mean, and the Bayes risk is positive.
 
-    >>> split_fibres(FiniteDistribution.of([0.0, 0.0, 1.0, 1.0], [2.0, 2.0, 3.0, 4.0]))
+    >>> split_fibers(FiniteDistribution.of([0.0, 0.0, 1.0, 1.0], [2.0, 2.0, 3.0, 4.0]))
     tensor([1])
     """
     possible = law.mass > 0

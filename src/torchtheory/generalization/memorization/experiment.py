@@ -93,7 +93,7 @@ def fit_and_test(
     """Train classifiers to the end, without early stopping, and look at what became of them.
 
     Args:
-        networks: modules, which are only read. Those with dropout or batch normalisation are
+        networks: modules, which are only read. Those with dropout or batch normalization are
             trained one by one.
         train, test: ``(x, y)``, a ``Dataset`` or a ``DataLoader``; held in memory.
         labels: ``[K, n]``, what each network is trained on instead of the labels in ``train``.
@@ -191,7 +191,7 @@ def fit_and_test(
 
 
 @dataclass(frozen=True, slots=True)
-class MemorisedNetwork:
+class MemorizedNetwork:
     r"""One trained network of the experiment.
 
     Attributes:
@@ -228,7 +228,7 @@ class MemorisedNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class Memorisation:
+class Memorization:
     """The experiment's outcome.
 
     Attributes:
@@ -237,7 +237,7 @@ class Memorisation:
         networks: in the order of the rows.
     """
 
-    rows: tuple[MemorisedNetwork, ...]
+    rows: tuple[MemorizedNetwork, ...]
     train_loss: Tensor
     networks: tuple[nn.Module, ...]
 
@@ -246,7 +246,7 @@ class Memorisation:
         data: str = "labels",
         share: float | None = None,
         weight_decay: float | None = None,
-    ) -> Memorisation:
+    ) -> Memorization:
         """The networks with this data, share and weight decay, in the order of the seeds."""
         kept = [
             i
@@ -258,7 +258,7 @@ class Memorisation:
         if not kept:
             raise InvalidInput(f"no network was trained with {data!r}, share {share}")
         rows, nets = [self.rows[i] for i in kept], [self.networks[i] for i in kept]
-        return Memorisation(tuple(rows), self.train_loss[kept], tuple(nets))
+        return Memorization(tuple(rows), self.train_loss[kept], tuple(nets))
 
     def column(self, name: str) -> Tensor:
         """An attribute of all rows, ``[rows]``."""
@@ -284,7 +284,7 @@ class Memorisation:
         return names, rows
 
 
-def memorisation_test(
+def memorization_test(
     make_network: MakeNetwork,
     train: Data,
     test: Data,
@@ -297,7 +297,7 @@ def memorisation_test(
     batch_size: int = 64,
     optimizer: str = "adam",
     learning_rate: float | None = None,
-) -> Memorisation:
+) -> Memorization:
     """Train one architecture on true labels, on random ones, and on images without content.
 
     With one seed all trainings begin at the same weights, and the labels that are corrupted at
@@ -319,7 +319,7 @@ def memorisation_test(
     >>> y = (x[:, 0] > 0).long()
     >>> def make_network():
     ...     return nn.Sequential(nn.Linear(8, 100), nn.ReLU(), nn.Linear(100, 2))
-    >>> found = memorisation_test(make_network, (x[:40], y[:40]), (x[40:], y[40:]),
+    >>> found = memorization_test(make_network, (x[:40], y[:40]), (x[40:], y[40:]),
     ...                           shares=[0, 1], images=[], learning_rate=0.01)
     >>> found.select(share=1).column("train_error").tolist()
     [0.0, 0.0, 0.0]
@@ -342,7 +342,7 @@ def memorisation_test(
     x, y, classes = problem.train.x, problem.train.y, problem.classes
     assert problem.test is not None
     tests = problem.test
-    rows: list[MemorisedNetwork] = []
+    rows: list[MemorizedNetwork] = []
     losses, networks = [], []
     plan: list[tuple[str, list[float]]] = [("labels", [float(s) for s in shares])]
     plan += [(kind, [0.0]) for kind in images]
@@ -368,7 +368,7 @@ def memorisation_test(
             for i, (p, d, k) in enumerate(cases):
                 margins = found.margins[i]
                 rows.append(
-                    MemorisedNetwork(
+                    MemorizedNetwork(
                         data,
                         p,
                         d,
@@ -381,7 +381,7 @@ def memorisation_test(
                         *_norms(found.networks[i], initial[k], x.shape[1:]),
                     )
                 )
-    return Memorisation(tuple(rows), torch.cat(losses), tuple(networks))
+    return Memorization(tuple(rows), torch.cat(losses), tuple(networks))
 
 
 def seeded_network(make_network: MakeNetwork, seed: int) -> nn.Module:

@@ -1,6 +1,6 @@
 r"""What fitting random labels says about the capacity of a class.
 
-If training fits the uniformly random labellings it is shown, the class contains many of them. Two
+If training fits the uniformly random labelings it is shown, the class contains many of them. Two
 numbers follow, with a confidence, and need no more than the fits themselves: a lower bound of the
 empirical Rademacher complexity of the signs of the networks, and one of their VC dimension. A bound
 on the generalization gap that is built from either, and from nothing about the labels, then cannot
@@ -119,16 +119,16 @@ def rademacher_from_fits(reached: Tensor, samples: int, delta: float = 0.01) -> 
 def vc_dimension_from_fits(
     fitted: int, draws: int, samples: int, *, confidence: float = 0.99
 ) -> int:
-    r"""A lower bound of the VC dimension from how many random labellings were fitted.
+    r"""A lower bound of the VC dimension from how many random labelings were fitted.
 
-    A class with :math:`\Pi` labellings of the :math:`m` points contains a uniform one with
+    A class with :math:`\Pi` labelings of the :math:`m` points contains a uniform one with
     probability :math:`\Pi/2^m`. If that is at least :math:`p` (Clopper and Pearson's lower end),
     the VC dimension :math:`h` satisfies :math:`\sum_{i\le h}\binom mi\ge\Pi\ge p\,2^m` by Sauer's
-    lemma. Fitting every labelling one is shown thus proves about :math:`m/2`, not :math:`m`: to
+    lemma. Fitting every labeling one is shown thus proves about :math:`m/2`, not :math:`m`: to
     conclude that the points are shattered one would have to see them all.
 
     Args:
-        fitted: how many of the labellings were fitted without an error.
+        fitted: how many of the labelings were fitted without an error.
         draws: how many were drawn.
         samples: :math:`m`.
 

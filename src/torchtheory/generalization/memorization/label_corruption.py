@@ -69,7 +69,7 @@ def shuffled_pixels(*images: Tensor, random: RandomSource = None) -> list[Tensor
     r"""All images with *one* permutation of their entries, :math:`x\mapsto x_{\pi}`.
 
     Nothing is lost: whoever knows :math:`\pi` has the images back, and a dense network does not
-    notice. What is lost is that neighbours are alike, which convolutions use.
+    notice. What is lost is that neighbors are alike, which convolutions use.
 
     Args:
         images: one or several sets ``[n, ...]`` of images of one shape (training and test).
@@ -97,7 +97,7 @@ def random_pixels(x: Tensor, *, random: RandomSource = None) -> Tensor:
     r"""Every image of ``x[n, ...]`` with a permutation of its own.
 
     Which values an image has is kept and where they are is lost: what a classifier can still
-    learn, it learns from the distribution of the grey values.
+    learn, it learns from the distribution of the gray values.
 
     >>> x = torch.arange(6.0).view(2, 3)
     >>> random_pixels(x).sort(1).values

@@ -1,4 +1,4 @@
-r"""Linear models that memorise, and interpolate from arbitrarily far away.
+r"""Linear models that memorize, and interpolate from arbitrarily far away.
 
 For features :math:`\Phi\in\mathbb R^{m\times n}` of the training inputs, :math:`\Phi_{\rm test}` of
 the test inputs and :math:`M=[\Phi;\Phi_{\rm test}]`:
@@ -28,7 +28,7 @@ from torchtheory.nets.labeled import points
 
 
 @dataclass(frozen=True, slots=True)
-class Memorised:
+class Memorized:
     r"""Weights that reproduce the targets.
 
     Attributes:
@@ -42,7 +42,7 @@ class Memorised:
     norm: float
 
 
-def memorise_targets(features: Tensor, targets: Tensor) -> Memorised:
+def memorize_targets(features: Tensor, targets: Tensor) -> Memorized:
     r"""Weights :math:`w` with :math:`\Phi w=Y`, for whatever :math:`Y`.
 
     Args:
@@ -55,7 +55,7 @@ def memorise_targets(features: Tensor, targets: Tensor) -> Memorised:
 
     Cost: :math:`O(m^2n)`.
 
-    >>> memorise_targets(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]), torch.ones(2)).weights
+    >>> memorize_targets(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]), torch.ones(2)).weights
     tensor([[0.5000],
             [0.5000],
             [0.5000]])
@@ -69,10 +69,10 @@ def memorise_targets(features: Tensor, targets: Tensor) -> Memorised:
         why = f"{m} rows in {n} dimensions" if n < m else "some rows depend on others"
         raise InvalidInput(
             f"the features have rank {rank} and there are {m} samples ({why}): not all targets can "
-            "be memorised, for instance not different ones for equal rows"
+            "be memorized, for instance not different ones for equal rows"
         )
     weights = vt.T @ ((u.T @ y) / s[:, None])
-    return Memorised(weights, float((phi @ weights - y).norm()), float(weights.norm()))
+    return Memorized(weights, float((phi @ weights - y).norm()), float(weights.norm()))
 
 
 @dataclass(frozen=True, slots=True)

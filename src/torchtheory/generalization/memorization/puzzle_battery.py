@@ -1,4 +1,4 @@
-r"""Test errors beyond interpolation: what regularisation, initial weights, noise and width do.
+r"""Test errors beyond interpolation: what regularization, initial weights, noise and width do.
 
 Each item of the generalization puzzle is a curve: networks that all fit the training data, by the
 strength of a penalty, the scale of the initial weights, the share of wrong labels, the width or the

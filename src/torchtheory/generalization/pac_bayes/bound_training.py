@@ -1,4 +1,4 @@
-r"""Minimising a PAC-Bayes bound over means and variances by stochastic gradients.
+r"""Minimizing a PAC-Bayes bound over means and variances by stochastic gradients.
 
 The objective is the bound itself, :math:`\mathrm{kl}^{-1}(\hat r(\theta,s)\mid
 \frac1n[\mathrm{KL}+\ln\frac{J}{\delta}])`, with a differentiable :math:`\hat r` in place of the
@@ -35,7 +35,7 @@ LEAST_PROBABILITY = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class BoundEpoch:
-    """An epoch of the minimisation.
+    """An epoch of the minimization.
 
     Attributes:
         epoch: from 1.

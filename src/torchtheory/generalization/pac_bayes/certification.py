@@ -68,7 +68,7 @@ class RiskCertificate:
         deterministic_error: of the network that the posterior started from, on the bound's samples.
         test: the stochastic network's risk on test data, if any was given.
         invalid: why the bound does not hold; empty if nothing speaks against it.
-        history: the epochs of the minimisation.
+        history: the epochs of the minimization.
         network: the certified network; a prediction draws its weights anew.
     """
 
@@ -176,7 +176,7 @@ def certify(
         model: any feedforward or convolutional classifier, with one logit (binary) or one a
             class. It is not changed, and its weights are used only with ``prior=module``.
         train: independent samples of one law, ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
-        prior: where the prior is centred. ``init``: at a random initialisation drawn from
+        prior: where the prior is centered. ``init``: at a random initialization drawn from
             ``seed``. ``data``: at a network trained on a random part of ``train``, which the bound
             then does not use. A module: at its weights, and ``prior_data`` must say what it has
             seen; the posterior starts from the weights of ``model``.
@@ -191,14 +191,14 @@ def certify(
         task: ``binary`` or ``multiclass``; inferred unless given.
         delta: failure probability of the bound.
         delta_draws: failure probability of the empirical risk's estimate by draws.
-        start_epochs: of ordinary training before the bound is minimised, for ``init``.
+        start_epochs: of ordinary training before the bound is minimized, for ``init``.
         start_spread: standard deviation of the posterior's weights when that begins, as a fraction
             of each tensor's root mean square; unless the prior's is fixed, which is taken then.
         epochs, batch_size, learning_rate, variance_rate, noise, natural, variance_every,
-            warm_up: of the minimisation, see :func:`~.bound_training.minimize_bound`.
+            warm_up: of the minimization, see :func:`~.bound_training.minimize_bound`.
         passes: through the samples for the final estimate.
         seed: everything random follows from it.
-        after_epoch: called with each epoch of the minimisation.
+        after_epoch: called with each epoch of the minimization.
 
     Returns:
         The :class:`RiskCertificate`.
@@ -222,24 +222,24 @@ def certify(
     if isinstance(prior, nn.Module):
         seen = _indices(prior_data, n)
         words = f"given, having seen {len(seen)} of the samples"
-        centre_net, start = prior, PureFunction(model).parameters
+        center_net, start = prior, PureFunction(model).parameters
         _refuse_other_parameters(prior, start)
     elif prior_data is not None:
         raise InvalidInput("prior_data goes with a module as prior: the others know what they saw")
     elif prior == "init":
         seen = torch.arange(0)
-        words = f"random initialisation, seed {seed}"
-        centre_net = fresh_initialization(model, derived_seed(seed, "prior"))
-        start = _trained(centre_net, samples, problem, start_epochs, batch_size, seed)
+        words = f"random initialization, seed {seed}"
+        center_net = fresh_initialization(model, derived_seed(seed, "prior"))
+        start = _trained(center_net, samples, problem, start_epochs, batch_size, seed)
     elif prior == "data":
         order = torch.randperm(n, generator=derived_generator(seed, "prior data"))
         seen = order[: round(n * prior_fraction)].sort().values
         words = f"trained on {len(seen)} samples that the bound does not use"
-        centre_net = fresh_initialization(model, derived_seed(seed, "prior"))
+        center_net = fresh_initialization(model, derived_seed(seed, "prior"))
         if len(seen) == 0:
             raise EmptyData("prior_fraction leaves the prior no sample; use prior='init'")
-        start = _trained(centre_net, part(seen), problem, prior_epochs, 64, seed)
-        centre_net = _with_parameters(centre_net, start)
+        start = _trained(center_net, part(seen), problem, prior_epochs, 64, seed)
+        center_net = _with_parameters(center_net, start)
     else:
         raise InvalidInput(f"prior must be 'init', 'data' or a module, not {prior!r}")
     unseen = torch.ones(n, dtype=torch.bool)
@@ -250,15 +250,15 @@ def certify(
             f"the prior has seen {len(seen)} of the {n} samples: {len(kept)} are left, and a bound "
             f"needs at least {LEAST_SAMPLES} that it has not seen"
         )
-    spread = _prior_spread(prior_spread, prior, centre_net, part(seen), seed)
+    spread = _prior_spread(prior_spread, prior, center_net, part(seen), seed)
     network = StochasticNetwork(
-        centre_net,
-        spread=spread_like(centre_net, start_spread) if spread is None else spread,
+        center_net,
+        spread=spread_like(center_net, start_spread) if spread is None else spread,
         random=derived_generator(seed, "training noise"),
     )
-    centre = {k: v.detach().clone() for k, v in network.means.items()}
+    center = {k: v.detach().clone() for k, v in network.means.items()}
     law = GaussianPrior(
-        centre, None if spread is None else {k: float(s) ** 2 for k, s in spread.items()}
+        center, None if spread is None else {k: float(s) ** 2 for k, s in spread.items()}
     )
     suspicion = _suspicion(network, kept, problem.test)
     with torch.no_grad():
@@ -317,17 +317,17 @@ def _inverted(risk: float, choice: PriorChoice, constant: float, n: int) -> floa
 def _prior_spread(
     given: float | None,
     prior: object,
-    centre: nn.Module,
+    center: nn.Module,
     seen: Samples,
     seed: int,
 ) -> Parameters | None:
     """The prior's standard deviations where they do not depend on the bound's samples."""
     if given is not None:
-        return spread_like(centre, given)
+        return spread_like(center, given)
     if prior != "data":
         return None
-    found = flatness(centre, seen, tolerance=0.002, seed=derived_seed(seed, "flatness"))
-    return found.spread or spread_like(centre, found.fractions[0])
+    found = flatness(center, seen, tolerance=0.002, seed=derived_seed(seed, "flatness"))
+    return found.spread or spread_like(center, found.fractions[0])
 
 
 def _trained(
@@ -361,7 +361,7 @@ def _error(network: StochasticNetwork, samples: Samples) -> float:
 
 
 def _suspicion(network: StochasticNetwork, kept: Samples, test: Samples | None) -> str:
-    """Fisher's exact test: does the prior's centre err less on the bound's samples than elsewhere?
+    """Fisher's exact test: does the prior's center err less on the bound's samples than elsewhere?
 
     A prior that has not seen them finds them as hard as the test data.
     """

@@ -146,7 +146,7 @@ class GaussianPrior:
     r""":math:`N(\theta_0,\operatorname{diag}\lambda)` with one variance a parameter tensor.
 
     Args:
-        centre: :math:`\theta_0` by the parameter's name.
+        center: :math:`\theta_0` by the parameter's name.
         variances: fixed without looking at the samples of the bound; None to choose them from
             :meth:`ScaleGrid.for_size` after the fact, which :meth:`settle` charges for.
 
@@ -157,13 +157,13 @@ class GaussianPrior:
     0.0
     """
 
-    def __init__(self, centre: Parameters, variances: dict[str, float] | None = None) -> None:
-        self.centre = {k: v.detach().clone() for k, v in centre.items()}
+    def __init__(self, center: Parameters, variances: dict[str, float] | None = None) -> None:
+        self.center = {k: v.detach().clone() for k, v in center.items()}
         self.variances = variances
         self._moments: dict[str, Moments] = {}
-        self.grids = {k: ScaleGrid.for_size(v.numel()) for k, v in self.centre.items()}
+        self.grids = {k: ScaleGrid.for_size(v.numel()) for k, v in self.center.items()}
         if variances is not None:
-            if variances.keys() != self.centre.keys():
+            if variances.keys() != self.center.keys():
                 raise ShapeMismatch("there must be one prior variance for every parameter tensor")
             if not all(0 < v < math.inf for v in variances.values()):
                 raise InvalidInput("prior variances must be positive numbers")
@@ -176,12 +176,12 @@ class GaussianPrior:
         """
         total = torch.zeros(()).to(network.means[network.names[0]])
         for name, mean in network.means.items():
-            variance, centre = network.log_variances[name].exp(), self.centre[name]
+            variance, center = network.log_variances[name].exp(), self.center[name]
             if self.variances is None:
-                scale = (variance.sum() + (mean - centre).square().sum()) / mean.numel()
+                scale = (variance.sum() + (mean - center).square().sum()) / mean.numel()
             else:
                 scale = torch.full_like(total, self.variances[name])
-            total = total + gaussian_kl(mean, variance, centre, scale)
+            total = total + gaussian_kl(mean, variance, center, scale)
         return total
 
     @torch.no_grad()
@@ -200,7 +200,7 @@ class GaussianPrior:
         parts = {name: self._scratch(name, means[name], logarithms[name]) for name in means}
         for name, m in parts.items():
             count = m.mean.numel()
-            torch.sub(m.mean, self.centre[name], out=m.shift)
+            torch.sub(m.mean, self.center[name], out=m.shift)
             flat = m.shift.view(-1)
             if not (same_variances and m.total):
                 torch.exp(m.log_variance, out=m.variance)
@@ -231,7 +231,7 @@ class GaussianPrior:
             moments = (
                 mean.detach().double(),
                 network.log_variances[name].detach().double().exp(),
-                self.centre[name].double(),
+                self.center[name].double(),
             )
             if self.variances is not None:
                 chosen[name] = self.variances[name]

@@ -52,7 +52,7 @@ class StochasticNetwork(nn.Module):
     parameters are the means and the logarithms of the variances.
 
     Args:
-        model: any ``nn.Module`` without batch normalisation. Frozen parameters are random as well.
+        model: any ``nn.Module`` without batch normalization. Frozen parameters are random as well.
         spread: standard deviation to start with, :math:`\sqrt{s_i}`; one number, or one a
             parameter (by name).
         random: generator or seed of the noise.
@@ -271,19 +271,19 @@ class _Drawn(torch.autograd.Function):
 
 
 def refuse_learned_buffers(model: nn.Module) -> None:
-    """Batch normalisation keeps averages of the data that no prior covers."""
+    """Batch normalization keeps averages of the data that no prior covers."""
     if not isinstance(model, nn.Module):
         raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise UnsupportedModel(
-                f"{name or 'the model'} is a batch normalisation, whose running averages are "
+                f"{name or 'the model'} is a batch normalization, whose running averages are "
                 "learned from the data and have no prior; use GroupNorm or LayerNorm"
             )
 
 
 def fresh_initialization(model: nn.Module, seed: int) -> nn.Module:
-    """A copy of a model with every layer's own random initialisation drawn anew.
+    """A copy of a model with every layer's own random initialization drawn anew.
 
     Whatever the weights of ``model`` have seen, these have not.
 

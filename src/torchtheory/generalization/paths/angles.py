@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torchtheory.kernels.path_kernel import (
     CONVOLUTIONS,
     MAX_POOLS,
-    NORMALISATIONS,
+    NORMALIZATIONS,
     PASSING,
     REARRANGING,
     SLOPED,
@@ -108,7 +108,7 @@ def _onward(module: nn.Module, value: Tensor, squares: Tensor, shape: torch.Size
     if isinstance(module, MAX_POOLS):
         places = selected_places(module, value)
         return squares.flatten(2).gather(2, places.flatten(2)).reshape(places.shape)
-    if isinstance(module, NORMALISATIONS):
+    if isinstance(module, NORMALIZATIONS):
         return squares + 1
     if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
         weight = torch.ones_like(module.weight, dtype=torch.float64)

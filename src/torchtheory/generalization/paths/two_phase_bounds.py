@@ -242,9 +242,9 @@ def _products(
         largest = variance = 0.0
         for k in range(y.shape[1]):
             products = y[:, k, None] * z
-            centred = products - share @ products
-            largest = max(largest, float(centred.abs().max()))
-            variance = max(variance, float((share @ centred.square()).max()))
+            centered = products - share @ products
+            largest = max(largest, float(centered.abs().max()))
+            variance = max(variance, float((share @ centered.square()).max()))
         return largest, variance
     links = path_links(gates)
     inputs = x.flatten(1).double().abs()

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
 from torchtheory.kernels.path_kernel import (
     MAX_POOLS,
-    NORMALISATIONS,
+    NORMALIZATIONS,
     SLOPED,
     path_links,
     selected_places,
@@ -267,9 +267,9 @@ def _links(model: nn.Module) -> list[Link]:
     links = path_links(model)
     for link in links:
         name = link.name or type(link.module).__name__
-        if isinstance(link.module, NORMALISATIONS):
+        if isinstance(link.module, NORMALIZATIONS):
             raise UnsupportedModel(
-                f"layer {name} normalises over the batch, so that its paths depend on other "
+                f"layer {name} normalizes over the batch, so that its paths depend on other "
                 "samples while it is trained; fold it into the layer before"
             )
         if isinstance(link.module, nn.PReLU):

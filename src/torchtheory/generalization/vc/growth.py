@@ -2,7 +2,7 @@ r"""What a class of classifiers says on finitely many points, and how fast that 
 
 The restriction of a class to :math:`z_1,\dots,z_n` is the set
 :math:`\mathcal F_z=\{(f(z_1),\dots,f(z_n)):f\in\mathcal F\}\subset\{\pm1\}^n`, here a matrix
-``[count, n]`` with one labelling a row, and :math:`S_{\mathcal F}(n)=\sup_z|\mathcal F_z|` is the
+``[count, n]`` with one labeling a row, and :math:`S_{\mathcal F}(n)=\sup_z|\mathcal F_z|` is the
 growth function. A class is given by its restriction, a function from points to that matrix.
 Sources: Foundations of Deep Learning, section 8.3; Mathematical Aspects of Deep Learning, 1.2.1.
 """
@@ -17,20 +17,20 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, LabelOutOfRange, ShapeMismatch
-from torchtheory.generalization.vc.hypothesis_sets import labellings_with_changes
-from torchtheory.nets.dichotomies import cover_count, realisable_dichotomies
+from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
+from torchtheory.nets.dichotomies import cover_count, realizable_dichotomies
 
-#: From points ``[n, d]`` to the different labellings ``[count, n]`` a class gives them.
+#: From points ``[n, d]`` to the different labelings ``[count, n]`` a class gives them.
 Restriction = Callable[[Tensor], Tensor]
 
 
-def different_labellings(values: Tensor) -> Tensor:
+def different_labelings(values: Tensor) -> Tensor:
     r"""The different rows of signs among functions ``values[h, n]``; 0 counts as :math:`+1`.
 
     For a network with parameters drawn at random this is a part of its restriction, and the number
     of rows a lower bound of its growth function. :math:`O(hn\log h)`.
 
-    >>> different_labellings(torch.tensor([[0.5, -2.0], [3.0, -1.0], [0.0, 1.0]]))
+    >>> different_labelings(torch.tensor([[0.5, -2.0], [3.0, -1.0], [0.0, 1.0]]))
     tensor([[ 1., -1.],
             [ 1.,  1.]])
     """
@@ -46,7 +46,7 @@ def different_labellings(values: Tensor) -> Tensor:
 
 
 def thresholds(x: Tensor) -> Tensor:
-    r"""All :math:`x\mapsto\operatorname{sgn}(x-t)` on ``x[n, 1]``: at most :math:`n+1` labellings.
+    r"""All :math:`x\mapsto\operatorname{sgn}(x-t)` on ``x[n, 1]``: at most :math:`n+1` labelings.
 
     >>> len(thresholds(torch.tensor([[0.3], [0.1], [0.7]])))
     4
@@ -63,7 +63,7 @@ def signed_thresholds(x: Tensor) -> Tensor:
     6
     """
     value, place = _on_a_line(x)
-    return _back(labellings_with_changes(len(value), min(1, len(value) - 1)) > 0, place, x)
+    return _back(labelings_with_changes(len(value), min(1, len(value) - 1)) > 0, place, x)
 
 
 def intervals(x: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def intervals(x: Tensor) -> Tensor:
 def rectangles(x: Tensor) -> Tensor:
     r""":math:`+1` in a box with sides along the axes, :math:`-1` outside, on ``x[n, d]``.
 
-    The labellings are the intersections of an interval for every coordinate.
+    The labelings are the intersections of an interval for every coordinate.
     :math:`O((n^2/2)^d)` at most.
 
     >>> len(rectangles(torch.tensor([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]])))
@@ -107,7 +107,7 @@ def halfspaces(x: Tensor) -> Tensor:
     >>> len(halfspaces(square))                               # all but xor and its negation
     14
     """
-    return realisable_dichotomies(_points(x), bias=True).labels
+    return realizable_dichotomies(_points(x), bias=True).labels
 
 
 def homogeneous_halfspaces(x: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def homogeneous_halfspaces(x: Tensor) -> Tensor:
     >>> len(homogeneous_halfspaces(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])))
     6
     """
-    return realisable_dichotomies(_points(x)).labels
+    return realizable_dichotomies(_points(x)).labels
 
 
 def growth_thresholds(n: int) -> int:
@@ -189,8 +189,8 @@ def growth_on(hypotheses: Tensor, size: int) -> int:
 
     Exhaustive: :math:`O(\binom k{\text{size}}\,h)`.
 
-    >>> from torchtheory.generalization.vc.hypothesis_sets import labellings_with_changes
-    >>> [growth_on(labellings_with_changes(5, 1), m) for m in (1, 2, 3)]
+    >>> from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
+    >>> [growth_on(labelings_with_changes(5, 1), m) for m in (1, 2, 3)]
     [2, 4, 6]
     """
     table = _table(hypotheses)
@@ -201,7 +201,7 @@ def growth_on(hypotheses: Tensor, size: int) -> int:
 
 
 def shatters(restriction: Restriction, x: Tensor) -> bool:
-    r"""Whether all :math:`2^n` labellings of the points ``x[n, d]`` occur.
+    r"""Whether all :math:`2^n` labelings of the points ``x[n, d]`` occur.
 
     >>> shatters(intervals, torch.tensor([[0.0], [1.0]]))
     True
@@ -214,8 +214,8 @@ def shatters(restriction: Restriction, x: Tensor) -> bool:
 def shattered_subsets(hypotheses: Tensor, size: int) -> list[tuple[int, ...]]:
     r"""The sets of ``size`` points that a finite class ``[h, k]`` shatters, all tried.
 
-    >>> from torchtheory.generalization.vc.hypothesis_sets import labellings_with_changes
-    >>> shattered_subsets(labellings_with_changes(3, 1), 2)
+    >>> from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
+    >>> shattered_subsets(labelings_with_changes(3, 1), 2)
     [(0, 1), (0, 2), (1, 2)]
     """
     table = _table(hypotheses)
@@ -237,8 +237,8 @@ def vc_dimension_on(hypotheses: Tensor) -> int:
     the first size without one. For a class on all of space it is a lower bound, with equality when
     the points hold a largest shattered set.
 
-    >>> from torchtheory.generalization.vc.hypothesis_sets import labellings_with_changes
-    >>> vc_dimension_on(labellings_with_changes(7, 3))
+    >>> from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
+    >>> vc_dimension_on(labelings_with_changes(7, 3))
     4
     """
     table = _table(hypotheses)
@@ -282,7 +282,7 @@ def _on_a_line(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _back(positive: Tensor, place: Tensor, x: Tensor) -> Tensor:
-    """Labellings of the ordered values as labellings of the points."""
+    """Labelings of the ordered values as labelings of the points."""
     return torch.where(positive.to(x.device)[:, place], 1.0, -1.0).to(x)
 
 

@@ -12,33 +12,33 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.nets.dichotomies import realisable_dichotomies
+from torchtheory.nets.dichotomies import realizable_dichotomies
 
 #: The most functions that are listed one by one.
 MOST_FUNCTIONS = 1 << 20
 
 
-def all_labellings(points: int) -> Tensor:
+def all_labelings(points: int) -> Tensor:
     r"""All :math:`2^k` functions to :math:`\pm1`, ``[2 ** k, k]``; bit :math:`j` of the row is
     point :math:`j`.
 
-    >>> all_labellings(2).tolist()
+    >>> all_labelings(2).tolist()
     [[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]]
     """
     if not 1 <= points <= MOST_FUNCTIONS.bit_length() - 1:
-        raise InvalidInput(f"the 2^{points} labellings cannot be listed; take from 1 to 20 points")
+        raise InvalidInput(f"the 2^{points} labelings cannot be listed; take from 1 to 20 points")
     bits = (torch.arange(1 << points)[:, None] >> torch.arange(points)) & 1
     return 2.0 * bits.double() - 1
 
 
-def labellings_with_changes(points: int, changes: int) -> Tensor:
+def labelings_with_changes(points: int, changes: int) -> Tensor:
     r"""The functions on :math:`k` ordered points that change sign at most ``changes`` times.
 
     There are :math:`2\sum_{i\le c}\binom{k-1}i`, the larger sets begin with the smaller ones, and
     :math:`c=k-1` gives all. One change makes the threshold functions; in general these are the
     decisions of a network with one input and ``changes`` hidden threshold units.
 
-    >>> labellings_with_changes(3, 1).tolist()
+    >>> labelings_with_changes(3, 1).tolist()
     [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0],
      [1.0, -1.0, -1.0], [-1.0, 1.0, 1.0], [1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]
     """
@@ -57,7 +57,7 @@ def labellings_with_changes(points: int, changes: int) -> Tensor:
     return torch.cat(rows)
 
 
-def threshold_network_labellings(x: Tensor, hidden: int) -> Tensor:
+def threshold_network_labelings(x: Tensor, hidden: int) -> Tensor:
     r"""What networks of threshold units with ``hidden`` = 1 or 2 hidden units say on ``x[k, d]``.
 
     Every hidden unit labels the points by a hyperplane, and the output unit is a threshold
@@ -65,12 +65,12 @@ def threshold_network_labellings(x: Tensor, hidden: int) -> Tensor:
     negation.
 
     >>> square = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    >>> len(threshold_network_labellings(square, 1)), len(threshold_network_labellings(square, 2))
+    >>> len(threshold_network_labelings(square, 1)), len(threshold_network_labelings(square, 2))
     (14, 16)
     """
     if hidden not in (1, 2):
         raise InvalidInput(f"the functions of 1 or 2 hidden units can be listed, not of {hidden}")
-    one: Tensor = realisable_dichotomies(x.double(), bias=True).labels
+    one: Tensor = realizable_dichotomies(x.double(), bias=True).labels
     if hidden == 1:
         return one
     # a constant, a literal, or the AND of two literals up to negation; negations of dichotomies

@@ -11,7 +11,7 @@ the degree of the activation. Their signs relative to its :math:`p-1` breakpoint
 :math:`M_i=mk_i(p-1)` polynomials, which take at most
 :math:`\min(2^{M_i},\,2(2eM_iD_i/W_i)^{W_i})` values (for :math:`M_i\ge W_i`; Anthony and Bartlett,
 Theorem 8.3), and each of these refines the cell. The output is one polynomial an input. The
-product of the counts bounds the number of labellings of :math:`m` points.
+product of the counts bounds the number of labelings of :math:`m` points.
 Sources: Mathematical Aspects of Deep Learning, Theorem 1.20 and section 1.2.2; Foundations of
 Deep Learning, section 8.3.
 """

@@ -13,7 +13,7 @@ from torchtheory.generalization.concentration import weighted_class_radius
 from torchtheory.generalization.vc.bounds import vc_radius
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
 
-#: Height, width and colour channels of the images of common benchmarks, as they are usually used.
+#: Height, width and color channels of the images of common benchmarks, as they are usually used.
 BENCHMARK_IMAGES: dict[str, tuple[int, int, int]] = {
     "MNIST": (28, 28, 1),
     "CIFAR-10": (32, 32, 3),
@@ -22,8 +22,8 @@ BENCHMARK_IMAGES: dict[str, tuple[int, int, int]] = {
 }
 
 
-def input_dimension(benchmark: str, *, colours: bool = True) -> int:
-    """Numbers in an image of a benchmark; without ``colours`` its pixels.
+def input_dimension(benchmark: str, *, colors: bool = True) -> int:
+    """Numbers in an image of a benchmark; without ``colors`` its pixels.
 
     >>> input_dimension("MNIST"), input_dimension("CIFAR-10"), input_dimension("ImageNet")
     (784, 3072, 196608)
@@ -31,7 +31,7 @@ def input_dimension(benchmark: str, *, colours: bool = True) -> int:
     if benchmark not in BENCHMARK_IMAGES:
         raise InvalidInput(f"known are {', '.join(BENCHMARK_IMAGES)}, not {benchmark!r}")
     height, width, channels = BENCHMARK_IMAGES[benchmark]
-    return height * width * (channels if colours else 1)
+    return height * width * (channels if colors else 1)
 
 
 @dataclass(frozen=True, slots=True)

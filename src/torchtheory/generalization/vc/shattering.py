@@ -1,8 +1,8 @@
-r"""Witnesses: point sets with a parameter for each of their labellings, and obstructions.
+r"""Witnesses: point sets with a parameter for each of their labelings, and obstructions.
 
-A class shatters :math:`n` points when it gives them all :math:`2^n` labellings, and its VC
+A class shatters :math:`n` points when it gives them all :math:`2^n` labelings, and its VC
 dimension is the largest such :math:`n`. A lower bound is a set of points with parameters for each
-labelling; the upper bound :math:`d+1` for half-spaces is Radon's theorem.
+labeling; the upper bound :math:`d+1` for half-spaces is Radon's theorem.
 Sources: Foundations of Deep Learning, section 8.3; Mathematical Aspects of Deep Learning, 1.2.1.
 """
 
@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.nets.feedforward import mlp
 
 
 @dataclass(frozen=True, slots=True)
 class LinearWitness:
-    r"""Points that half-spaces shatter, with weights for each labelling.
+    r"""Points that half-spaces shatter, with weights for each labeling.
 
     Attributes:
         points: ``[d + 1, d]``, the origin and the unit vectors.
-        labels: ``[2 ** (d + 1), d + 1]``, all labellings.
+        labels: ``[2 ** (d + 1), d + 1]``, all labelings.
         weight, bias: ``[2 ** (d + 1), d]`` and ``[2 ** (d + 1)]``;
             :math:`y_i(w^\top x_i+b)=\tfrac12` at the origin and 1 at the other points.
     """
@@ -37,7 +37,7 @@ class LinearWitness:
     bias: Tensor
 
     def scores(self) -> Tensor:
-        """``[2 ** (d + 1), d + 1]``, the affine function of every labelling at every point."""
+        """``[2 ** (d + 1), d + 1]``, the affine function of every labeling at every point."""
         return self.weight @ self.points.T + self.bias[:, None]
 
 
@@ -51,8 +51,8 @@ def linear_shattering(dimension: int) -> LinearWitness:
     (True, 8)
     """
     if not 1 <= dimension <= 19:
-        raise InvalidInput(f"the 2^(d+1) labellings are listed for d = 1..19, not d = {dimension}")
-    labels = all_labellings(dimension + 1)
+        raise InvalidInput(f"the 2^(d+1) labelings are listed for d = 1..19, not d = {dimension}")
+    labels = all_labelings(dimension + 1)
     corner = torch.eye(dimension, dtype=torch.float64)
     points = torch.cat([torch.zeros(1, dimension, dtype=torch.float64), corner])
     return LinearWitness(points, labels, labels[:, 1:] - labels[:, :1] / 2, labels[:, 0] / 2)
@@ -100,9 +100,9 @@ def radon_partition(x: Tensor) -> RadonPartition:
     if not bool(torch.isfinite(x).all()):
         raise NonFinite("the points contain NaN or infinity")
     rows = x[: d + 2].double().cpu().numpy()
-    centred = rows - rows.mean(0)
-    size = np.abs(centred).max() or 1.0
-    system = np.vstack([centred.T / size, np.ones(d + 2)])
+    centered = rows - rows.mean(0)
+    size = np.abs(centered).max() or 1.0
+    system = np.vstack([centered.T / size, np.ones(d + 2)])
     null = np.linalg.svd(system)[2][-1]
     null[np.abs(null) < 1e-14] = 0.0
     above = null > 0
@@ -120,24 +120,24 @@ def radon_partition(x: Tensor) -> RadonPartition:
 
 
 def relu_shattering(x: Tensor) -> tuple[nn.Sequential, Tensor]:
-    r"""A ReLU network with :math:`n` hidden units and output weights for all labellings of ``x``.
+    r"""A ReLU network with :math:`n` hidden units and output weights for all labelings of ``x``.
 
     Project the :math:`n` different points on a direction that keeps them apart, put unit
     :math:`j` 's kink just before the :math:`j`-th smallest projection: the hidden layer is then a
-    triangular matrix with positive diagonal, and the output weights of any labelling solve it. So
+    triangular matrix with positive diagonal, and the output weights of any labeling solve it. So
     the networks :math:`(d,n,1)` have VC dimension at least :math:`n`.
 
     Args:
         x: ``[n, d]``, at most 16 different points.
 
     Returns:
-        The network (output bias 0, output weights those of the last labelling) and the output
-        weights ``[2 ** n, n]``, one row for each row of ``all_labellings(n)``.
+        The network (output bias 0, output weights those of the last labeling) and the output
+        weights ``[2 ** n, n]``, one row for each row of ``all_labelings(n)``.
 
     >>> net, weights = relu_shattering(torch.tensor([[0.0], [1.0], [3.0]]).double())
     >>> with torch.no_grad():
     ...     hidden = net[1](net[0](torch.tensor([[0.0], [1.0], [3.0]]).double()))
-    >>> (weights @ hidden.T).round().tolist() == all_labellings(3).tolist()
+    >>> (weights @ hidden.T).round().tolist() == all_labelings(3).tolist()
     True
     """
     if x.ndim != 2:
@@ -146,7 +146,7 @@ def relu_shattering(x: Tensor) -> tuple[nn.Sequential, Tensor]:
     if n == 0:
         raise EmptyData("there are no points")
     if n > 16:
-        raise InvalidInput(f"the 2^{n} labellings are too many to list; take at most 16 points")
+        raise InvalidInput(f"the 2^{n} labelings are too many to list; take at most 16 points")
     direction = _injective_direction(x)
     height = x @ direction
     order = height.argsort()
@@ -156,7 +156,7 @@ def relu_shattering(x: Tensor) -> tuple[nn.Sequential, Tensor]:
     kinks = rising - before / 2
     net = mlp([d, n, 1], random=0).to(x)
     first, last = cast(nn.Linear, net[0]), cast(nn.Linear, net[2])
-    labels = all_labellings(n).to(x)
+    labels = all_labelings(n).to(x)
     with torch.no_grad():
         first.weight.copy_(direction.expand(n, d))
         first.bias.copy_(-kinks)

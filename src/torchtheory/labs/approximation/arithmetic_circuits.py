@@ -13,12 +13,12 @@ from torchtheory.approximation.depth.arithmetic_circuits import (
     best_shallow_circuit,
     coefficient_tensor,
     generic_rank,
-    matricisation_rank,
-    matricise,
+    matricization_rank,
+    matricize,
     random_deep_circuit,
     shallow_from_tensor,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -117,7 +117,7 @@ def ranks(run: Run, draws: int) -> None:
                     generic_rank(places, levels, features, shared=shared, random=run.generator)
                 )
                 promised.append(features ** (places // 2))
-                halves.append(matricisation_rank(tensor, "halves"))
+                halves.append(matricization_rank(tensor, "halves"))
                 last.append(features)
             rows.append((places, features, shared, promised[-1], found[-1], halves[-1]))
         levels = [features - 1] * (places.bit_length() - 1)
@@ -126,7 +126,7 @@ def ranks(run: Run, draws: int) -> None:
         for z in (1, 2, 3):
             most.append(z)
             terms.append(
-                matricisation_rank(coefficient_tensor(shallow(run, places, z, features))[0])
+                matricization_rank(coefficient_tensor(shallow(run, places, z, features))[0])
             )
     run.claim(
         "X-78",
@@ -205,7 +205,7 @@ def fewer_terms(run: Run, sweeps: int) -> tuple[list[int], list[float], list[flo
     places, features = 4, 3
     tensor = coefficient_tensor(deep(run, places, features, features))[0]
     tensor = tensor / tensor.norm()
-    values = torch.linalg.svdvals(matricise(tensor))
+    values = torch.linalg.svdvals(matricize(tensor))
     whole = features ** (places // 2)
     count = list(range(1, whole + 1))
     floors = [float(values[z:].norm()) for z in count]
@@ -216,9 +216,9 @@ def fewer_terms(run: Run, sweeps: int) -> tuple[list[int], list[float], list[flo
         ]
         errors.append(min(float((coefficient_tensor(a)[0] - tensor).norm()) for a in made))
     # the best matrix of rank 2 Z: no longer what Z terms can be
-    left, kept, right = torch.linalg.svd(matricise(tensor))
+    left, kept, right = torch.linalg.svd(matricize(tensor))
     nearer = [
-        float((left[:, : 2 * z] * kept[: 2 * z] @ right[: 2 * z] - matricise(tensor)).norm())
+        float((left[:, : 2 * z] * kept[: 2 * z] @ right[: 2 * z] - matricize(tensor)).norm())
         for z in count[: whole - 1]
     ]
     run.claim(
@@ -280,16 +280,16 @@ def plot(
 ) -> None:
     left, right = axes[0]
     terms, errors, floors = curve
-    left.semilogy(terms, errors, "o-", color=COLOURS[0], label="least squares, best of 2 starts")
+    left.semilogy(terms, errors, "o-", color=COLORS[0], label="least squares, best of 2 starts")
     left.semilogy(
-        terms[:-1], floors[:-1], "--", color=COLOURS[1], label="singular values that are left"
+        terms[:-1], floors[:-1], "--", color=COLORS[1], label="singular values that are left"
     )
     left.set(xlabel="terms Z", ylabel="relative distance", title="a deep circuit by shallow ones")
     left.legend()
     places = [m for m, *_ in sizes]
-    right.semilogy(places, [d for _, d, _ in sizes], "o-", color=COLOURS[0], label="deep")
+    right.semilogy(places, [d for _, d, _ in sizes], "o-", color=COLORS[0], label="deep")
     right.semilogy(
-        places, [s for *_, s in sizes], "s--", color=COLOURS[1], label="shallow, at least"
+        places, [s for *_, s in sizes], "s--", color=COLORS[1], label="shallow, at least"
     )
     right.set(xlabel="places m", ylabel="parameters", title="what either needs")
     right.legend()

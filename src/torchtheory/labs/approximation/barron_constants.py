@@ -213,7 +213,7 @@ def closed_forms(run: Run) -> None:
         tolerance=1e-10,
         control=Control(
             "frequencies that are not different: two opposite waves cancel",
-            period_constant(opposite := cancelling(a)),
+            period_constant(opposite := canceling(a)),
             opposite.barron_constant,
         ),
     )
@@ -310,7 +310,7 @@ def cycles_bell(d: int) -> Callable[[float], float]:
     return lambda rho: (2 * math.pi) ** (d / 2) * math.exp(-2 * (math.pi * rho) ** 2)
 
 
-def cancelling(a: Tensor) -> PlaneWaves:
+def canceling(a: Tensor) -> PlaneWaves:
     return PlaneWaves(torch.tensor([1.0, -1.0], dtype=torch.float64), torch.cat([a[:1], a[:1]]))
 
 
@@ -425,7 +425,7 @@ def density(run: Run) -> None:
         relation="<=",
         measured=exact,
         control=Control(
-            "the normalising factor left out", [GaussianBump(d, wide).barron_constant for d in dims]
+            "the normalizing factor left out", [GaussianBump(d, wide).barron_constant for d in dims]
         ),
     )
     ratios = [e / b for e, b in zip(exact, bound, strict=True)]

@@ -19,7 +19,7 @@ from torchtheory.approximation.barron.sampled_networks import (
     units_for_error,
 )
 from torchtheory.approximation.barron.spectra import GaussianBump, PlaneWaves, Spectrum
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.bias_variance import decompose_predictions
@@ -441,11 +441,11 @@ def plot(axes: Any, gaussians: dict[int, Curve], waves: dict[int, Curve], wrong:
         (axes[0, 0], gaussians, "Gaussians"),
         (axes[0, 1], waves, "four waves"),
     ):
-        for colour, (d, c) in zip(COLOURS, family.items(), strict=False):
+        for color, (d, c) in zip(COLORS, family.items(), strict=False):
             middle = [m.estimate for m in c.means]
             spread = [[m.estimate - m.low for m in c.means], [m.high - m.estimate for m in c.means]]
             label = f"d = {d}, slope {c.slope.estimate:.2f}"
-            axis.errorbar(WIDTHS, middle, spread, fmt="o-", ms=4, lw=1, color=colour, label=label)
+            axis.errorbar(WIDTHS, middle, spread, fmt="o-", ms=4, lw=1, color=color, label=label)
         axis.plot(WIDTHS, gaussians[1].bounds, "k-", label="promised $(2C)^2/k$")
         if family is gaussians:
             middle = [m.estimate for m in wrong.means]

@@ -21,7 +21,7 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labeled import at_least
 
-WIDTH, CENTRE = 0.6, 0.4
+WIDTH, CENTER = 0.6, 0.4
 
 
 @lab(
@@ -44,7 +44,7 @@ def infinite_width_lab(run: Run, offsets: int = 400, draws: int = 20_000) -> Non
     at_least(draws, 1000, "draws")
     x = torch.linspace(-1, 1, 21, dtype=torch.float64)
     w = torch.linspace(-14, 14, 281, dtype=torch.float64)
-    bump = GaussianBump(1, WIDTH, centre=[CENTRE])
+    bump = GaussianBump(1, WIDTH, center=[CENTER])
     change = bump(x[:, None]) - bump.at_origin()
     cosines(run, x, w, change)
     steps(run, x, w, bump, offsets)
@@ -62,7 +62,7 @@ def magnitude(w: Tensor) -> Tensor:
 
 
 def phase(w: Tensor) -> Tensor:
-    return -w * CENTRE
+    return -w * CENTER
 
 
 def cosines(run: Run, x: Tensor, w: Tensor, change: Tensor) -> None:
@@ -139,7 +139,7 @@ def steps(run: Run, x: Tensor, w: Tensor, bump: GaussianBump, offsets: int) -> N
 
 def plane(run: Run, draws: int) -> None:
     """Two dimensions, by sampling; total mass."""
-    bump = GaussianBump(2, 0.7, centre=[0.3, -0.2])
+    bump = GaussianBump(2, 0.7, center=[0.3, -0.2])
     x = ball_points(6, 2, random=run.generator)
     values = draw_steps(bump, draws, 1.0, run.generator)(x)
     confidence = 1 - 1e-6 / len(x)  # all six together fail by chance once in a million runs

@@ -20,14 +20,14 @@ from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.boxes import (
     box_indicator,
     box_network,
-    cell_centres,
+    cell_centers,
     folklore_size,
     margin_volume,
     piecewise_constant,
     relu_bump,
     wall_distance,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -377,7 +377,7 @@ def networks(run: Run, samples: int, finest: float) -> list[tuple[Any, ...]]:
         promised=0.5,
         relation="<=",
         measured=error_on_large_cube(),
-        reason="d = 3, g(x) = Σx/√3 and δ = ε = 1/2, centres; 24³ midpoints a cell",
+        reason="d = 3, g(x) = Σx/√3 and δ = ε = 1/2, centers; 24³ midpoints a cell",
     )
     return rows
 
@@ -401,13 +401,13 @@ def sup_error(run: Run) -> None:
 
 
 def error_on_large_cube() -> float:
-    """The mean error of cell centres times the volume 8 of [0, 2]³."""
+    """The mean error of cell centers times the volume 8 of [0, 2]³."""
 
     def g(x: Tensor) -> Tensor:
         return x.sum(1) / math.sqrt(3)
 
     # every cell has the same error: the function is linear
-    x = cell_centres(((0.0, 0.5),) * 3, 24)
+    x = cell_centers(((0.0, 0.5),) * 3, 24)
     return 8 * float((g(x) - g(torch.full((1, 3), 0.25).double())).abs().mean())
 
 
@@ -474,9 +474,9 @@ def plot(axes: Any) -> None:
     one.set_title("one box, γ = 0.3")
     two.set_title(f"{many.size.units} ReLUs")
     dimensions = range(1, 21)
-    for colour, e in zip(COLOURS, (0.25, 0.1, 0.05), strict=False):
+    for color, e in zip(COLORS, (0.25, 0.1, 0.05), strict=False):
         counts = [float(folklore_size(1.0, e, d).boxes) for d in dimensions]
-        three.semilogy(dimensions, counts, "o-", markersize=3, color=colour, label=f"ε = {e}")
+        three.semilogy(dimensions, counts, "o-", markersize=3, color=color, label=f"ε = {e}")
     three.set(
         xlabel="dimension d",
         ylabel="boxes",

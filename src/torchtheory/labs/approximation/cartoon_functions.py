@@ -23,7 +23,7 @@ from torchtheory.approximation.dictionaries.cartoon_networks import (
 )
 from torchtheory.approximation.dictionaries.cartoons import Cartoon, Waves, cartoon
 from torchtheory.approximation.dictionaries.shearlets import shearlet_frame
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -96,7 +96,7 @@ def cartoon_functions(
         grid=(2, 3),
         size=(10, 6.4),
         caption="Top: cartoons with curves of smoothness 1 and 2, and a network for the second. "
-        "Bottom: the best 300 Fourier and Haar terms of the second, with the network's grey scale, "
+        "Bottom: the best 300 Fourier and Haar terms of the second, with the network's gray scale, "
         "and the network's error.",
     )
     run.figure(
@@ -137,7 +137,7 @@ def norms(run: Run, drawn: dict[int, list[Cartoon]]) -> None:
         tolerance=1e-3,
         control=Control("a radius with 20 times the waves", largest_derivative(wild, angle, 2)),
     )
-    away = Cartoon(2, c.background, c.inside, wild, c.centre).boundary(angle)
+    away = Cartoon(2, c.background, c.inside, wild, c.center).boundary(angle)
     run.claim(
         "X-40",
         r"\operatorname{dist}(\partial B,\partial[0,1]^2)>0",
@@ -261,7 +261,7 @@ def by_scales(run: Run, drawn: list[Cartoon], size: int) -> Interval:
     shearlets, haar = [], []
     for c in drawn:
         edge = c.edge(size)
-        felt = list(zip(frame.scales, frame.analyse(edge), strict=True))
+        felt = list(zip(frame.scales, frame.analyze(edge), strict=True))
         coarse, finer = (
             torch.cat([v.flatten() for j, v in felt if j == scale]) for scale in (fine - 2, fine)
         )
@@ -374,18 +374,18 @@ def pictures(axes: Any, drawn: dict[int, list[Cartoon]], image: Tensor) -> None:
 
 
 def lines(axis: Any, fourier: Curves, haar: Curves, networks: dict[int, Curves]) -> None:
-    for colour, name, promise, c in zip(
-        COLOURS,
+    for color, name, promise, c in zip(
+        COLORS,
         ("Fourier, n = 2", "Haar, n = 2", "network, n = 1", "network, n = 2"),
         (-0.25, -0.5, -0.5, -1.0),
         (fourier, haar, networks[1], networks[2]),
         strict=False,
     ):
         for row in c.errors:
-            axis.loglog(c.sizes, row, color=colour, linewidth=0.8)
+            axis.loglog(c.sizes, row, color=color, linewidth=0.8)
         mean = c.errors.log().mean(0).exp()
-        axis.loglog(c.sizes, mean, "o", color=colour, label=name)
+        axis.loglog(c.sizes, mean, "o", color=color, label=name)
         line = mean[0] * (torch.tensor(c.sizes) / c.sizes[0]) ** promise
-        axis.loglog(c.sizes, line, "--", color=colour, linewidth=0.8)
+        axis.loglog(c.sizes, line, "--", color=color, linewidth=0.8)
     axis.set(xlabel="terms, or weights", ylabel="$L_2$ error")
     axis.legend()

@@ -21,10 +21,10 @@ from torchtheory.approximation.rates.code_length import (
     network_bits,
     smooth_packing,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import affine_layers
@@ -44,7 +44,7 @@ def code_length(run: Run, functions: int = 12, halvings: int = 6, labels: int = 
     The codec follows a function with a broken line, one bit a step: its error never passes ε with
     1/ε bits and a few, and functions that are far apart show that the exponent 1 is the least
     possible. For finitely many functions the code length is caught between packing and covering.
-    Networks with rounded weights are encoded, decoded and compared; those that hold all labellings
+    Networks with rounded weights are encoded, decoded and compared; those that hold all labelings
     of N cells have as many different codes, so N bits at least, and hence so many weights. Look at
     the figure: the bits of codec and packing run in parallel.
     """
@@ -192,7 +192,7 @@ def rounded(network: nn.Sequential, resolution: float) -> nn.Sequential:
 
 def networks(run: Run, labels: int) -> None:
     """Networks that hold labels, as bits."""
-    rows = (all_labellings(labels) > 0).long()
+    rows = (all_labelings(labels) > 0).long()
     pieces = 4 * labels
     bits, resolution = 12, 2.0**-8
     codes, shares, apart, sizes, coarse = [], [], [], [], []
@@ -228,7 +228,7 @@ def networks(run: Run, labels: int) -> None:
     )
     run.claim(
         "X-43",
-        r"2^N \text{ labellings, as many different codes}",
+        r"2^N \text{ labelings, as many different codes}",
         promised=len(rows),
         relation="==",
         measured=len(set(codes)),
@@ -297,14 +297,14 @@ def plot(axes: Any, curve: list[tuple[float, int, float, float]]) -> None:
 
     code = shown.encode(f)
     left.plot(x, f(x), color="0.4", label="f")
-    left.plot(x, shown.decode(code)(x), color=COLOURS[0], label=f"its code, {shown.bits} bits")
-    left.fill_between(x, f(x) - 1 / 16, f(x) + 1 / 16, color=COLOURS[0], alpha=0.12, linewidth=0)
+    left.plot(x, shown.decode(code)(x), color=COLORS[0], label=f"its code, {shown.bits} bits")
+    left.fill_between(x, f(x) - 1 / 16, f(x) + 1 / 16, color=COLORS[0], alpha=0.12, linewidth=0)
     left.set(xlabel="x", title=f"{code[: shown.head]} {code[shown.head :]}")
     left.legend()
     errors = [e for e, *_ in curve]
-    right.loglog(errors, [b for _, b, _, _ in curve], "o-", color=COLOURS[0], label="codec")
+    right.loglog(errors, [b for _, b, _, _ in curve], "o-", color=COLORS[0], label="codec")
     kept = [(e, low) for e, _, _, low in curve if low > 0]
-    right.loglog([e for e, _ in kept], [low for _, low in kept], "s-", color=COLOURS[1],
+    right.loglog([e for e, _ in kept], [low for _, low in kept], "s-", color=COLORS[1],
                  label="packing: no code below")  # fmt: skip
     right.loglog(errors, [1 / e for e in errors], "--", color="0.5", label="1/ε")
     right.invert_xaxis()

@@ -21,7 +21,7 @@ from torchtheory.approximation.network_calculus import deepen
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
 from torchtheory.approximation.polynomials.squaring import square_network
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import curvature_floor, least_units
@@ -281,18 +281,16 @@ def trees(run: Run, cells: int, points: int) -> dict[int, list[tuple[int, float,
 def plot(axes: Any, rows: dict[int, list[tuple[int, float, float, int]]]) -> None:
     left, middle, right = axes[0]
     draw_tree(left)
-    for colour, mark, (d, row) in zip(COLOURS, "os^", rows.items(), strict=False):
+    for color, mark, (d, row) in zip(COLORS, "os^", rows.items(), strict=False):
         cells = [r[0] for r in row]
         promised = [r[1] for r in row]
-        middle.loglog(cells, promised, color=colour, linewidth=0.8)
+        middle.loglog(cells, promised, color=color, linewidth=0.8)
         # errors of 4 and of 8 inputs may coincide: a smaller mark on a larger one
         size = 10 - d // 3
-        middle.loglog(cells, [r[2] for r in row], mark, color=colour, ms=size, label=f"d = {d}")
-        right.loglog(
-            promised, [r[3] for r in row], f"{mark}-", color=colour, label=f"tree, d = {d}"
-        )
+        middle.loglog(cells, [r[2] for r in row], mark, color=color, ms=size, label=f"d = {d}")
+        right.loglog(promised, [r[3] for r in row], f"{mark}-", color=color, label=f"tree, d = {d}")
         full = [float(m + 1) ** d for m in cells]
-        right.loglog(promised, full, "--", color=colour, label=f"grid, d = {d}")
+        right.loglog(promised, full, "--", color=color, label=f"grid, d = {d}")
     middle.set(xlabel="cells a node and direction", ylabel="sup error", title="error")
     middle.set_xticks(cells, [str(m) for m in cells])
     middle.minorticks_off()
@@ -316,7 +314,7 @@ def draw_tree(axis: Any) -> None:
             if level < 3:
                 axis.plot([x, (i // 2 + 0.5) * 16 / count], [level, level + 1], color="0.6",
                           linewidth=0.9, zorder=1)  # fmt: skip
-            axis.scatter([x], [level], s=330, color="white", edgecolors=COLOURS[level], zorder=2)
+            axis.scatter([x], [level], s=330, color="white", edgecolors=COLORS[level], zorder=2)
             axis.text(x, level, label(i), ha="center", va="center", fontsize=8, zorder=3)
     axis.set(xlim=(0, 8), ylim=(-0.5, 3.5))
     axis.set_axis_off()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import measured_error
 from torchtheory.approximation.memorization.label_coding import sobolev_grid_norm
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.rates.lower_bounds import (
@@ -22,7 +22,7 @@ from torchtheory.approximation.rates.lower_bounds import (
     linear_witness,
     selection_cells,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -74,7 +74,7 @@ def continuous_selection(run: Run, largest: int = 9, starts: int = 20) -> None:
 def encoders(run: Run, m: int, d: int) -> list[tuple[str, Encoder, Decoder]]:
     """Values at points, cosine coefficients, least squares on random features."""
     nodes = run.rand(m, d)
-    grid = cell_centres(((0.0, 1.0),) * d, 300 if d == 1 else 20)
+    grid = cell_centers(((0.0, 1.0),) * d, 300 if d == 1 else 20)
     waves = torch.randint(0, m, (m, d), generator=run.generator).double()
     directions, shifts = 6 * run.randn(m, d), run.randn(m)
 
@@ -121,7 +121,7 @@ def against_linear(run: Run, largest: int) -> list[tuple[str, int, SelectionWitn
         tolerance=1e-12,
         reason="linear encoders with their own decoders; the errors are looked for at the peaks",
         control=Control(
-            "one number that jumps: the quantised coefficients written as its digits",
+            "one number that jumps: the quantized coefficients written as its digits",
             [e for e, _ in jumps],
             promised=[floor for _, floor in jumps],
         ),
@@ -149,7 +149,7 @@ def jumping(run: Run, n: int, d: int, levels: int = 9) -> tuple[float, float]:
     cells = selection_cells(1, d)
     bump = SplineBump(n, d)
     floor = continuous_selection_floor(1, n, d)
-    peaks = cell_centres(((0.0, 1.0),) * d, cells)
+    peaks = cell_centers(((0.0, 1.0),) * d, cells)
     powers = float(levels) ** torch.arange(len(peaks), dtype=torch.float64)
     errors = []
     for _ in range(20):
@@ -263,8 +263,8 @@ def plot(axes: Any, found: list[tuple[str, int, SelectionWitness, float]]) -> No
     nodes = (torch.arange(8, dtype=torch.float64) + 0.3) / 8
     w = linear_witness(lambda f: f(nodes.unsqueeze(1)), 8, 2)
     x = torch.linspace(0, 1, 1001, dtype=torch.float64)
-    left.plot(x, w.function(x), color=COLOURS[0], label="f")
-    left.plot(x, -w.function(x), "--", color=COLOURS[1], label="-f")
+    left.plot(x, w.function(x), color=COLORS[0], label="f")
+    left.plot(x, -w.function(x), "--", color=COLORS[1], label="-f")
     left.plot(nodes, torch.zeros(8), "ko", markersize=4, label="8 values: all 0")
     left.axhline(w.radius, color="0.6", linewidth=0.8)
     left.axhline(-w.radius, color="0.6", linewidth=0.8)
@@ -272,10 +272,10 @@ def plot(axes: Any, found: list[tuple[str, int, SelectionWitness, float]]) -> No
     left.legend(loc="lower left", ncols=3)
     left.set_ylim(-1.6 * w.radius, 1.3 * w.radius)
     sizes = list(range(2, 65))
-    for colour, n in zip(COLOURS, (1, 2), strict=False):
+    for color, n in zip(COLORS, (1, 2), strict=False):
         floor = [continuous_selection_floor(m, n, 1) for m in sizes]
-        right.loglog(sizes, floor, color=colour, label=f"floor, n = {n}")
-        right.loglog(sizes, [relu_bound(m - 1, n) for m in sizes], "--", color=colour,
+        right.loglog(sizes, floor, color=color, label=f"floor, n = {n}")
+        right.loglog(sizes, [relu_bound(m - 1, n) for m in sizes], "--", color=color,
                      label=f"broken line, n = {n}")  # fmt: skip
     right.set_xscale("log", base=2)
     right.set(xlabel="parameters M", ylabel="worst sup error", title="one dimension")

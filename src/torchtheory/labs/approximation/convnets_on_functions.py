@@ -14,13 +14,13 @@ from torchtheory.approximation.architectures.function_convnets import (
     CellGrid,
     Image,
     blur_threshold_convnet,
-    discretise,
+    discretize,
     distance_to_steps,
     energy_convnet,
     inner_product_convnet,
     step_image,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -36,12 +36,12 @@ class Bumps:
     r"""The images :math:`a\,e^{-|x-c|^2/2s^2}`; norms and gradients are known in closed form."""
 
     amplitude: Tensor
-    centre: Tensor
+    center: Tensor
     width: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        near = torch.exp(-((x[:, 0] - self.centre[:, :1]) / self.width[:, None]).square() / 2)
-        other = torch.exp(-((x[:, 1] - self.centre[:, 1:]) / self.width[:, None]).square() / 2)
+        near = torch.exp(-((x[:, 0] - self.center[:, :1]) / self.width[:, None]).square() / 2)
+        other = torch.exp(-((x[:, 1] - self.center[:, 1:]) / self.width[:, None]).square() / 2)
         return self.amplitude[:, None] * near * other
 
     @property
@@ -56,20 +56,20 @@ class Bumps:
     @property
     def tail(self) -> Tensor:
         """At most the norm outside the square."""
-        room = (CUTOFF - self.centre.abs().amax(1)) / self.width
+        room = (CUTOFF - self.center.abs().amax(1)) / self.width
         made: Tensor = (2 * self.energy * torch.special.erfc(room)).sqrt()
         return made
 
     def moved(self, by: Tensor) -> Bumps:
-        return Bumps(self.amplitude, self.centre + by, self.width)
+        return Bumps(self.amplitude, self.center + by, self.width)
 
     def blurred(self, width: float) -> Bumps:
         wide = (self.width.square() + width**2).sqrt()
-        return Bumps(self.amplitude * (self.width / wide).square(), self.centre, wide)
+        return Bumps(self.amplitude * (self.width / wide).square(), self.center, wide)
 
     def product(self, other: Bumps) -> Tensor:
         both = self.width.square() + other.width.square()
-        far = (self.centre - other.centre).square().sum(1)
+        far = (self.center - other.center).square().sum(1)
         size = 2 * math.pi * (self.width * other.width).square() / both
         return self.amplitude * other.amplitude * size * torch.exp(-far / (2 * both))
 
@@ -82,7 +82,7 @@ class Bumps:
     full={"images": 16, "finest": 128},
 )
 def convnets_on_functions(run: Run, images: int = 8, finest: int = 64) -> None:
-    r"""Bumps with bounded parameters, a compact family, are discretised ever more finely.
+    r"""Bumps with bounded parameters, a compact family, are discretized ever more finely.
 
     The projection keeps norms and misses at most λ/π times the gradient's norm. Networks with
     downsampling come within an explicit distance of ‖ξ‖² and of ⟨ξ,φ⟩; the value ξ(0), which is
@@ -141,7 +141,7 @@ def projection(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
         return (x.square().sum(1) < 1).double()[None]
 
     for grid in grids:
-        c = discretise(bumps, grid, nodes=nodes_of(grid))
+        c = discretize(bumps, grid, nodes=nodes_of(grid))
         fine = CellGrid(CUTOFF, 2 * grid.cells)
         middles = fine.quadrature(1)[0].reshape(-1, 2)
         steps = step_image(c, grid)(middles).square().sum(1) * fine.scale**2
@@ -153,7 +153,7 @@ def projection(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
         worst = int((apart / bound.sqrt()).argmax())
         promised.append(float(bound[worst].sqrt()))
         missed.append(float(apart[worst]))
-        flat = discretise(disc, grid, nodes=nodes_of(grid))
+        flat = discretize(disc, grid, nodes=nodes_of(grid))
         discs.append(float(distance_to_steps(disc, flat, grid, nodes=nodes_of(grid))))
     run.claim(
         "X-79",
@@ -190,7 +190,7 @@ def energies(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
         promised.append(float(bound[worst]))
         found.append(float(apart[worst]))
     # the same norm on an eighth of the width: bounded in L2, but in no common compact set
-    thin = Bumps(bumps.amplitude[:1] * 8, bumps.centre[:1] * 0, bumps.width[:1] / 8)
+    thin = Bumps(bumps.amplitude[:1] * 8, bumps.center[:1] * 0, bumps.width[:1] / 8)
     for grid in grids[1:3]:
         high = energy_convnet(grid, 8 * largest, 16 * grid.cells)
         narrow.append(float((high(thin, nodes=24) - thin.energy).abs()))
@@ -241,15 +241,15 @@ def products(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
 def point_values(run: Run, grids: list[CellGrid]) -> list[float]:
     """The value at 0, on a compact family: bumps of height 1 that shrink, and their limit 0."""
     widths = torch.tensor([0.5**k for k in range(1, 13)], dtype=torch.float64)
-    ones, centre = torch.ones_like(widths), torch.zeros(len(widths), 2, dtype=torch.float64)
-    shrinking = Bumps(ones, centre, widths)
+    ones, center = torch.ones_like(widths), torch.zeros(len(widths), 2, dtype=torch.float64)
+    shrinking = Bumps(ones, center, widths)
     errors, smooth = [], []
-    fixed = Bumps(ones[:1], centre[:1], 0.5 * ones[:1])
+    fixed = Bumps(ones[:1], center[:1], 0.5 * ones[:1])
     for grid in grids:
         # the mean over the four cells at 0, the obvious network, and louder ones
         four = CellGrid(grid.scale, 2)
-        c = discretise(shrinking, four, nodes=96)[:, 0].mean((1, 2)) / grid.scale
-        one = discretise(fixed, four, nodes=24)[:, 0].mean((1, 2)) / grid.scale
+        c = discretize(shrinking, four, nodes=96)[:, 0].mean((1, 2)) / grid.scale
+        one = discretize(fixed, four, nodes=24)[:, 0].mean((1, 2)) / grid.scale
         # at 0 every one of them gives 0 plus a constant, which is free; the best is taken
         gains = [g * c for g in (1.0, 4.0, 64.0)]
         errors.append(min(best_constant(v) for v in gains))
@@ -294,7 +294,7 @@ def equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> dict[str, Curv
     for grid in grids:
         net = blur_threshold_convnet(grid, BLUR, LEVEL)
         nodes = nodes_of(grid)
-        out = net(discretise(bumps, grid, nodes=nodes))
+        out = net(discretize(bumps, grid, nodes=nodes))
         bound = missed_by_map(bumps, grid)
         apart = distance_to_steps(segmented(bumps), out, grid, nodes=nodes)
         worst = int((apart / bound).argmax())
@@ -305,11 +305,11 @@ def equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> dict[str, Curv
         # a shift by whole cells, about 1 each way
         steps = round(1 / grid.scale)
         by = torch.full((2,), steps * grid.scale, dtype=torch.float64)
-        moved = net(discretise(bumps.moved(by), grid, nodes=nodes))
+        moved = net(discretize(bumps.moved(by), grid, nodes=nodes))
         whole.append(float((moved - torch.roll(out, (steps, steps), (2, 3))).abs().max()))
         # and by half a cell more: both are constant on cells half as large
         more = by + grid.scale / 2
-        other = net(discretise(bumps.moved(more), grid, nodes=nodes))
+        other = net(discretize(bumps.moved(more), grid, nodes=nodes))
         half.append(float((other - torch.roll(out, (steps, steps), (2, 3))).abs().max()))
         fine = CellGrid(CUTOFF, 2 * grid.cells)
         x = fine.quadrature(1)[0].reshape(-1, 2)
@@ -364,8 +364,8 @@ def not_equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
         by = torch.tensor([steps * grid.scale, 0.0], dtype=torch.float64)
         shifted = [bumps.moved(k * by) for k in (-1, 0, 1)]
         nodes = nodes_of(grid)
-        inputs = torch.cat([discretise(b, grid, nodes=nodes) for b in shifted])
-        targets = torch.cat([discretise(times_first(b), grid, nodes=nodes) for b in shifted])
+        inputs = torch.cat([discretize(b, grid, nodes=nodes) for b in shifted])
+        targets = torch.cat([discretize(times_first(b), grid, nodes=nodes) for b in shifted])
         patches = F.unfold(inputs, 5, padding=2).transpose(1, 2).reshape(-1, 25)
         best = torch.linalg.lstsq(patches, targets.reshape(-1, 1)).solution
         made = (patches @ best).reshape(targets.shape)
@@ -376,8 +376,8 @@ def not_equivariant(run: Run, bumps: Bumps, grids: list[CellGrid]) -> Curve:
         tightest = int((apart / floor).argmin())
         floors.append(float(floor[tightest]))
         errors.append(float(apart[tightest]))
-        centres = -CUTOFF + grid.scale * (torch.arange(grid.cells, dtype=torch.float64) + 0.5)
-        there = (inputs * centres[:, None] - targets).flatten(1).norm(dim=1)
+        centers = -CUTOFF + grid.scale * (torch.arange(grid.cells, dtype=torch.float64) + 0.5)
+        there = (inputs * centers[:, None] - targets).flatten(1).norm(dim=1)
         located.append(float(there.reshape(3, -1).amax(0)[tightest]))
     run.claim(
         "X-80",
@@ -404,10 +404,10 @@ def plot(
     flat = (("ξ(0), not continuous", point), ("x₁ξ, not equivariant", place[1]))
     panels = zip((left, right), (curves, maps), flat, strict=True)
     for axis, found, (name, errors) in panels:
-        for colour, (label, (promised, measured)) in zip(COLOURS, found.items(), strict=False):
-            axis.loglog(scales, promised, color=colour, linewidth=0.8)
-            axis.loglog(scales, measured, "o", color=colour, label=label)
-        axis.loglog(scales, errors, "s--", color=COLOURS[6], label=name)
+        for color, (label, (promised, measured)) in zip(COLORS, found.items(), strict=False):
+            axis.loglog(scales, promised, color=color, linewidth=0.8)
+            axis.loglog(scales, measured, "o", color=color, label=label)
+        axis.loglog(scales, errors, "s--", color=COLORS[6], label=name)
         axis.set_xticks(scales, [f"{s:g}" for s in scales])
         axis.minorticks_off()
         axis.set(xlabel="side λ of a cell", ylabel="largest error")

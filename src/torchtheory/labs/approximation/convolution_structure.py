@@ -12,7 +12,7 @@ from torchtheory.approximation.architectures.shift_structure import (
     convolution_matrix,
     equivariance_gaps,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -311,15 +311,15 @@ def plot(
     axes: Any, curves: dict[str, Tensor], shares: dict[int, tuple[list[float], list[float]]]
 ) -> None:
     left, right = axes[0]
-    for colour, (name, curve) in zip(COLOURS, curves.items(), strict=False):
+    for color, (name, curve) in zip(COLORS, curves.items(), strict=False):
         style = "--" if name.startswith("maximum") else "-"
-        left.plot(range(len(curve)), curve, style, marker="o", ms=3, color=colour, label=name)
+        left.plot(range(len(curve)), curve, style, marker="o", ms=3, color=color, label=name)
     left.set(xlabel="shift", ylabel="relative change of the output", title="moved along a circle")
     left.set_ylim(-0.1, 1.9 * float(torch.cat(list(curves.values())).max()))
     left.legend(loc="upper left")
-    for colour, (q, (found, promised)) in zip(COLOURS, shares.items(), strict=False):
+    for color, (q, (found, promised)) in zip(COLORS, shares.items(), strict=False):
         steps = range(1, q)
-        right.plot(steps, promised, color=colour, linewidth=0.8)
-        right.plot(steps, found, "o", color=colour, label=f"windows of {q}")
+        right.plot(steps, promised, color=color, linewidth=0.8)
+        right.plot(steps, found, "o", color=color, label=f"windows of {q}")
     right.set(xlabel="shift", ylabel="share of maxima unchanged", title="independent numbers")
     right.legend()

@@ -15,7 +15,7 @@ from torchtheory.approximation.architectures.convolutional_equivalence import (
 )
 from torchtheory.approximation.network_calculus import compose
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -263,16 +263,16 @@ def plot(axes: Any, run: Run, ladder: list[tuple[int, int, float, float, float]]
     net = mlp([d, 12, 1], random=generator)
     x = torch.randn(1, d, dtype=torch.float64, generator=generator)
     moved = torch.cat([net(torch.roll(x, -g, 1)) for g in range(d)]).flatten().detach()
-    left.plot(range(d), moved, "o", ms=9, mfc="none", color=COLOURS[0], label="dense, input moved")
+    left.plot(range(d), moved, "o", ms=9, mfc="none", color=COLORS[0], label="dense, input moved")
     made = as_convolutional(net, [d])(x[:, None])[0, 0]
-    left.plot(range(d), made, "x-", color=COLOURS[1], linewidth=0.8, label="convolutional")
+    left.plot(range(d), made, "x-", color=COLORS[1], linewidth=0.8, label="convolutional")
     left.set(xlabel="place on the circle", ylabel="value", title="the same numbers")
     left.legend()
     sizes = [row[1] for row in ladder]
     right.loglog(sizes, [row[2] for row in ladder], color="0.4", label="promised")
-    right.loglog(sizes, [row[3] for row in ladder], "o", mfc="none", ms=8, color=COLOURS[0],
+    right.loglog(sizes, [row[3] for row in ladder], "o", mfc="none", ms=8, color=COLORS[0],
                  label="dense, one function")  # fmt: skip
-    right.loglog(sizes, [row[4] for row in ladder], "x", color=COLOURS[1],
+    right.loglog(sizes, [row[4] for row in ladder], "x", color=COLORS[1],
                  label="convolutional, all places")  # fmt: skip
     right.set(
         xlabel="non-zero parameters", ylabel="largest error", title="the promise carries over"

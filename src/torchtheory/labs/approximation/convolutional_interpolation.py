@@ -10,7 +10,7 @@ from torchtheory.approximation.memorization.convolutional import (
     convolutional_interpolant,
     pooled_network,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.kernels.wide_layer import layer_ranks
@@ -113,10 +113,10 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
 def plot(axes: Any, rows: list[tuple[int, int, float]], n: int) -> None:
     left, right = axes[0]
     neurons = [row[0] for row in rows]
-    left.semilogy(neurons, [row[2] for row in rows], "o-", color=COLOURS[1], label="largest error")
+    left.semilogy(neurons, [row[2] for row in rows], "o-", color=COLORS[1], label="largest error")
     left.axvline(n, color="0.5", linestyle="--", linewidth=0.8)
     left.set(xlabel="neurons of the wide layer", ylabel="largest error", title=f"{n} samples")
-    right.plot(neurons, [row[1] for row in rows], "o-", color=COLOURS[0], label="rank")
+    right.plot(neurons, [row[1] for row in rows], "o-", color=COLORS[0], label="rank")
     right.plot(neurons, [min(v, n) for v in neurons], "--", color="0.5", label="min(neurons, n)")
     right.set(xlabel="neurons of the wide layer", ylabel="rank of the features", title="rank")
     right.legend()

@@ -24,7 +24,7 @@ from torchtheory.approximation.universality.discriminatory import (
     ridge_units,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit, span_error
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.approximation.interpolants import Judged, kept_promises
@@ -163,16 +163,16 @@ def plot_staircases(
     name, g, rho = LINES[0]
     x = torch.linspace(0, 1, 1001, dtype=torch.float64)
     left.plot(x, g(x), color="0.4", linewidth=1, label=name)
-    for colour, s in zip(COLOURS, (2.0, 10.0, 100.0), strict=False):
+    for color, s in zip(COLORS, (2.0, 10.0, 100.0), strict=False):
         made = sigmoid_staircase(g, 8, lipschitz=rho, sharpness=s)
-        left.plot(x, made(x), color=colour, label=f"s = {s:g}")
+        left.plot(x, made(x), color=color, label=f"s = {s:g}")
     left.set(xlabel="x", ylabel="value", title="nine logistic units")
     left.legend()
-    for colour, mark, s in zip(COLOURS, "os^d", (2.0, 4.0, 10.0, 40.0), strict=False):
+    for color, mark, s in zip(COLORS, "os^d", (2.0, 4.0, 10.0, 40.0), strict=False):
         row = found[name, s]
-        right.loglog(cells, [a.bound for a, _ in row], color=colour, linewidth=0.8)
+        right.loglog(cells, [a.bound for a, _ in row], color=color, linewidth=0.8)
         label = f"s = {s:g}, factor {staircase_factor(s):.2f}"
-        right.loglog(cells, [e for _, e in row], mark, color=colour, label=label)
+        right.loglog(cells, [e for _, e in row], mark, color=color, label=label)
     right.set_xscale("log", base=2)
     right.set(xlabel="cells N", ylabel="sup error", title="promise and measurement")
     right.legend()
@@ -350,8 +350,8 @@ def few_points(run: Run) -> None:
 
 def plot_density(axes: Any, widths: list[int], curves: dict[str, list[list[float]]]) -> None:
     for axis, index in zip(axes[0], (1, 2), strict=True):
-        for colour, (name, rows) in zip(COLOURS, curves.items(), strict=False):
-            axis.loglog(widths, rows[index], "o-", markersize=4, color=colour, label=name)
+        for color, (name, rows) in zip(COLORS, curves.items(), strict=False):
+            axis.loglog(widths, rows[index], "o-", markersize=4, color=color, label=name)
         axis.set_xscale("log", base=2)
         d, name, _ = CUBES[index]
         axis.set(xlabel="hidden units", ylabel="sup error", title=f"{name}, d = {d}")
@@ -524,13 +524,13 @@ def plot_unseen(
         x[:, 0],
         x[:, 1],
         s=size.tolist(),
-        c=[COLOURS[0] if m > 0 else COLOURS[1] for m in measure],
+        c=[COLORS[0] if m > 0 else COLORS[1] for m in measure],
         alpha=0.7,
     )
     left.set(xlabel="$x_1$", ylabel="$x_2$", title="a measure no square sees")
     left.set_aspect("equal")
-    for colour, name in zip(COLOURS, ("logistic", "relu", "heaviside"), strict=False):
-        right.semilogy(tests[name].singular_values, color=colour, label=name)
+    for color, name in zip(COLORS, ("logistic", "relu", "heaviside"), strict=False):
+        right.semilogy(tests[name].singular_values, color=color, label=name)
     for style, (q, t) in zip(("--", "-.", ":"), powers.items(), strict=True):
         right.semilogy(t.singular_values.clamp(min=1e-18), style, color="0.3", label=f"$z^{q}$")
     right.set(xlabel="number", ylabel="singular value", title="units at the points")

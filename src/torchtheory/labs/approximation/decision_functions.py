@@ -17,7 +17,7 @@ from torchtheory.approximation.universality.decision_functions import (
 )
 from torchtheory.approximation.universality.discriminatory import ridge_units
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -239,10 +239,10 @@ def plot(axes: Any, fields: dict[str, tuple[Tensor, Tensor]]) -> None:
     first = axes[0, 0]
     x = torch.linspace(0, 1, 801, dtype=torch.float64)
     first.plot(x, (x > 0.5).double(), color="0.5", linewidth=1, label="label")
-    for colour, kappa in zip(COLOURS, (20.0, 100.0), strict=False):
-        first.plot(x, torch.sigmoid(kappa * (x - 0.5)), color=colour, label=f"κ = {kappa:g}")
+    for color, kappa in zip(COLORS, (20.0, 100.0), strict=False):
+        first.plot(x, torch.sigmoid(kappa * (x - 0.5)), color=color, label=f"κ = {kappa:g}")
         half = strip_width(kappa, 1.0, 0.1) / 2
-        first.axvspan(0.5 - half, 0.5 + half, color=colour, alpha=0.12, linewidth=0)
+        first.axvspan(0.5 - half, 0.5 + half, color=color, alpha=0.12, linewidth=0)
     first.set(xlabel="x", title="strips with an error of 0.1")
     first.legend()
     for axis, (name, (points, wrong)) in zip(axes[0, 1:], fields.items(), strict=True):

@@ -21,7 +21,7 @@ from torchtheory.approximation.universality.approximate_identity import (
     identity_network,
 )
 from torchtheory.approximation.universality.cybenko import sigmoid_staircase
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -183,20 +183,20 @@ def composition(run: Run) -> list[tuple[int, float, float]]:
 
 def plot(axes: Any, rows: list[tuple[Any, ...]], composed: list[tuple[int, float, float]]) -> None:
     left, right = axes[0]
-    for colour, tolerance in zip(COLOURS, (1e-1, 1e-3, 1e-6), strict=False):
+    for color, tolerance in zip(COLORS, (1e-1, 1e-3, 1e-6), strict=False):
         some = [r for r in rows if r[0] == "tanh" and r[2] == tolerance]
-        left.semilogy([r[1] for r in some], [r[3] for r in some], color=colour, linewidth=0.8)
+        left.semilogy([r[1] for r in some], [r[3] for r in some], color=color, linewidth=0.8)
         left.semilogy(
             [r[1] for r in some],
             [r[6] for r in some],
             "o",
-            color=colour,
+            color=color,
             label=f"tol {tolerance:g}",
         )
     left.set(xlabel="layers added", ylabel="sup distance", title="tanh layers", ylim=(1e-8, 10))
     left.legend(ncols=3, loc="upper center")
     widths = [n for n, _, _ in composed]
-    right.loglog(widths, [b for _, b, _ in composed], color=COLOURS[0], label="budget")
-    right.loglog(widths, [e for *_, e in composed], "o", color=COLOURS[0], label="measured")
+    right.loglog(widths, [b for _, b, _ in composed], color=COLORS[0], label="budget")
+    right.loglog(widths, [e for *_, e in composed], "o", color=COLORS[0], label="measured")
     right.set(xlabel="units of each", ylabel="sup error", title="|sin 3x| as |·| after sin 3x")
     right.legend()

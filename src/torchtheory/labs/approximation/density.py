@@ -30,7 +30,7 @@ from torchtheory.approximation.universality.stone_weierstrass import (
     separating_cosine,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -217,9 +217,9 @@ def plot(axis: Any) -> None:
         "polynomials": lambda m: chebyshev[:, :m],
         "polynomials, f(0) = 0": lambda m: GRID.unsqueeze(1) * chebyshev[:, :m],
     }
-    for colour, (name, family) in zip(COLOURS, families.items(), strict=False):
+    for color, (name, family) in zip(COLORS, families.items(), strict=False):
         errors = [best_uniform_fit(family(m), y).error for m in counts]
-        axis.semilogy(counts, errors, "o-", markersize=3, color=colour, label=name)
+        axis.semilogy(counts, errors, "o-", markersize=3, color=color, label=name)
     axis.set(xlabel="functions", ylabel="distance", title="$|x - 1/3|$ on [0, 1]")
     axis.legend()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import Function, measured_error, sup_distance
 from torchtheory.approximation.polynomials.divided_differences import monomial_network
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -198,8 +198,8 @@ def plot(axis: Any) -> None:
         for n in sizes
     ]
     resolution = [f.resolution for f in found]
-    axis.plot(resolution, [f.upper(10.0) for f in found], "v-", color=COLOURS[1], label="upper")
-    axis.plot(resolution, [f.value for f in found], "^-", color=COLOURS[0], label="lower")
+    axis.plot(resolution, [f.upper(10.0) for f in found], "v-", color=COLORS[1], label="upper")
+    axis.plot(resolution, [f.value for f in found], "^-", color=COLORS[0], label="lower")
     axis.set_xscale("log")
     axis.set(xlabel="distance of grid points", ylabel="sup distance")
     axis.legend()

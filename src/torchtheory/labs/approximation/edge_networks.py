@@ -24,7 +24,7 @@ from torchtheory.approximation.dictionaries.horizons import (
 )
 from torchtheory.approximation.piecewise.hats import hat_interpolant
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -269,8 +269,8 @@ def flower(sides: int) -> tuple[Tensor, Tensor]:
     angle = 2 * math.pi * torch.arange(sides, dtype=torch.float64) / sides
     radius = 0.3 + 0.1 * torch.cos(5 * angle)
     ray = torch.stack([torch.cos(angle), torch.sin(angle)], 1)
-    centre = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    return centre + radius.unsqueeze(1) * ray, centre
+    center = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    return center + radius.unsqueeze(1) * ray, center
 
 
 def inside(vertices: Tensor) -> Function:
@@ -289,13 +289,13 @@ def polygons(run: Run) -> None:
     """The fan of horizon patches against the crossing number, and its size."""
     found, bounds, sizes, wrong = [], [], [], []
     for sides in (20, 40, 80):
-        vertices, centre = flower(sides)
+        vertices, center = flower(sides)
         for delta in (0.02 / sides, 0.2 / sides):
-            net = indicator_network(vertices, centre, delta)
-            bounds.append(indicator_bound(vertices, centre, delta))
+            net = indicator_network(vertices, center, delta)
+            bounds.append(indicator_bound(vertices, center, delta))
             found.append(lp_distance(inside(vertices), _values(net), 1.0, points=160))
             sizes.append(network_size(net).parameters / sides)
-            circle = indicator_network(_round(sides), centre, delta)
+            circle = indicator_network(_round(sides), center, delta)
             wrong.append(lp_distance(inside(vertices), _values(circle), 1.0, points=160))
     run.claim(
         "X-49",
@@ -398,27 +398,25 @@ def plot(axes: Any, rates: list[Rate], pieces: Rate) -> None:
     net = horizon_network(made, 0.02)
     picture(first, _values(net.network))
     x = torch.linspace(0, 1, 2000, dtype=torch.float64)
-    first.plot(x, gamma(x), color=COLOURS[1], linewidth=1, label="γ")
+    first.plot(x, gamma(x), color=COLORS[1], linewidth=1, label="γ")
     first.legend(loc="upper right")
     first.set(title=f"horizon: {net.size.parameters} weights", xlabel="$x_1$", ylabel="$x_2$")
-    vertices, centre = flower(40)
-    star = indicator_network(vertices, centre, 0.006)
+    vertices, center = flower(40)
+    star = indicator_network(vertices, center, 0.006)
     picture(second, _values(star))
     loop = torch.cat([vertices, vertices[:1]])
-    second.plot(loop[:, 0], loop[:, 1], color=COLOURS[1], linewidth=0.8)
+    second.plot(loop[:, 0], loop[:, 1], color=COLORS[1], linewidth=0.8)
     second.set(
         title=f"indicator: {network_size(star).parameters} weights", xlabel="$x_1$", ylabel="$x_2$"
     )
-    for colour, mark, r in zip(COLOURS, "os^d", rates, strict=False):
-        third.loglog(r.sizes, r.bounds, color=colour, linewidth=0.8)
-        third.loglog(
-            r.sizes, r.errors, mark, color=colour, label=f"β = {r.smoothness}, p = {r.p:g}"
-        )
+    for color, mark, r in zip(COLORS, "os^d", rates, strict=False):
+        third.loglog(r.sizes, r.bounds, color=color, linewidth=0.8)
+        third.loglog(r.sizes, r.errors, mark, color=color, label=f"β = {r.smoothness}, p = {r.p:g}")
     third.set(xlabel="weights", ylabel="$L_p$ error", title="horizons")
     third.legend()
     third.tick_params(which="minor", labelbottom=False)
-    fourth.loglog(pieces.sizes, pieces.bounds, color=COLOURS[0], linewidth=0.8, label="promise")
-    fourth.loglog(pieces.sizes, pieces.errors, "o", color=COLOURS[0], label="measured")
+    fourth.loglog(pieces.sizes, pieces.bounds, color=COLORS[0], linewidth=0.8, label="promise")
+    fourth.loglog(pieces.sizes, pieces.errors, "o", color=COLORS[0], label="measured")
     fourth.set(xlabel="weights", ylabel="$L_2$ error", title="smooth inside a jump, β = β' = 2")
     fourth.legend()
     fourth.tick_params(which="minor", labelbottom=False)

@@ -46,7 +46,7 @@ def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
 
     The function whose transform is the indicator of the ball of volume 1 has a square that is a
     density, and errors weighted with it are errors of frequencies. The share of a ball that the
-    tube around one line covers is a regularised beta function; it is met by counting points, and
+    tube around one line covers is a regularized beta function; it is met by counting points, and
     falls exponentially with the dimension. A network with four hidden units is transformed on a
     grid of the plane: seen through the density, its frequencies lie in four tubes. Look at the
     figures: the star, and how many tubes, hence units, half of the ball takes.
@@ -60,7 +60,7 @@ def eldan_shamir_lab(run: Run, points: int = 20_000) -> None:
 
 
 def density(run: Run) -> None:
-    """The density, its normalisation, and the identity of the loss."""
+    """The density, its normalization, and the identity of the loss."""
     dims = (1, 3, 5)
     masses = [mass(n, None) for n in dims]
     unit = [mass(n, 1.0) for n in dims]

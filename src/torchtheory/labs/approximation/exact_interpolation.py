@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.approximation.memorization.networks import (
-    Memoriser,
+    Memorizer,
     inverse_certificate,
-    line_memoriser,
-    memoriser_parameters,
-    shallow_memoriser,
+    line_memorizer,
+    memorizer_parameters,
+    shallow_memorizer,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -24,7 +24,7 @@ from torchtheory.nets.labeled import at_least
 ACTIVATIONS = ("relu", "tanh", "softplus", "gaussian")
 EPSILON = torch.finfo(torch.float64).eps
 
-Rows = list[tuple[str, int, int, Memoriser, Memoriser, float]]
+Rows = list[tuple[str, int, int, Memorizer, Memorizer, float]]
 
 
 @lab(
@@ -35,7 +35,7 @@ Rows = list[tuple[str, int, int, Memoriser, Memoriser, float]]
     full={"samples": 320},
 )
 def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
-    """Points with random labels are memorised by weights that are written down.
+    """Points with random labels are memorized by weights that are written down.
 
     One hidden layer of m neurons is chosen so that its values at the m points are an invertible
     matrix A; the output weights are then the labels times the inverse of A. Projecting the points
@@ -45,13 +45,13 @@ def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
     """
     at_least(samples, 20, "samples")
     sizes = [samples // 16, samples // 4, samples]
-    rows = [memorise(run, name, m, d) for name in ACTIVATIONS for m in sizes for d in (1, 10)]
+    rows = [memorize(run, name, m, d) for name in ACTIVATIONS for m in sizes for d in (1, 10)]
     exact(run, rows)
     any_labels(run, samples // 4)
     criterion(run, samples // 4)
     counted(run, samples // 2, pixels)
     run.table(
-        "memorisers",
+        "memorizers",
         ["activation", "m", "d", "κ, one hidden layer", "residual", "κ, on a line", "residual "],
         [
             (name, m, d, one.condition, one.residual, two.condition, two.residual)
@@ -62,7 +62,7 @@ def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
     x = run.rand(10, 1).sort(0).values
     y = run.rand(10, 1)
     run.figure(
-        "memorisers",
+        "memorizers",
         lambda axes: plot(axes, x, y, rows),
         grid=(1, 2),
         caption="Left: two networks of ten neurons through the same ten points. Right: condition "
@@ -70,12 +70,12 @@ def exact_interpolation(run: Run, samples: int = 80, pixels: int = 784) -> None:
     )
 
 
-def memorise(
+def memorize(
     run: Run, name: str, m: int, d: int
-) -> tuple[str, int, int, Memoriser, Memoriser, float]:
+) -> tuple[str, int, int, Memorizer, Memorizer, float]:
     x, y = run.randn(m, d), run.randn(m, 3)
-    one = shallow_memoriser(x, y, name, random=run.generator)
-    two = line_memoriser(x, y, name, random=run.generator)
+    one = shallow_memorizer(x, y, name, random=run.generator)
+    two = line_memorizer(x, y, name, random=run.generator)
     return name, m, d, one, two, float(torch.linalg.matrix_norm(y, 2))
 
 
@@ -119,14 +119,14 @@ def any_labels(run: Run, m: int) -> None:
     x, seed = run.randn(m, 4), 7
     hidden = []
     for outputs in (1, 1, 5):
-        net = shallow_memoriser(x, run.randn(m, outputs), "tanh", random=seed).network
+        net = shallow_memorizer(x, run.randn(m, outputs), "tanh", random=seed).network
         hidden.append(first_layer(net))
     other = first_layer(
-        shallow_memoriser(run.randn(m, 4), run.randn(m, 1), "tanh", random=seed).network
+        shallow_memorizer(run.randn(m, 4), run.randn(m, 1), "tanh", random=seed).network
     )
     run.claim(
         "A-29",
-        r"\theta^{(1)} \text{ depends on the inputs only: largest difference for three labellings}",
+        r"\theta^{(1)} \text{ depends on the inputs only: largest difference for three labelings}",
         promised=0.0,
         relation="==",
         measured=[float((h - hidden[0]).abs().max()) for h in hidden],
@@ -142,7 +142,7 @@ def first_layer(net: nn.Sequential) -> Tensor:
 
 def criterion(run: Run, m: int) -> None:
     """An approximate inverse proves that the matrix is invertible."""
-    matrix = shallow_memoriser(run.randn(m, 4), run.randn(m, 1), random=run.generator).matrix
+    matrix = shallow_memorizer(run.randn(m, 4), run.randn(m, 1), random=run.generator).matrix
     inverse = torch.linalg.inv(matrix)
     promised, measured = [], []
     for size in (0.01, 0.1, 0.5, 0.9):
@@ -169,9 +169,9 @@ def criterion(run: Run, m: int) -> None:
 def counted(run: Run, m: int, pixels: int) -> None:
     """For inputs of many entries, the projection pays."""
     x, y = run.randn(m, pixels), run.randn(m, 10)
-    shallow = shallow_memoriser(x, y, "tanh", random=run.generator)
-    relu = line_memoriser(x, y, "relu", random=run.generator)
-    smooth = line_memoriser(x, y, "tanh", random=run.generator)
+    shallow = shallow_memorizer(x, y, "tanh", random=run.generator)
+    relu = line_memorizer(x, y, "relu", random=run.generator)
+    smooth = line_memorizer(x, y, "tanh", random=run.generator)
     run.claim(
         "A-29",
         r"\text{parameters}=m(d+1)+km",
@@ -198,30 +198,30 @@ def counted(run: Run, m: int, pixels: int) -> None:
         [
             (
                 n,
-                memoriser_parameters(n, pixels, 10),
-                memoriser_parameters(n, pixels, 10, line=True),
-                memoriser_parameters(n, pixels, 10, line=True, relu=False),
+                memorizer_parameters(n, pixels, 10),
+                memorizer_parameters(n, pixels, 10, line=True),
+                memorizer_parameters(n, pixels, 10, line=True, relu=False),
             )
             for n in (10, 100, 1000, 60_000)
         ],
-        caption=f"Parameters that memorise m samples of {pixels} entries with 10 outputs",
+        caption=f"Parameters that memorize m samples of {pixels} entries with 10 outputs",
     )
 
 
 def plot(axes: Any, x: Tensor, y: Tensor, rows: Rows) -> None:
     left, right = axes[0]
     t = torch.linspace(-0.05, 1.05, 1500, dtype=torch.float64)[:, None]
-    for colour, name in zip(COLOURS, ("relu", "tanh"), strict=False):
-        net = shallow_memoriser(x, y, name, random=0).network
-        left.plot(t, net(t), color=colour, label=f"{name}, {len(x)} neurons")
+    for color, name in zip(COLORS, ("relu", "tanh"), strict=False):
+        net = shallow_memorizer(x, y, name, random=0).network
+        left.plot(t, net(t), color=color, label=f"{name}, {len(x)} neurons")
     left.plot(x, y, "o", color="black", markersize=4)
     left.set(xlabel="x", title="through every point", ylim=(-1, 3.2))
     left.legend(loc="upper left")
-    for colour, name in zip(COLOURS, ACTIVATIONS, strict=False):
+    for color, name in zip(COLORS, ACTIVATIONS, strict=False):
         mine = [r for r in rows if r[0] == name and r[2] == 10]
         m = [r[1] for r in mine]
-        right.loglog(m, [r[3].condition for r in mine], "o-", color=colour, label=name)
-        right.loglog(m, [r[4].condition for r in mine], "o--", color=colour)
+        right.loglog(m, [r[3].condition for r in mine], "o-", color=color, label=name)
+        right.loglog(m, [r[4].condition for r in mine], "o--", color=color)
     right.set_xticks(m, [str(v) for v in m])
     right.set_xticks([], minor=True)
     right.set(xlabel="samples m", ylabel="κ(A)", title="the price of a line")

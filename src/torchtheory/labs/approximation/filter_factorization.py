@@ -19,7 +19,7 @@ from torchtheory.approximation.architectures.filter_factorization import (
     sobolev_depth_exponents,
 )
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
@@ -40,14 +40,14 @@ WAVES: tuple[tuple[float, tuple[float, float, float], float], ...] = (
 
 
 @lab(
-    "filter-factorisation",
+    "filter-factorization",
     room="approximation",
     covers=["X-82", "X-83"],
     title="Short filters in a row are any filter, and deep convolutional networks any shallow one",
     errata=["convolutional-depth-too-small"],
     full={"degree": 199, "units": 64},
 )
-def filter_factorisation(run: Run, degree: int = 79, units: int = 16) -> None:
+def filter_factorization(run: Run, degree: int = 79, units: int = 16) -> None:
     r"""Long filters are factored, shallow networks written as convolutions, depths compared.
 
     The factors of filters with up to `degree` + 1 taps give them back, in at most ⌈S/(s-1)⌉
@@ -364,7 +364,7 @@ def plot(
 ) -> None:
     left, middle, right = axes[0]
     x = torch.linspace(-0.8, 0.9, made.widths[0], dtype=torch.float64)[None]
-    shown = {1: COLOURS[0], 2 * (made.depth // 2) - 1: COLOURS[1], 2 * made.depth - 1: COLOURS[2]}
+    shown = {1: COLORS[0], 2 * (made.depth // 2) - 1: COLORS[1], 2 * made.depth - 1: COLORS[2]}
     for i, layer in enumerate(made.network.children()):
         x = layer(x)
         if i in shown:
@@ -375,20 +375,20 @@ def plot(
     left.legend()
     layers = [row[0] for row in ladder]
     middle.loglog(layers, [row[2] for row in ladder], color="0.4", label="promised")
-    middle.loglog(layers, [row[3] for row in ladder], "o", color=COLOURS[0], label="measured")
+    middle.loglog(layers, [row[3] for row in ladder], "o", color=COLORS[0], label="measured")
     start = ladder[0][3]
     theory = [
         start * math.sqrt(math.log(n) / math.log(layers[0])) * (n / layers[0]) ** (-5 / 6)
         for n in layers
     ]
-    middle.loglog(layers, theory, "--", color=COLOURS[1], label="rate of the theorem")
+    middle.loglog(layers, theory, "--", color=COLORS[1], label="rate of the theorem")
     middle.set(xlabel="layers", ylabel="largest error", title="three plane waves")
     middle.set_xticks(layers[::2], [str(n) for n in layers[::2]])
     middle.minorticks_off()
     middle.legend()
     errors, least, printed = depths
     accuracy = [-e for e in errors]
-    right.plot(accuracy, least, color=COLOURS[0], label="least, by VC dimension")
-    right.plot(accuracy, printed, "--", color=COLOURS[1], label="printed, constant 1")
+    right.plot(accuracy, least, color=COLORS[0], label="least, by VC dimension")
+    right.plot(accuracy, printed, "--", color=COLORS[1], label="printed, constant 1")
     right.set(xlabel=r"$\log_{10}1/\epsilon$", ylabel=r"$\log_{10}L$", title="depth, d = 10, r = 8")
     right.legend()

@@ -22,7 +22,7 @@ from torchtheory.approximation.piecewise.finite_elements import (
     nodal_network,
 )
 from torchtheory.approximation.piecewise.splines import spline_network
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -297,8 +297,8 @@ def plot_pyramids(axes: Any, dented: Mesh) -> None:
         star = mesh.simplices[(mesh.simplices == node).any(1)]
         for simplex in star.tolist():
             a, b = (mesh.nodes[i] for i in simplex if i != node)
-            panel.plot(*torch.stack([a, b]).T, color=COLOURS[1], linewidth=2.2)
-        panel.plot(*mesh.nodes[node], "o", color=COLOURS[1])
+            panel.plot(*torch.stack([a, b]).T, color=COLORS[1], linewidth=2.2)
+        panel.plot(*mesh.nodes[node], "o", color=COLORS[1])
         panel.set(title="convex star" if mesh is plain else "star with a dent", aspect="equal")
         panel.set(xlabel="$x_1$", ylabel="$x_2$")
         panel.grid(visible=False)
@@ -309,7 +309,7 @@ def plot_rates(axes: Any, rates: tuple[list[int], list[float], list[float]], deg
     left, right = axes[0]
     counts, bounds, errors = rates
     left.loglog(counts, bounds, color="0.4", label="promised $h^2\\pi^2/4$")
-    left.loglog(counts, errors, "o", color=COLOURS[0], label="measured")
+    left.loglog(counts, errors, "o", color=COLORS[0], label="measured")
     left.set_xticks(counts, [str(c) for c in counts], minor=False)
     left.minorticks_off()
     levels = [0.05, 0.1, 0.2, 0.5]

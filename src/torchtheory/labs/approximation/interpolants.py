@@ -18,7 +18,7 @@ from torchtheory.approximation.certificates import (
 )
 from torchtheory.approximation.piecewise.broken_lines import broken_line_network
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant, threshold_interpolant
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.expressivity.pieces import affine_pieces
@@ -365,17 +365,17 @@ def plot(
     x: Tensor = torch.linspace(0, 1, 2001, dtype=torch.float64)
     stairs = threshold_interpolant(g, rho, 0.5)
     left.plot(x, g(x), color="0.4", linewidth=1, label="$g(x) = \\sin 2\\pi x$")
-    left.plot(x, stairs(x), color=COLOURS[0], label=f"{stairs.size.units} threshold units")
-    left.fill_between(x, g(x) - 0.5, g(x) + 0.5, color=COLOURS[0], alpha=0.1, linewidth=0)
+    left.plot(x, stairs(x), color=COLORS[0], label=f"{stairs.size.units} threshold units")
+    left.fill_between(x, g(x) - 0.5, g(x) + 0.5, color=COLORS[0], alpha=0.1, linewidth=0)
     left.set(xlabel="x", title="within ε = 1/2, the shaded tube")
     left.legend()
     marks = "os^d"
-    for colour, mark, (label, row) in zip(COLOURS, marks, found.items(), strict=False):
+    for color, mark, (label, row) in zip(COLORS, marks, found.items(), strict=False):
         units = [a.size.units for a, _ in row]
-        right.loglog(units, [a.bound for a, _ in row], color=colour, linewidth=0.8)
-        right.loglog(units, [e for _, e in row], mark, color=colour, label=label)
+        right.loglog(units, [a.bound for a, _ in row], color=color, linewidth=0.8)
+        right.loglog(units, [e for _, e in row], mark, color=color, label=label)
     widths, bounds, errors = rates[name]
-    right.loglog(widths, bounds, "--", color=COLOURS[4], linewidth=0.8)
-    right.loglog(widths, errors, "x", color=COLOURS[4], label=f"{name}, ReLUs")
+    right.loglog(widths, bounds, "--", color=COLORS[4], linewidth=0.8)
+    right.loglog(widths, errors, "x", color=COLORS[4], label=f"{name}, ReLUs")
     right.set(xlabel="hidden units", ylabel="sup error", title="promise and measurement")
     right.legend(ncols=2)

@@ -18,7 +18,7 @@ from torchtheory.approximation.universality.superpositions import (
     superposition_step,
     two_scale_superposition,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -226,7 +226,7 @@ def symmetric_step(f: Function, grid: Tensor) -> float:
     inner = inner_functions(2, 6, separated=False)
     rounded = inner.images.flatten().round(decimals=12)
     images, which = torch.unique(rounded, return_inverse=True)
-    heights = f(inner.centres.reshape(-1, 2)) / 4
+    heights = f(inner.centers.reshape(-1, 2)) / 4
     met = torch.bincount(which, heights) / torch.bincount(which)
     net = Superposition(inner.knots, inner.values, inner.weights, images, met)
     return float((f(grid) - net(grid)).abs().max() - f(grid).abs().max())
@@ -241,25 +241,25 @@ def plot(
     inner, outer, one, many = axes.flatten()
     shown = superposition_step(TARGETS[0][1], 2, 3).network
     t = torch.linspace(0, 1, 1001, dtype=torch.float64)
-    for colour, values in zip(COLOURS, shown.inner(t), strict=False):
-        inner.plot(t, values, color=colour, linewidth=1.2)
+    for color, values in zip(COLORS, shown.inner(t), strict=False):
+        inner.plot(t, values, color=color, linewidth=1.2)
     inner.set(xlabel="t", ylabel="$\\phi_i(t)$", title="inner functions, N = 3")
     dense = superposition_step(TARGETS[0][1], 2, 8).network
     positions = dense.outer_knots
-    outer.plot(positions, dense.outer_values, color=COLOURS[0], linewidth=0.6)
+    outer.plot(positions, dense.outer_values, color=COLORS[0], linewidth=0.6)
     outer.set(xlabel="u", ylabel="g(u)", title="outer function g, N = 8", xlim=(0, 1))
     names = list(dict.fromkeys(row[0] for row in rows))
-    for colour, mark, name in zip(COLOURS, "os^d", names, strict=False):
+    for color, mark, name in zip(COLORS, "os^d", names, strict=False):
         mine = [row for row in rows if row[0] == name]
-        one.loglog([r[1] for r in mine], [r[2] for r in mine], color=colour, linewidth=0.8)
-        one.loglog([r[1] for r in mine], [r[3] for r in mine], mark, color=colour, label=name)
+        one.loglog([r[1] for r in mine], [r[2] for r in mine], color=color, linewidth=0.8)
+        one.loglog([r[1] for r in mine], [r[3] for r in mine], mark, color=color, label=name)
     cells = sorted({row[1] for row in rows})
     one.set_xticks(cells, [str(n) for n in cells])
     one.set_xticks([], minor=True)
     one.set(xlabel="cells N", ylabel="sup error", title="one step")
     one.legend(fontsize=7)
-    for colour, (name, sizes) in zip(COLOURS, left.items(), strict=False):
-        many.semilogy(range(len(sizes)), sizes, "o-", color=colour, label=name)
+    for color, (name, sizes) in zip(COLORS, left.items(), strict=False):
+        many.semilogy(range(len(sizes)), sizes, "o-", color=color, label=name)
     many.set_xticks(range(3), ["none", "N = 2", f"N = 2 and {10 * refinement}"])
     many.set(xlabel="scales", ylabel="sup error left", title="two scales, one superposition")
     many.legend(fontsize=7)

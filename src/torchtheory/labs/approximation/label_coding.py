@@ -15,7 +15,7 @@ from torchtheory.approximation.memorization.label_coding import (
     sine_frequency,
     sobolev_grid_norm,
 )
-from torchtheory.approximation.piecewise.boxes import cell_centres
+from torchtheory.approximation.piecewise.boxes import cell_centers
 from torchtheory.approximation.piecewise.bumps import BumpSum, SplineBump
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
 from torchtheory.approximation.rates.explicit_sizes import interpolant_units
@@ -26,11 +26,11 @@ from torchtheory.approximation.rates.lower_bounds import (
 )
 from torchtheory.approximation.rates.table import THEOREMS
 from torchtheory.approximation.rates.theorems import Setting
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.generalization.vc.growth import halfspaces, intervals, rectangles, shatters
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.shattering import radon_partition, relu_shattering
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -50,7 +50,7 @@ def label_coding(run: Run, cells: int = 6, sines: int = 32) -> None:
     """Bumps in the unit ball of W^{n,∞} carry one label a cell; whoever comes close reads them.
 
     The heights of the bumps are those the ball allows, and every approximation within half of it
-    returns all labels: broken lines of ReLUs are built for all 2^cells labellings and read. So an
+    returns all labels: broken lines of ReLUs are built for all 2^cells labelings and read. So an
     architecture that meets the whole ball shatters N^d points, and with at most 4M(3M + 4) points
     for M weights the least number of weights follows, constants included. The VC dimension itself
     is found by exhaustion for half-spaces, intervals and boxes, and is infinite for sines. Look at
@@ -80,10 +80,10 @@ def heights(run: Run) -> None:
     cases = [(n, d, k) for n in (1, 2, 3, 4) for d, k in ((1, 9), (2, 5), (3, 3))]
     made = [(label_function(labels_of(run, k**d), n, d), n, d, k) for n, d, k in cases]
     values = [
-        f(cell_centres(((0.0, 1.0),) * d, k)) / f.height - f.coefficients for f, _, d, k in made
+        f(cell_centers(((0.0, 1.0),) * d, k)) / f.height - f.coefficients for f, _, d, k in made
     ]
     shifted = [
-        f(cell_centres(((0.0, 1.0),) * d, k) * 0.97) / f.height - f.coefficients
+        f(cell_centers(((0.0, 1.0),) * d, k) * 0.97) / f.height - f.coefficients
         for f, _, d, k in made
     ]
     run.claim(
@@ -146,14 +146,14 @@ def reading(run: Run) -> None:
         control=Control("an error of 0.501 instead of 0.499 of the level", wrong),
     )
     cells, n = 8, 2
-    labellings = (all_labellings(cells) > 0).long()
+    labelings = (all_labelings(cells) > 0).long()
     error = float(cells) ** -n
     middle = torch.full((cells,), error / 2, dtype=torch.float64)
     bump = SplineBump(n)
     met, gaps, down = [], [], []
-    for y in labellings[:: max(1, len(labellings) // 32)]:
+    for y in labelings[:: max(1, len(labelings) // 32)]:
         f = BumpSum(y.double(), cells, error, bump)
-        x = cell_centres(((0.0, 1.0),), cells)
+        x = cell_centers(((0.0, 1.0),), cells)
         gaps.append(float((f(x) - middle).abs().max()))
         thresholds = torch.linspace(0, error, 41, dtype=torch.float64)
         read = (middle[None] > thresholds[:, None]).long()
@@ -183,7 +183,7 @@ def networks(run: Run, cells: int) -> None:
     poor: list[float] = []
     sizes = []
     for n in (1, 2):
-        y = (all_labellings(cells) > 0).long()
+        y = (all_labelings(cells) > 0).long()
         # pieces so that the error is below half the level: |f'| <= 1, or |f''| <= 1
         level = SplineBump(n).height * float(cells) ** -n
         pieces = math.ceil(interpolant_units(0.49 * level, smooth=n == 2).size / cells) * cells
@@ -196,7 +196,7 @@ def networks(run: Run, cells: int) -> None:
                                                    lipschitz=1.0).network).parameters)  # fmt: skip
     run.claim(
         ["X-34", "X-35"],
-        r"\text{one architecture of ReLUs, all } 2^N \text{ labellings: share of labels read}",
+        r"\text{one architecture of ReLUs, all } 2^N \text{ labelings: share of labels read}",
         promised=1.0,
         relation="==",
         measured=shares,
@@ -273,7 +273,7 @@ def weights(run: Run) -> None:
 
 
 def sine_labels_read(run: Run, count: int) -> float:
-    """Share of labels that sines return at 2^-1, ..., 2^-count, over random labellings."""
+    """Share of labels that sines return at 2^-1, ..., 2^-count, over random labelings."""
     x = 2.0 ** -torch.arange(1, count + 1, dtype=torch.float64)
     rows = [labels_of(run, count) for _ in range(64)]
     read = [(torch.sin(sine_frequency(y) * x) > 0).long() for y in rows]
@@ -325,7 +325,7 @@ def dimensions(run: Run, sines: int) -> None:
         relation="==",
         measured=[sine_labels_read(run, m) for m in (1, 4, 10, 20, sines)],
         control=Control(
-            "the points 1, 2, 3, 4, all frequencies: share of the 16 labellings", len(seen) / 16
+            "the points 1, 2, 3, 4, all frequencies: share of the 16 labelings", len(seen) / 16
         ),
     )
     counts = [4, 8, 12]
@@ -335,7 +335,7 @@ def dimensions(run: Run, sines: int) -> None:
         net, output = relu_shattering(points)
         with torch.no_grad():
             hidden = net[1](net[0](points))
-        hit.append(float(((output @ hidden.T).sign() == all_labellings(m)).double().mean()))
+        hit.append(float(((output @ hidden.T).sign() == all_labelings(m)).double().mean()))
         net_sizes.append(parameter_count([3, m, 1]))
     run.claim(
         "X-36",
@@ -356,17 +356,17 @@ def plot(axes: Any) -> None:
     generator = torch.Generator().manual_seed(1)
     y = (torch.rand(36, generator=generator) < 0.5).long()
     f = label_function(y, 2, 2)
-    x = cell_centres(((0.0, 1.0),) * 2, 150)
+    x = cell_centers(((0.0, 1.0),) * 2, 150)
     image = (f(x) / f.height).reshape(150, 150).T
     shown = left.imshow(image, origin="lower", extent=(0, 1, 0, 1), cmap="viridis")
     left.figure.colorbar(shown, ax=left, label="value / level")
     left.set(xlabel="$x_1$", ylabel="$x_2$", title="36 labels in a smooth function")
     left.grid(False)
     errors = [10 ** (-k / 4) for k in range(12, 41)]
-    for colour, n in zip(COLOURS, (1, 2), strict=False):
-        right.loglog(errors, [vc_minimum_weights(e, n, 2) for e in errors], color=colour,
+    for color, n in zip(COLORS, (1, 2), strict=False):
+        right.loglog(errors, [vc_minimum_weights(e, n, 2) for e in errors], color=color,
                      label=f"needed by labels, n = {n}")  # fmt: skip
-        right.loglog(errors, [e ** (-2 / n) for e in errors], "--", color=colour,
+        right.loglog(errors, [e ** (-2 / n) for e in errors], "--", color=color,
                      label=f"order that is enough, n = {n}")  # fmt: skip
     right.invert_xaxis()
     right.set(xlabel="error", ylabel="weights", title="d = 2")

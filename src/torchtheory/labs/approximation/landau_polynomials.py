@@ -18,7 +18,7 @@ from torchtheory.approximation.polynomials.landau import (
     landau_bound,
     landau_constant,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.approximation.polynomials import TARGETS, arch
 from torchtheory.labs.engine.registry import lab
@@ -218,14 +218,14 @@ def series_from_moments(n: int, moments: list[Fraction]) -> list[float]:
 def plot_landau(axes: Any, sizes: list[int], promised: list[float], found: list[float]) -> None:
     left, right = axes[0]
     x = torch.linspace(0, 1, 301, dtype=torch.float64)
-    for colour, n in zip(COLOURS, (4, 32, 512), strict=False):
+    for color, n in zip(COLORS, (4, 32, 512), strict=False):
         p = landau_approximant(lambda x: x, n, lipschitz=1.0, remove_line=False)
-        left.plot(x, p(x), color=colour, label=f"printed, n = {n}")
+        left.plot(x, p(x), color=color, label=f"printed, n = {n}")
     p = landau_approximant(lambda x: x, 4, lipschitz=1.0)
     left.plot(x, p(x), "--", color="0.3", label="line taken out, n = 4")
     left.set(xlabel="x", title="f(x) = x")
     left.legend()
-    right.loglog(sizes, promised, color=COLOURS[0], linewidth=0.8, label="promised")
-    right.loglog(sizes, found, "o", color=COLOURS[0], label="measured")
+    right.loglog(sizes, promised, color=COLORS[0], linewidth=0.8, label="promised")
+    right.loglog(sizes, found, "o", color=COLORS[0], label="measured")
     right.set(xlabel="n", ylabel="sup error", title="|x - 1/2|")
     right.legend()

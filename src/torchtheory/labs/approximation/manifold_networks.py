@@ -26,14 +26,14 @@ from torchtheory.approximation.piecewise.manifold_networks import (
     tangent_charts,
 )
 from torchtheory.approximation.piecewise.manifolds import (
-    ParametrisedManifold,
+    ParametrizedManifold,
     circle_curve,
     intrinsic_dimension,
     swiss_roll,
     swiss_roll_sheet,
 )
 from torchtheory.core.errors import NotConverged
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -48,7 +48,7 @@ RADIUS, HEIGHT = 3.0, 1.6
 class Atlas(NamedTuple):
     """The roll in one ambient space, with its charts."""
 
-    sheet: ParametrisedManifold
+    sheet: ParametrizedManifold
     charts: list[Chart]
 
 
@@ -142,7 +142,7 @@ def manifold_networks(
         lambda axes: plot(axes, cloud.x, rolls[3], nets, refined, reductions),
         grid=(2, 2),
         size=(11, 8),
-        caption="Top: the Swiss roll from the side, coloured along the sheet, with the tangent "
+        caption="Top: the Swiss roll from the side, colored along the sheet, with the tangent "
         "planes of its charts; parameters against D. Bottom: errors against cells of the meshes on "
         "the end of the roll and on the circle, every mark an atlas, dotted the powers of the "
         "theorem; targets that factor through two coordinates.",
@@ -154,7 +154,7 @@ def target(u: Tensor) -> Tensor:
     return torch.sin(0.7 * u[:, 0]) + 0.2 * u[:, 1]
 
 
-def error(sheet: ParametrisedManifold, net: ManifoldNetwork, fresh: Tensor) -> float:
+def error(sheet: ParametrizedManifold, net: ManifoldNetwork, fresh: Tensor) -> float:
     return float((net(sheet(fresh)) - target(fresh)).abs().max())
 
 
@@ -202,10 +202,10 @@ def atlas_checks(run: Run, atlas: Atlas, u: Tensor, fresh: Tensor) -> None:
     for chart in charts[::3]:
         here = chart.contains(x)
         if here.any():
-            start = u[(sheet(u) - chart.centre).norm(dim=1).argmin()].expand(int(here.sum()), -1)
+            start = u[(sheet(u) - chart.center).norm(dim=1).argmin()].expand(int(here.sum()), -1)
             back = chart_inverse(sheet, chart, chart(x[here]), start)
             apart.append(float((sheet(back) - x[here]).norm(dim=1).max()))
-    wide = Chart(charts[0].centre, charts[0].tangent, charts[0].normal, 30.0, 30.0)
+    wide = Chart(charts[0].center, charts[0].tangent, charts[0].normal, 30.0, 30.0)
     folded = wide.contains(x)
     z = wide(x[folded])
     near = torch.cdist(z, wide(sheet(u))).argmin(1)
@@ -300,7 +300,7 @@ def without_gate(net: ManifoldNetwork) -> nn.Sequential:
 
 def refine(
     run: Run,
-    manifold: ParametrisedManifold,
+    manifold: ParametrizedManifold,
     function: Callable[[Tensor], Tensor],
     sizes: tuple[float, float],
     cells: tuple[int, ...],
@@ -481,9 +481,9 @@ def plot(
     for chart in atlas.charts:
         direction = chart.tangent[:, [0, 2]]
         longest = direction[int(direction.norm(dim=1).argmax())]
-        middle = chart.centre[[0, 2]]
+        middle = chart.center[[0, 2]]
         ends = torch.stack([middle - RADIUS * longest, middle + RADIUS * longest])
-        first.plot(ends[:, 0], ends[:, 1], color=COLOURS[1], linewidth=0.8)
+        first.plot(ends[:, 0], ends[:, 1], color=COLORS[1], linewidth=0.8)
     first.set(
         aspect="equal",
         title=f"the roll from the side, {len(atlas.charts)} charts",
@@ -497,7 +497,7 @@ def plot(
             ds,
             [nets[d][k].projection_parameters for d in ds],
             mark + "-",
-            color=COLOURS[0],
+            color=COLORS[0],
             label=f"see the space, N ≈ {n}",
             alpha=0.7,
             markersize=9 - 4 * k,
@@ -506,22 +506,22 @@ def plot(
             ds,
             [nets[d][k].other_parameters for d in ds],
             mark + "-",
-            color=COLOURS[1],
+            color=COLORS[1],
             label=f"do not, N ≈ {n}",
         )
     second.set(xlabel="ambient dimension D", ylabel="parameters", title="where D enters")
     second.legend()
-    for d, name, mark, colour in ((2, "roll", "o", COLOURS[0]), (1, "circle", "s", COLOURS[1])):
+    for d, name, mark, color in ((2, "roll", "o", COLORS[0]), (1, "circle", "s", COLORS[1])):
         for k, row in enumerate(refined[d]):
             label = f"{name}, d = {d}" if k == 0 else None
-            third.loglog(row.squares, row.errors, mark, color=colour, alpha=0.6, ms=4, label=label)
+            third.loglog(row.squares, row.errors, mark, color=color, alpha=0.6, ms=4, label=label)
         squares, found = refined[d][0]
         guide = found[0] * (torch.tensor(squares) / squares[0]) ** (-2 / d)
-        third.loglog(squares, guide, ":", color=colour, label=f"$N^{{{-2 // d}}}$")
+        third.loglog(squares, guide, ":", color=color, label=f"$N^{{{-2 // d}}}$")
     third.set(xlabel="cells N", ylabel="largest error", title="accuracy on the manifold")
     third.legend()
-    for colour, mark, r in zip(COLOURS, "os^", reductions, strict=False):
-        fourth.loglog(r.sizes, r.errors, mark + "-", color=colour, label=f"D = {r.inputs}")
+    for color, mark, r in zip(COLORS, "os^", reductions, strict=False):
+        fourth.loglog(r.sizes, r.errors, mark + "-", color=color, label=f"D = {r.inputs}")
     fourth.set(xlabel="weights behind the projection", ylabel="$L_2$ error", title="f = g∘h")
     fourth.legend()
     for axis in (second, third, fourth):

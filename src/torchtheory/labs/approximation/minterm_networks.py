@@ -15,7 +15,7 @@ from torchtheory.approximation.memorization.boolean import (
     parity_network,
     parity_tree,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -193,6 +193,6 @@ def plot(axes: Any, rows: list[tuple[int, int, int, int, int]]) -> None:
         (3, "^-", "tree of exclusive ors"),
         (2, "s-", "d units that count, one layer"),
     ):
-        axes.semilogy(d, [row[k] for row in rows], mark, color=COLOURS[k - 1], label=label)
+        axes.semilogy(d, [row[k] for row in rows], mark, color=COLORS[k - 1], label=label)
     axes.set(xlabel="bits d", ylabel="hidden units", title="parity")
     axes.legend()

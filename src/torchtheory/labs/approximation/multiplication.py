@@ -27,7 +27,7 @@ from torchtheory.approximation.polynomials.relu import (
     polynomial_network,
     polynomial_values,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -186,7 +186,7 @@ def unit_square(run: Run, levels: int, points: int) -> None:
 
 
 def zeros(run: Run, levels: int) -> None:
-    """A factor 0 gives 0, which localised sums depend on."""
+    """A factor 0 gives 0, which localized sums depend on."""
     line = torch.linspace(-1, 1, 1001, dtype=torch.float64)
     axis = torch.stack([line, torch.zeros_like(line)], 1)
     found, other = [], []
@@ -361,9 +361,9 @@ def plot(axes: Any, levels: int, rows: dict[int, tuple[list[float], list[float]]
         axis.grid(visible=False)
         axis.figure.colorbar(shown, ax=axis, shrink=0.8)
     n = range(1, levels + 1)
-    for colour, mark, (k, (bounds, errors)) in zip(COLOURS, "os^d", rows.items(), strict=False):
-        right.semilogy(n, bounds, color=colour, linewidth=0.8)
-        right.semilogy(n, errors, mark, color=colour, label=f"k = {k}")
+    for color, mark, (k, (bounds, errors)) in zip(COLORS, "os^d", rows.items(), strict=False):
+        right.semilogy(n, bounds, color=color, linewidth=0.8)
+        right.semilogy(n, errors, mark, color=color, label=f"k = {k}")
     right.set(xlabel="levels n", ylabel="sup error", title="$x_1\\cdots x_k$ on $[-1,1]^k$")
     right.xaxis.get_major_locator().set_params(integer=True)
     right.legend()

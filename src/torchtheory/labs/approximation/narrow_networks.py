@@ -20,7 +20,7 @@ from torchtheory.approximation.depth.narrow import (
     sphere_witness,
     tangent_network,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import most_pieces
 from torchtheory.expressivity.folding import zigzag_network
@@ -321,17 +321,17 @@ def plot(axes: Any, bowls: dict[int, list[tuple[int, float, float]]], net: nn.Se
     left.contour(side, side, values, levels=14, cmap="viridis", linewidths=0.8)
     corners, ray = level_path(net, torch.zeros(2).double())
     path = torch.cat([corners, (corners[-1] + 6 * ray).unsqueeze(0)])
-    left.plot(path[:, 0], path[:, 1], color=COLOURS[1], label="never rises")
+    left.plot(path[:, 0], path[:, 1], color=COLORS[1], label="never rises")
     angle = torch.linspace(0, 6.2832, 200)
     left.plot(angle.cos(), angle.sin(), color="0.5", linewidth=0.8)
     witness = sphere_witness(net)
-    left.plot(*witness, "o", color=COLOURS[1], markersize=6)
+    left.plot(*witness, "o", color=COLORS[1], markersize=6)
     left.set(xlim=(-2, 2), ylim=(-2, 2), aspect="equal", title="width 2, trained for $|x|^2$")
     left.legend(loc="upper right", frameon=True)
-    for colour, (d, row) in zip(COLOURS, bowls.items(), strict=False):
+    for color, (d, row) in zip(COLORS, bowls.items(), strict=False):
         depth = [r[0] for r in row]
-        right.loglog(depth, [r[1] for r in row], "-", color=colour, linewidth=0.8)
-        right.loglog(depth, [r[2] for r in row], "o", color=colour, label=f"d = {d}, width {d + 1}")
+        right.loglog(depth, [r[1] for r in row], "-", color=color, linewidth=0.8)
+        right.loglog(depth, [r[2] for r in row], "o", color=color, label=f"d = {d}, width {d + 1}")
     right.axhline(0.5, color="0.4", linestyle="--", label="floor of width d")
     right.set(xlabel="affine layers", ylabel="sup error for $|x|^2$", title="one more unit a layer")
     right.legend()

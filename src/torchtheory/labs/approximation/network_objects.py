@@ -59,7 +59,7 @@ def network_objects(run: Run, points: int = 200) -> None:
     )
 
 
-def realise(net: nn.Sequential, x: Tensor) -> Tensor:
+def realize(net: nn.Sequential, x: Tensor) -> Tensor:
     """The recursion of the definition, written out once more."""
     maps, between = affine_layers(net)
     for (weight, bias), sigma in zip(maps[:-1], between, strict=True):
@@ -127,7 +127,7 @@ def calculus(run: Run, points: int) -> None:
     both, beside, apart, deeper = compose(g, f), stack(f, h), separate(f, h), deepen(f, 5)
     with torch.no_grad():
         away = [
-            (realise(f, x) - f(x)).abs().max(),
+            (realize(f, x) - f(x)).abs().max(),
             (both(x) - g(f(x))).abs().max(),
             (beside(x) - torch.cat([f(x), h(x)], 1)).abs().max(),
             (apart(torch.cat([x, y], 1)) - torch.cat([f(x), h(y)], 1)).abs().max(),
@@ -136,7 +136,7 @@ def calculus(run: Run, points: int) -> None:
         swapped = (compose(h, mlp([2, 4, 3], random=run.generator))(x[:, :2]) - h(x)).abs().max()
     run.claim(
         "X-03",
-        r"\text{realisation by the recursion; }\Phi^1\circ\Phi^2,\ (\Phi^1,\Phi^2)\text{ on shared "
+        r"\text{realization by the recursion; }\Phi^1\circ\Phi^2,\ (\Phi^1,\Phi^2)\text{ on shared "
         r"and on separate inputs, padded depth: distance from the functions}",
         promised=0,
         relation="==",
@@ -188,7 +188,7 @@ def not_the_function(run: Run, points: int) -> None:
         turned = float((negative(x) - net(x)).abs().max())
     run.claim(
         "X-03",
-        r"\text{rescaled, permuted, dead units added: the same realisation}",
+        r"\text{rescaled, permuted, dead units added: the same realization}",
         promised=0,
         relation="==",
         measured=away,
@@ -369,7 +369,7 @@ def plot(axes: Any, nets: list[nn.Sequential]) -> None:
             (x1, y1), (x2, y2) = places[start], places[end]
             axis.plot([x1, x2], [y1, y2], color="C0" if weight > 0 else "C1", lw=0.8, alpha=0.7)
         for (layer, _), (x, y) in places.items():
-            colour = "C2" if layer == 0 else "C3" if layer == graph.layers else "white"
-            axis.plot(x, y, "o", ms=9, mfc=colour, mec="black", mew=0.8)
+            color = "C2" if layer == 0 else "C3" if layer == graph.layers else "white"
+            axis.plot(x, y, "o", ms=9, mfc=color, mec="black", mew=0.8)
         axis.set_title(f"{title}: N = {graph.neurons}, M = {graph.weights}")
         axis.set_axis_off()

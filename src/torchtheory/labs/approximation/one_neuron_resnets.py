@@ -15,7 +15,7 @@ from torchtheory.approximation.architectures.residual import (
 )
 from torchtheory.approximation.certificates import Approximant, mean_error
 from torchtheory.approximation.depth.narrow import sphere_witness
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -220,14 +220,14 @@ def plot(
         ends = torch.stack([-1.5 * line, 1.5 * line])
         left.plot(ends[:, 0], ends[:, 1], "--", color="0.6", linewidth=0.8)
     left.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", title="three folds, along dashed lines")
-    for colour, label, data in (
-        (COLOURS[0], "|x|, sup", rows),
-        (COLOURS[1], "|x|², sup", squares),
-        (COLOURS[2], "disc, mean", [(m + 2, b, i.estimate) for _, m, b, i in discs]),
+    for color, label, data in (
+        (COLORS[0], "|x|, sup", rows),
+        (COLORS[1], "|x|², sup", squares),
+        (COLORS[2], "disc, mean", [(m + 2, b, i.estimate) for _, m, b, i in discs]),
     ):
         blocks = [row[0] for row in data]
-        right.semilogy(blocks, [row[1] for row in data], color=colour, linewidth=0.8)
-        right.semilogy(blocks, [row[2] for row in data], "o", color=colour, label=label)
+        right.semilogy(blocks, [row[1] for row in data], color=color, linewidth=0.8)
+        right.semilogy(blocks, [row[2] for row in data], "o", color=color, label=label)
     right.axhline(0.5, color="0.4", linestyle="--", linewidth=0.8, label="floor of width 2, |x|²")
     right.set(xlabel="blocks of one neuron", ylabel="error", title="promise and measurement")
     right.legend()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtheory.approximation.certificates import network_size
 from torchtheory.approximation.piecewise.payoffs import Payoff, payoff_network
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -121,10 +121,10 @@ def plot(axes: Any) -> None:
     left, right = axes[0]
     x = torch.linspace(0, 2.5, 501, dtype=torch.float64)[:, None]
     shown: tuple[Payoff, ...] = ("straddle", "basket call", "basket put", "call spread")
-    for colour, kind, width in zip(COLOURS, shown, (5.0, 3.0, 3.0, 1.2), strict=False):
+    for color, kind, width in zip(COLORS, shown, (5.0, 3.0, 3.0, 1.2), strict=False):
         second = 1.5 if kind == "call spread" else None
         net = payoff_network(kind, 1, 1.0, second_strike=second)
-        left.plot(x, net(x), linewidth=width, color=colour, label=kind.removeprefix("basket "))
+        left.plot(x, net(x), linewidth=width, color=color, label=kind.removeprefix("basket "))
     left.set(xlabel="price", ylabel="pay-off", title="one price")
     left.legend()
     side = torch.linspace(0, 2, 201, dtype=torch.float64)

@@ -20,7 +20,7 @@ from torchtheory.approximation.polynomials.fits import (
     equispaced_interpolant,
     weierstrass_degree,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -176,10 +176,10 @@ def plot(axes: Any, best: dict[str, list[Approximant]], errors: dict[str, list[f
     for row, (name, g) in zip(axes, (TARGETS[0], TARGETS[2]), strict=True):
         for axis, m, made, error in zip(row, DEGREES, best[name], errors[name], strict=True):
             axis.plot(x, g(x), color="0.5", linewidth=1, label=name)
-            axis.plot(x, made(x), color=COLOURS[0], label="nearest")
+            axis.plot(x, made(x), color=COLORS[0], label="nearest")
             if g is runge:
                 through = equispaced_interpolant(g, m, INTERVAL)
-                axis.plot(x, through(x), "--", color=COLOURS[1], label="equally spaced")
+                axis.plot(x, through(x), "--", color=COLORS[1], label="equally spaced")
                 axis.set(ylim=(-0.6, 1.4), xlabel="x")
             axis.set_title(f"degree {m}, error {error:.2g}")
         row[0].legend(loc="upper right", fontsize=7)

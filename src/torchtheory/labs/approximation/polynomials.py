@@ -18,7 +18,7 @@ from torchtheory.approximation.polynomials.bernstein import (
     far_bound,
     split_residual,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -321,13 +321,13 @@ def plot_bernstein(
     left.set(xlabel="x", title="the basis of degree 3", ylim=(-0.03, 1.35))
     left.legend(ncols=3, loc="upper center")
     middle.plot(x, tent(x), color="0.4", linewidth=1, label="$|x-1/2|$")
-    for colour, m in zip(COLOURS, (4, 16, 64), strict=False):
+    for color, m in zip(COLORS, (4, 16, 64), strict=False):
         q = bernstein_approximant(tent, m, lipschitz=1.0)
-        middle.plot(x, q(x), color=colour, label=f"degree {m}")
+        middle.plot(x, q(x), color=color, label=f"degree {m}")
     middle.set(xlabel="x", title="polynomials and a kink")
     middle.legend()
-    for colour, mark, (name, row) in zip(COLOURS, "os^", rows.items(), strict=False):
-        right.loglog(degrees, [p for p, _ in row], color=colour, linewidth=0.8)
-        right.loglog(degrees, [e for _, e in row], mark, color=colour, label=name)
+    for color, mark, (name, row) in zip(COLORS, "os^", rows.items(), strict=False):
+        right.loglog(degrees, [p for p, _ in row], color=color, linewidth=0.8)
+        right.loglog(degrees, [e for _, e in row], mark, color=color, label=name)
     right.set(xlabel="degree m", ylabel="sup error", title="promise and measurement")
     right.legend()

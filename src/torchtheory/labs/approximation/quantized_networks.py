@@ -18,10 +18,10 @@ from torchtheory.approximation.rates.quantization import (
     encode,
     holder_error,
     holder_network,
-    quantise,
+    quantize,
 )
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -57,14 +57,14 @@ CASES: tuple[tuple[int, float, int, Function], ...] = (
 
 
 @lab(
-    "quantised-networks",
+    "quantized-networks",
     room="approximation",
     covers=["X-38"],
     title="Hölder functions by networks of fixed depth whose weights have O(log 1/ε) bits",
     errata=["fixed-depth-without-layers"],
     full={"halvings": 7, "points": 2001},
 )
-def quantised_networks(run: Run, halvings: int = 4, points: int = 401) -> None:
+def quantized_networks(run: Run, halvings: int = 4, points: int = 401) -> None:
     """Finite element networks for Hölder functions, rounded, written as bits and read back.
 
     For errors ε halved `halvings` times the network keeps its promise with ε^(-d/(n+ζ)) weights
@@ -173,7 +173,7 @@ def rounding(
             assert isinstance(network, ShiftedSum)
             dense = network.as_sequential()
             grid = WeightGrid(e, 4)
-            rounded = quantise(dense, grid)
+            rounded = quantize(dense, grid)
             after.append(error_of(f, rounded, d, points))
             doubled.append(2 * e)
             rough = _rounded_to(dense, 0.5)
@@ -227,7 +227,7 @@ def rounding(
 
 
 def _rounded_to(network: nn.Sequential, spacing: float) -> nn.Sequential:
-    return quantise(network, _Spacing(spacing))
+    return quantize(network, _Spacing(spacing))
 
 
 class _Spacing(WeightGrid):
@@ -262,14 +262,14 @@ def no_layers(run: Run) -> None:
 
 def plot(axes: Any, found: list[tuple[float, list[float], list[float], int, int]]) -> None:
     left, right = axes[0]
-    for colour, (e, spacings, tried, _, _) in zip(COLOURS, found[:3], strict=False):
-        left.loglog(spacings, tried, "o-", color=colour, markersize=3, label=f"ε = {e:g}")
-        left.axhline(2 * e, color=colour, linestyle=":", linewidth=1)
+    for color, (e, spacings, tried, _, _) in zip(COLORS, found[:3], strict=False):
+        left.loglog(spacings, tried, "o-", color=color, markersize=3, label=f"ε = {e:g}")
+        left.axhline(2 * e, color=color, linestyle=":", linewidth=1)
     left.set(xlabel="spacing of the weights", ylabel="sup error", title="|x - 1/5|, rounded")
     left.set_ylim(top=2.0)
     left.legend(ncols=3, loc="upper left")
     scale = [m * math.log2(1 / e) for e, *_, m in found]
-    right.plot(scale, [b for *_, b, _ in found], "o-", color=COLOURS[0])
+    right.plot(scale, [b for *_, b, _ in found], "o-", color=COLORS[0])
     right.set(xlabel="M log₂ 1/ε", ylabel="bits", title="length of the string")
     right.set_xlim(left=0)
     right.set_ylim(bottom=0)

@@ -58,7 +58,7 @@ def random_steps_lab(run: Run, seeds: int = 12, points: int = 200, draws: int = 
     unbiased(run, draws)
     curves = rates(run, seeds, points)
     printed(run, draws)
-    realised(run, seeds, points)
+    realized(run, seeds, points)
     half_spaces(run, draws)
     run.figure(
         "rates",
@@ -100,7 +100,7 @@ def unbiased(run: Run, draws: int) -> None:
     wrong: list[Tensor] = []
     waves: list[Tensor] = []
     for f in (
-        GaussianBump(2, 0.6, centre=[0.3, -0.2]),
+        GaussianBump(2, 0.6, center=[0.3, -0.2]),
         targets(run)["two sines, d = 2"],
     ):
         x = ball_points(8, 2, random=run.generator)
@@ -139,7 +139,7 @@ def exponential_terms(run: Run, f: Spectrum, x: Tensor, draws: int) -> Tensor:
 
 
 def opposite(run: Run, draws: int) -> Tensor:
-    f = GaussianBump(2, 0.6, centre=[0.3, -0.2])
+    f = GaussianBump(2, 0.6, center=[0.3, -0.2])
     x = ball_points(8, 2, random=run.generator)
     return scores(exponential_terms(run, f, x, draws).real, f(-x))
 
@@ -275,7 +275,7 @@ def printed(run: Run, draws: int) -> None:
         tolerance=1e-9,
     )
     # a wide bump whose steepest place is the origin
-    slope = GaussianBump(1, 3.0, centre=[3.0])
+    slope = GaussianBump(1, 3.0, center=[3.0])
     ends = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
     run.erratum(
         "barron-steps-without-turn",
@@ -285,12 +285,12 @@ def printed(run: Run, draws: int) -> None:
         measured=(slope(ends) - slope.at_origin()).abs(),
     )
     # e^{-(x-c)²/2} in cycles: |g^| = sqrt(2π) exp(-2π²ξ²), phase -2πξc
-    centre = 1.0
+    center = 1.0
 
     def weight(xi: float) -> float:
         return xi * math.sqrt(2 * math.pi) * math.exp(-2 * (math.pi * xi) ** 2)
 
-    total = 2 * integrate.quad(lambda t: weight(t) * math.cos(2 * math.pi * t * centre), 0, 4)[0]
+    total = 2 * integrate.quad(lambda t: weight(t) * math.cos(2 * math.pi * t * center), 0, 4)[0]
     constant = GaussianBump(1).barron_constant / (2 * math.pi)
     run.erratum(
         "barron-measure-with-phase",
@@ -302,7 +302,7 @@ def printed(run: Run, draws: int) -> None:
     )
 
 
-def realised(run: Run, seeds: int, points: int) -> None:
+def realized(run: Run, seeds: int, points: int) -> None:
     """Steps replaced by ReLUs and by sigmoids."""
     f = targets(run)["Gaussian, d = 5"]
     x = ball_points(points, 5, random=run.generator)
@@ -360,7 +360,7 @@ def realised(run: Run, seeds: int, points: int) -> None:
         control=Control("without the shift √a", float(torch.sigmoid(torch.zeros(1)))),
     )
     run.table(
-        "realised",
+        "realized",
         ["δ", "ReLU, L¹", "promised", "sigmoid, L¹", "promised", "ReLU, L²"],
         rows,
         caption="Change of 200 pairs of steps when the steps become ramps or sigmoids (99 % ends)",

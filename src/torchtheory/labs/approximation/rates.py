@@ -21,7 +21,7 @@ from torchtheory.approximation.rates.table import (
     exponent_gaps,
 )
 from torchtheory.approximation.rates.theorems import Setting
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.generalization.vc.networks import piecewise_linear_vc_order
@@ -392,25 +392,25 @@ def plot(axes: Any) -> None:
     left, right = axes[0]
     dims = list(range(1, 21))
     error = 1e-3
-    for colour, n in zip(COLOURS, (1, 2), strict=False):
+    for color, n in zip(COLORS, (1, 2), strict=False):
         tables = [size_needed("sobolev", smoothness=n, dimension=d, error=error) for d in dims]
         needed = [next(e for e in t.lower if e.theorem.id == "X-16").log10_size for t in tables]
         enough = [
             next(e for e in t.upper if e.theorem.id.startswith("X-18")).log10_size for t in tables
         ]
-        left.plot(dims, needed, color=colour, label=f"n = {n}: needed")
-        left.plot(dims, enough, "--", color=colour, label=f"n = {n}: enough (order)")
+        left.plot(dims, needed, color=color, label=f"n = {n}: needed")
+        left.plot(dims, enough, "--", color=color, label=f"n = {n}: enough (order)")
     barron = [size_needed("barron", dimension=d, error=error).upper[-1].log10_size for d in dims]
-    left.plot(dims, barron, color=COLOURS[3], label="Fourier moment 1: enough")
+    left.plot(dims, barron, color=COLORS[3], label="Fourier moment 1: enough")
     left.set(xlabel="dimension d", ylabel="log10 of the size", title="the curse of dimension")
     left.xaxis.get_major_locator().set_params(integer=True)
     left.legend()
     zeta = np.linspace(1.0, 2.0, 60)[:-1]
-    right.plot(zeta, [depth_for_weights(2, 4, z)[1] for z in zeta], color=COLOURS[0],
+    right.plot(zeta, [depth_for_weights(2, 4, z)[1] for z in zeta], color=COLORS[0],
                label="exponent of the layers")  # fmt: skip
-    right.fill_between(zeta, 0, 2 - zeta, color=COLOURS[0], alpha=0.12, linewidth=0)
-    right.plot([1.0], [1.0], "o", color=COLOURS[1], label="bounded width")
-    right.plot([2.0], [0.0], "s", color=COLOURS[2], label="depth log(1/ε), continuous weights")
+    right.fill_between(zeta, 0, 2 - zeta, color=COLORS[0], alpha=0.12, linewidth=0)
+    right.plot([1.0], [1.0], "o", color=COLORS[1], label="bounded width")
+    right.plot([2.0], [0.0], "s", color=COLORS[2], label="depth log(1/ε), continuous weights")
     right.set(xlabel="exponent of the weights", ylabel="exponent of the layers",
               title="depth for weights, d/n = 2")  # fmt: skip
     right.legend()

@@ -16,7 +16,7 @@ from torchtheory.approximation.polynomials.reciprocals import (
     reciprocal_network,
 )
 from torchtheory.approximation.polynomials.relu import Polynomial, polynomial_values
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -226,22 +226,22 @@ def plot(
     left, middle, right = axes[0]
     x = torch.logspace(-2, 0, 1200, dtype=torch.float64)
     a = found[0.01][0][1]
-    left.loglog(x, ((a(x) * x - 1).abs()).clamp(min=1e-7), color=COLOURS[0], linewidth=0.8)
+    left.loglog(x, ((a(x) * x - 1).abs()).clamp(min=1e-7), color=COLORS[0], linewidth=0.8)
     left.set(xlabel="x", title="$|x\\,\\Phi(x) - 1|$")
-    for colour, (low, row) in zip(COLOURS, found.items(), strict=False):
+    for color, (low, row) in zip(COLORS, found.items(), strict=False):
         wanted = [e for e, _, _ in row]
-        middle.loglog(wanted, [b.bound for _, b, _ in row], color=colour, linewidth=0.8)
-        middle.loglog(wanted, [m for _, _, m in row], "o", color=colour, label=f"a = {low}")
+        middle.loglog(wanted, [b.bound for _, b, _ in row], color=color, linewidth=0.8)
+        middle.loglog(wanted, [m for _, _, m in row], "o", color=color, label=f"a = {low}")
     middle.set(xlabel="ε", ylabel="sup error", title="$1/x$ on $[a, 1]$")
     middle.legend()
     name, p, q, *_ = QUOTIENTS[0]
     t = torch.linspace(-1, 1, 801, dtype=torch.float64).unsqueeze(1)
     truth = polynomial_values(p, t) / polynomial_values(q, t)
-    for colour, (built, _) in zip(COLOURS, made[name][:2], strict=False):
+    for color, (built, _) in zip(COLORS, made[name][:2], strict=False):
         b = built.approximant
         gap = (b(t) - truth).abs().clamp(min=1e-6)
-        right.semilogy(t, gap, color=colour, linewidth=0.8, label=f"within {b.bound:.1g}")
-        right.axhline(b.bound, color=colour, linestyle="--", linewidth=0.8)
+        right.semilogy(t, gap, color=color, linewidth=0.8, label=f"within {b.bound:.1g}")
+        right.axhline(b.bound, color=color, linestyle="--", linewidth=0.8)
     # room for the legend above the dashed lines
     right.set(xlabel="x", title=f"error of {name}", ylim=(1e-6, 1.0))
     right.legend(loc="upper center", ncols=2)

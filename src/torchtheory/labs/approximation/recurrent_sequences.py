@@ -28,7 +28,7 @@ from torchtheory.approximation.architectures.recurrent_systems import (
 )
 from torchtheory.approximation.network_calculus import chain
 from torchtheory.approximation.piecewise.interpolants import relu_interpolant
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -364,15 +364,15 @@ def plot(
     left.axhline(0.1, color="0.4", linestyle=":", label="ε")
     left.set(xlabel="length", ylabel="mean error", title="beyond the cutoff", ylim=(-0.1, 2))
     left.legend()
-    middle.loglog(stress.lengths, stress.errors, "o", color=COLOURS[1], label="error of counting")
+    middle.loglog(stress.lengths, stress.errors, "o", color=COLORS[1], label="error of counting")
     far = stress.floors > 0
     middle.loglog(stress.lengths[far], stress.floors[far], "k_-", label="provable")
     middle.set(xlabel="length", title="tanh cannot count")
     middle.legend()
-    for colour, (name, (outputs, bounds)) in zip(COLOURS, growth.items(), strict=False):
+    for color, (name, (outputs, bounds)) in zip(COLORS, growth.items(), strict=False):
         lengths = range(len(outputs))
-        right.semilogy(lengths, bounds, color=colour, linewidth=0.9)
-        right.semilogy(lengths, outputs, "o", markersize=4, color=colour, label=name)
+        right.semilogy(lengths, bounds, color=color, linewidth=0.9)
+        right.semilogy(lengths, outputs, "o", markersize=4, color=color, label=name)
     right.semilogy(range(8), [2.0 ** (2**i) for i in range(8)], "k--", label="$2^{2^i}$")
     right.set(xlabel="length", title="ReLUs grow exponentially")
     right.legend()

@@ -24,7 +24,7 @@ from torchtheory.approximation.architectures.recurrent_simulation import (
 )
 from torchtheory.approximation.architectures.recurrent_systems import DynamicalSystem, ShallowRNN
 from torchtheory.approximation.certificates import Box, box_grid
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -415,19 +415,19 @@ def solved(start: Tensor, torque: Tensor, hold: float) -> Tensor:
 def plot(axes: Any, fits: Fits, profiles: dict[str, tuple[Tensor, Tensor]]) -> None:
     *pair, right = axes[0]
     for panel, name in zip(pair, ("pendulum", "logistic map"), strict=True):
-        for colour, (made, found) in zip(COLOURS, fits[name][:5], strict=False):
+        for color, (made, found) in zip(COLORS, fits[name][:5], strict=False):
             time = range(1, len(found.states))
-            panel.semilogy(time, made.state_bounds(len(time))[1:], color=colour, linewidth=0.9)
+            panel.semilogy(time, made.state_bounds(len(time))[1:], color=color, linewidth=0.9)
             label = f"{len(made.rnn.A) - 1} units"
-            panel.semilogy(time, found.states[1:], "o", markersize=3, color=colour, label=label)
+            panel.semilogy(time, found.states[1:], "o", markersize=3, color=color, label=label)
         panel.set(xlabel="t", ylabel=r"$\|h_t-\alpha(\tilde h_t)\|$", title=name)
         panel.legend(loc="best", ncols=3, columnspacing=0.8, handletextpad=0.2)
         low, high = panel.get_ylim()
         panel.set_ylim(low, high * 30)
-    for colour, (name, (profile, bound)) in zip(COLOURS, profiles.items(), strict=False):
+    for color, (name, (profile, bound)) in zip(COLORS, profiles.items(), strict=False):
         lags = range(1, len(profile) + 1)
-        right.semilogy(lags, bound, color=colour, linewidth=0.9)
-        right.semilogy(lags, profile, "o", markersize=3, color=colour, label=name)
+        right.semilogy(lags, bound, color=color, linewidth=0.9)
+        right.semilogy(lags, profile, "o", markersize=3, color=color, label=name)
     right.set(
         xlabel="steps ago, k",
         ylabel=r"$\|\partial y_t/\partial x_{t-k}\|$",

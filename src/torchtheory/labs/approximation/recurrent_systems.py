@@ -13,7 +13,7 @@ from torchtheory.approximation.architectures.recurrent_systems import (
     rnn_with_bias,
     shallow_rnn,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -313,7 +313,7 @@ def plot(axes: Any, influence: Tensor) -> None:
     drawing, heat = axes[0]
     columns = 4
     for t in range(columns):
-        for height, text, colour in ((0, f"$x_{t}$", 2), (1, f"$h_{t}$", 0), (2, f"$y_{t}$", 1)):
+        for height, text, color in ((0, f"$x_{t}$", 2), (1, f"$h_{t}$", 0), (2, f"$y_{t}$", 1)):
             drawing.text(
                 1.6 * t,
                 height,
@@ -321,7 +321,7 @@ def plot(axes: Any, influence: Tensor) -> None:
                 ha="center",
                 va="center",
                 fontsize=12,
-                bbox={"boxstyle": "circle", "facecolor": "white", "edgecolor": COLOURS[colour]},
+                bbox={"boxstyle": "circle", "facecolor": "white", "edgecolor": COLORS[color]},
             )
         arrow(drawing, (1.6 * t, 1.3), (1.6 * t, 1.7), "C", (0.1, 0))
         if t + 1 < columns:

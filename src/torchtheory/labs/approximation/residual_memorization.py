@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from torchtheory.approximation.architectures.residual import (
     ResidualBlock,
-    ResidualMemoriser,
+    ResidualMemorizer,
     ResidualNetwork,
-    residual_memoriser,
+    residual_memorizer,
     unroll_residual,
 )
 from torchtheory.approximation.certificates import network_size
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -25,20 +25,20 @@ from torchtheory.nets.labeled import at_least
 
 
 @lab(
-    "residual-memorisation",
+    "residual-memorization",
     room="approximation",
     covers=["X-85", "X-86"],
     title="Residual blocks: unrolled, trained at depth, and writing down a sample in 2nk weights",
     full={"largest": 6400, "depths": (8, 16, 32, 64), "steps": 300, "seeds": 12},
 )
-def residual_memorisation(
+def residual_memorization(
     run: Run,
     largest: int = 1600,
     depths: tuple[int, ...] = (4, 24),
     steps: int = 50,
     seeds: int = 6,
 ) -> None:
-    """Residual networks are unrolled into plain ones, trained at depth, and made to memorise.
+    """Residual networks are unrolled into plain ones, trained at depth, and made to memorize.
 
     The plain network that carries the input along computes exactly the same with 3k units a layer.
     Stated before training: with the same step and number of steps, blocks of two layers and
@@ -65,7 +65,7 @@ def residual_memorisation(
         lambda axes: plot(axes, depths, losses, rows),
         grid=(1, 2),
         caption="Left: training losses of plain and residual ReLU networks of width 12 after "
-        f"{steps} steps, one dot a seed. Right: weights of the memorising network, and n log n.",
+        f"{steps} steps, one dot a seed. Right: weights of the memorizing network, and n log n.",
     )
 
 
@@ -200,12 +200,12 @@ def memory(run: Run, sizes: list[int]) -> list[tuple[int, int, int, int, int, fl
     rows, made, bad = [], [], []
     for n in sizes:
         for classes in (10, 3 * math.ceil(8 * math.log(n))):
-            found = memorised(run, n, classes)
+            found = memorized(run, n, classes)
             made.append((found, n, classes))
             m = found.network.weights
             ratio = m / (n * math.log(n))
             rows.append((n, classes, found.width, found.blocks, m, ratio, found.residual))
-    small = memorised(run, sizes[0], 10, thresholds_kept=False)
+    small = memorized(run, sizes[0], 10, thresholds_kept=False)
     bad.append(small.residual)
     run.claim(
         "X-86",
@@ -248,12 +248,12 @@ def memory(run: Run, sizes: list[int]) -> list[tuple[int, int, int, int, int, fl
 DIMENSION = 128
 
 
-def memorised(run: Run, n: int, classes: int, *, thresholds_kept: bool = True) -> ResidualMemoriser:
+def memorized(run: Run, n: int, classes: int, *, thresholds_kept: bool = True) -> ResidualMemorizer:
     x = run.randn(n, DIMENSION)
     x = x / x.norm(dim=1, keepdim=True)
     labels = torch.randint(0, classes, (n,), generator=run.generator)
     labels[: min(n, classes)] = torch.arange(min(n, classes))
-    made = residual_memoriser(x, labels, math.ceil(8 * math.log(n)), random=run.generator)
+    made = residual_memorizer(x, labels, math.ceil(8 * math.log(n)), random=run.generator)
     if thresholds_kept:
         return made
     for block in made.network:
@@ -261,7 +261,7 @@ def memorised(run: Run, n: int, classes: int, *, thresholds_kept: bool = True) -
             nn.init.zeros_(block.inner.bias)
     wanted = nn.functional.one_hot(labels, int(labels.max()) + 1)
     left = float((made.network(x) - wanted).abs().max())
-    return ResidualMemoriser(made.network, left, made.width, made.blocks)
+    return ResidualMemorizer(made.network, left, made.width, made.blocks)
 
 
 def plot(
@@ -271,15 +271,15 @@ def plot(
     rows: list[tuple[int, int, int, int, int, float, float]],
 ) -> None:
     left, right = axes[0]
-    for colour, kind in zip(COLOURS, ("plain", "residual"), strict=False):
+    for color, kind in zip(COLORS, ("plain", "residual"), strict=False):
         for depth in depths:
             values = losses[kind, depth]
             place = depth * (0.95 if kind == "plain" else 1.05)
-            left.plot([place] * len(values), values, "o", color=colour, markersize=3)
+            left.plot([place] * len(values), values, "o", color=color, markersize=3)
         left.plot(
             [d * (0.95 if kind == "plain" else 1.05) for d in depths],
             [float(losses[kind, d].median()) for d in depths],
-            color=colour, label=kind,
+            color=color, label=kind,
         )  # fmt: skip
     left.set(xscale="log", yscale="log", xlabel="blocks of two layers", ylabel="training loss")
     left.set_xticks(depths, [str(d) for d in depths])

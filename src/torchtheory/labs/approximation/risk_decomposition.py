@@ -20,7 +20,7 @@ from torchtheory.approximation.rates.risk_gaps import (
 from torchtheory.approximation.universality.cybenko import sigmoid_staircase
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -54,7 +54,7 @@ def relu_features(width: int) -> Tensor:
 def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50, 200, 800)) -> None:
     """ReLU networks with fixed kinks are fitted to noisy values of a wave, exactly and by descent.
 
-    The class is linear, so its best function and the empirical minimiser are projections and the
+    The class is linear, so its best function and the empirical minimizer are projections and the
     parts of the excess risk are exact. They add up to no less than the total; more samples shrink
     the second, more units the first, which is a squared L² distance and at most the squared sup
     distance. Risk gaps of random functions stay below Lipschitz constant times sup distance. Look
@@ -68,14 +68,14 @@ def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50,
     every = [c for row in chains.values() for c in row]
     run.claim(
         "X-01",
-        r"|R(\hat f)-R(\hat f^*_{H,S})|\le\text{optimisation gap}+\text{estimation}"
+        r"|R(\hat f)-R(\hat f^*_{H,S})|\le\text{optimization gap}+\text{estimation}"
         r"+\text{approximation}",
         promised=[c.bound for c in every],
         relation="<=",
         measured=[c.total for c in every],
         tolerance=1e-12,
         control=Control(
-            "without the optimisation gap",
+            "without the optimization gap",
             [c.total for c in every],
             promised=[c.estimation + c.approximation for c in every],
         ),
@@ -85,13 +85,13 @@ def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50,
     lipschitz(run)
     run.table(
         "parts",
-        ["units", "sample", "approximation", "estimation", "optimisation gap", "total"],
+        ["units", "sample", "approximation", "estimation", "optimization gap", "total"],
         [
             (n, m, *[sum(getattr(c, part) for c in row) / len(row) for part in PARTS], mean(row))
             for (n, m), row in chains.items()
         ],
         caption=f"Parts of the excess risk, means over {trials} samples; the source calls the "
-        "optimisation gap the training error",
+        "optimization gap the training error",
     )
     run.figure(
         "chain",
@@ -103,7 +103,7 @@ def risk_decomposition(run: Run, trials: int = 50, sizes: tuple[int, ...] = (50,
     )
 
 
-PARTS = ("approximation", "estimation", "optimisation_gap")
+PARTS = ("approximation", "estimation", "optimization_gap")
 
 
 def mean(row: list[RiskChain]) -> float:
@@ -263,19 +263,19 @@ def plot(axes: Any, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple
     left, right = axes[0]
     row = chains[4, sizes[0]]
     means = {part: sum(getattr(c, part) for c in row) / len(row) for part in PARTS}
-    left.add_patch(Ellipse((4.6, 1.6), 9.0, 4.2, facecolor=COLOURS[0], alpha=0.08))
-    left.add_patch(Ellipse((3.3, 1.1), 5.2, 2.4, facecolor=COLOURS[0], alpha=0.15))
+    left.add_patch(Ellipse((4.6, 1.6), 9.0, 4.2, facecolor=COLORS[0], alpha=0.08))
+    left.add_patch(Ellipse((3.3, 1.1), 5.2, 2.4, facecolor=COLORS[0], alpha=0.15))
     left.text(7.4, 0.5, "all functions", fontsize=9, color="0.3")
     left.text(2.2, 0.15, "class H", fontsize=9, color="0.3")
     places = [(7.6, 2.4), (5.0, 1.5), (3.2, 1.8), (1.5, 1.2)]
     names = [r"$\hat f$", r"$\hat f_H$", r"$\hat f_{H,S}$", r"$\hat f^*_{H,S}$"]
-    words = ["approximation", "estimation", "optimisation"]
+    words = ["approximation", "estimation", "optimization"]
     for (x, y), name in zip(places, names, strict=True):
         left.plot(x, y, "o", color="black", markersize=5)
         left.annotate(name, (x, y), xytext=(0, -14), textcoords="offset points", ha="center")
     for i, (word, part) in enumerate(zip(words, PARTS, strict=True)):
         left.annotate(
-            "", places[i + 1], places[i], arrowprops={"arrowstyle": "->", "color": COLOURS[i]}
+            "", places[i + 1], places[i], arrowprops={"arrowstyle": "->", "color": COLORS[i]}
         )
         middle = [(a + b) / 2 for a, b in zip(places[i], places[i + 1], strict=True)]
         left.annotate(
@@ -285,7 +285,7 @@ def plot(axes: Any, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple
             textcoords="offset points",
             ha="center",
             fontsize=8,
-            color=COLOURS[i],
+            color=COLORS[i],
         )
     left.set(xlim=(0, 9.2), ylim=(-0.6, 3.8))
     left.set_axis_off()
@@ -301,7 +301,7 @@ def plot(axes: Any, chains: dict[tuple[int, int], list[RiskChain]], sizes: tuple
                 height,
                 0.36,
                 bottom=bottom,
-                color=COLOURS[i],
+                color=COLORS[i],
                 alpha=1.0 if k else 0.6,
                 label=f"{words[i]}, sample {m}",
             )

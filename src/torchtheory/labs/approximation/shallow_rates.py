@@ -20,7 +20,7 @@ from torchtheory.approximation.polynomials.shallow import (
     kolmogorov_width,
     shallow_polynomial,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -257,13 +257,13 @@ def plot(
     analytic: list[tuple[int, SpanDistance, float]],
 ) -> None:
     left, middle, right = axes[0]
-    for colour, mark, ((k, d), made) in zip(COLOURS, "os^dv", found.items(), strict=False):
+    for color, mark, ((k, d), made) in zip(COLORS, "os^dv", found.items(), strict=False):
         units = [s.units for s in made]
-        left.loglog(units, [s.mean_square for s in made], mark, color=colour,
+        left.loglog(units, [s.mean_square for s in made], mark, color=color,
                     label=f"k = {k}, d = {d}")  # fmt: skip
         line = [made[0].mean_square * (u / units[0]) ** (-k / d) for u in units]
-        left.loglog(units, line, color=colour, linewidth=0.8)
-        right.loglog(units, [s.weight for s in made], mark + "-", color=colour, markersize=4,
+        left.loglog(units, line, color=color, linewidth=0.8)
+        right.loglog(units, [s.weight for s in made], mark + "-", color=color, markersize=4,
                      label=f"k = {k}, d = {d}")  # fmt: skip
     left.set(xlabel="units N", ylabel="$L_2$ error", title="k derivatives in d variables")
     left.legend()

@@ -17,8 +17,8 @@ from torchtheory.approximation.dictionaries.shearlets import (
     shearlet,
     shearlet_frame,
 )
-from torchtheory.approximation.piecewise.boxes import cell_centres
-from torchtheory.core.figure import COLOURS
+from torchtheory.approximation.piecewise.boxes import cell_centers
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -102,7 +102,7 @@ def literal(run: Run) -> None:
         ),
     )
     # every element but the first is shifted by (1, 1); all stay within [-4, 4]^2
-    x = cell_centres(((-4.0, 4.0), (-4.0, 4.0)), 640)
+    x = cell_centers(((-4.0, 4.0), (-4.0, 4.0)), 640)
     exact = norm(generator(x), 64.0)
     found, wrong = [], []
     for j, k in ELEMENTS:
@@ -142,7 +142,7 @@ def literal(run: Run) -> None:
 
 def side(element: Any) -> tuple[float, float]:
     """Width and length of the support, from its pixels around the origin."""
-    x = cell_centres(((-1.0, 1.0), (-1.0, 1.0)), 400)
+    x = cell_centers(((-1.0, 1.0), (-1.0, 1.0)), 400)
     used = x[element(x).abs() > 0]
     spread = used.amax(0) - used.amin(0) + 2 / 400
     return float(spread[0]), float(spread[1])
@@ -150,7 +150,7 @@ def side(element: Any) -> tuple[float, float]:
 
 def felt(slope: float, j: int) -> int:
     """The shear whose element at the origin has the largest coefficient of the edge."""
-    x = cell_centres(((-0.5, 0.5), (-0.5, 0.5)), 300)
+    x = cell_centers(((-0.5, 0.5), (-0.5, 0.5)), 300)
     edge = (x[:, 0] > slope * x[:, 1]).double()
     values = [float((shearlet(generator, j, k)(x) * edge).sum().abs()) for k in SHEARS]
     return SHEARS[values.index(max(values))]
@@ -176,7 +176,7 @@ def reproduce(run: Run, frame: ShearletFrame) -> None:
     """Energy, inversion, and what thresholding costs."""
     n = frame.size
     images = [cartoon(2, random=run.generator).image(n), run.randn(n, n)]
-    coefficients = [frame.analyse(image) for image in images]
+    coefficients = [frame.analyze(image) for image in images]
     energy = [math.fsum(float(c.square().sum()) for c in row) for row in coefficients]
     run.claim(
         "X-45",
@@ -203,14 +203,14 @@ def reproduce(run: Run, frame: ShearletFrame) -> None:
         promised=0.0,
         relation="==",
         measured=[
-            float((frame.synthesise(row) - image).abs().max())
+            float((frame.synthesize(row) - image).abs().max())
             for row, image in zip(coefficients, images, strict=True)
         ],
         tolerance=1e-10,
         control=Control(
             "one window doubled",
             float(
-                (frame.synthesise([2 * coefficients[0][0], *coefficients[0][1:]]) - images[0])
+                (frame.synthesize([2 * coefficients[0][0], *coefficients[0][1:]]) - images[0])
                 .abs()
                 .max()
             ),
@@ -238,13 +238,13 @@ def kept_smallest(
 ) -> float:
     """The error of the terms whose squares are below a number."""
     kept = [torch.where(c.square() < square, c, 0.0) for c in coefficients]
-    return float((frame.synthesise(kept) - image).norm())
+    return float((frame.synthesize(kept) - image).norm())
 
 
 def directions(run: Run, frame: ShearletFrame, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Edges under a round window: which of the finest directions has the most energy."""
     n = frame.size
-    x = cell_centres(((-1.0, 1.0), (-1.0, 1.0)), n)
+    x = cell_centers(((-1.0, 1.0), (-1.0, 1.0)), n)
     # away from the border, which is an edge of its own for a periodic transform
     spot = torch.exp(-((x.norm(dim=1) / 0.35) ** 2))
     finest = [w for w, s in enumerate(frame.scales) if s == max(frame.scales)]
@@ -255,7 +255,7 @@ def directions(run: Run, frame: ShearletFrame, count: int) -> tuple[Tensor, Tens
     for a in wanted.tolist():
         normal = torch.tensor([math.cos(a), math.sin(a)], dtype=torch.float64)
         image = (spot * (x @ normal > 0)).reshape(n, n)
-        row = frame.analyse(image)
+        row = frame.analyze(image)
         energy = torch.stack([row[w].square().sum() for w in finest])
         energies.append(energy / energy.sum())
         best = float(angles[int(energy.argmax())])
@@ -279,7 +279,7 @@ def away(a: float, b: float) -> float:
 
 
 def plot(axes: Any, frame: ShearletFrame, found: tuple[Tensor, Tensor, Tensor]) -> None:
-    x = cell_centres(((-1.0, 1.0), (-1.0, 1.0)), 200)
+    x = cell_centers(((-1.0, 1.0), (-1.0, 1.0)), 200)
     for axis, (j, k) in zip(axes[0], ((0, 0), (2, 1), (4, -3)), strict=True):
         z = shearlet(generator, j, k)(x).reshape(200, 200)
         top = float(z.abs().max())
@@ -289,7 +289,7 @@ def plot(axes: Any, frame: ShearletFrame, found: tuple[Tensor, Tensor, Tensor]) 
         axis.grid(False)
     left, middle, right = axes[1]
     strongest = frame.windows.argmax(0)
-    # neighbours in different shades
+    # neighbors in different shades
     shade = torch.tensor([s * 3 + w % 2 for w, s in enumerate(frame.scales)])[strongest]
     half = frame.size // 2
     extent = (-half, half, -half, half)
@@ -306,16 +306,16 @@ def plot(axes: Any, frame: ShearletFrame, found: tuple[Tensor, Tensor, Tensor]) 
     order = angles.argsort()
     for i in range(0, len(wanted), max(1, len(wanted) // 4)):
         degrees = float(wanted[i]) * 180 / math.pi
-        colour = COLOURS[(i * 4 // len(wanted)) % len(COLOURS)]
+        color = COLORS[(i * 4 // len(wanted)) % len(COLORS)]
         right.plot(
             angles[order] * 180 / math.pi,
             energies[i][order],
             "o-",
-            color=colour,
+            color=color,
             markersize=3,
             label=f"{degrees:.0f}°",
         )
-        right.axvline(degrees, color=colour, linewidth=0.8, linestyle=":")
+        right.axvline(degrees, color=color, linewidth=0.8, linestyle=":")
     right.set(xlabel="direction of the window", ylabel="share of the energy", title="edges felt")
     right.set(ylim=(0, 1))
     right.legend(title="normal of the edge", ncols=2, loc="upper center")

@@ -23,7 +23,7 @@ from torchtheory.approximation.universality.uniform_fit import (
     random_units,
     span_error,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -289,11 +289,11 @@ def whole_functions(run: Run) -> None:
 
 def plot_steps(axes: Any, orders: int, steps: list[float], bias: float) -> None:
     for axis, central in zip(axes[0], (False, True), strict=True):
-        for colour, k in zip(COLOURS, range(1, orders + 1), strict=False):
+        for color, k in zip(COLORS, range(1, orders + 1), strict=False):
             bounds = [monomial_error(k, "tanh", bias, h, central=central).total for h in steps]
             found = [error_on(GRID, k, "tanh", bias, h, central) for h in steps]
-            axis.loglog(steps, bounds, color=colour, linewidth=0.8)
-            axis.loglog(steps, found, "o", color=colour, markersize=3, label=f"$x^{k}$")
+            axis.loglog(steps, bounds, color=color, linewidth=0.8)
+            axis.loglog(steps, found, "o", color=color, markersize=3, label=f"$x^{k}$")
             h = best_difference_step(k, "tanh", bias, central=central)
             at = error_on(GRID, k, "tanh", bias, h, central)
             axis.loglog([h], [at], "x", color="black", markersize=8)
@@ -456,8 +456,8 @@ def floors(run: Run) -> None:
 def plot_curves(axes: Any, widths: list[int], curves: dict[tuple[str, str], list[float]]) -> None:
     for axis, target in zip(axes[0], ("|x|", "sin 5x"), strict=True):
         named = [(name, row) for (name, t), row in curves.items() if t == target]
-        for colour, (name, row) in zip(COLOURS, named, strict=False):
-            axis.loglog(widths, row, "o-", markersize=3, color=colour, label=name)
+        for color, (name, row) in zip(COLORS, named, strict=False):
+            axis.loglog(widths, row, "o-", markersize=3, color=color, label=name)
         axis.set_xscale("log", base=2)
         axis.set(xlabel="hidden units", ylabel="sup error", title=target)
         axis.legend(ncols=2)

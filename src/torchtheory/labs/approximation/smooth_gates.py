@@ -24,7 +24,7 @@ from torchtheory.approximation.polynomials.smooth_gates import (
     smooth_square_network,
 )
 from torchtheory.approximation.polynomials.squaring import square_network, squaring_levels
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -54,9 +54,9 @@ def smooth_gates(run: Run, factors: int = 8, points: int = 500) -> None:
     """
     at_least(factors, 4, "factors")
     at_least(points, 50, "points")
-    centres = {a: good_bias(a, 4)[0] for a in ACTIVATIONS}
-    curves = squares(run, centres)
-    rates(run, centres)
+    centers = {a: good_bias(a, 4)[0] for a in ACTIVATIONS}
+    curves = squares(run, centers)
+    rates(run, centers)
     constant_size(run)
     exact_identity(run, factors)
     rows = many(run, factors, points)
@@ -82,16 +82,16 @@ def moved(a: Approximant, by: float) -> Approximant:
 
 
 def squares(
-    run: Run, centres: dict[str, float]
+    run: Run, centers: dict[str, float]
 ) -> dict[str, tuple[list[float], list[float], list[float]]]:
     """Measured errors against Taylor's remainder plus rounding."""
     steps = [0.5 * 10 ** (-0.75 * j) for j in range(8)]
     curves = {}
     wrong, wrong_promise = [], []
-    for name, centre in centres.items():
-        made = [smooth_square_network(name, centre, h) for h in steps]
+    for name, center in centers.items():
+        made = [smooth_square_network(name, center, h) for h in steps]
         curves[name] = (steps, [a.bound for a in made], [square_error(a) for a in made])
-        fine = smooth_square_network(name, centre, 1e-2)
+        fine = smooth_square_network(name, center, 1e-2)
         wrong_promise.append(fine.bound)
         wrong.append(square_error(moved(fine, 0.3)))
     run.claim(
@@ -106,12 +106,12 @@ def squares(
     return curves
 
 
-def rates(run: Run, centres: dict[str, float]) -> None:
+def rates(run: Run, centers: dict[str, float]) -> None:
     """The square of the step, with the constant of the next Taylor term."""
     steps = [0.2 * 2.0**-j for j in range(5)]
     for name in ("softplus", "tanh"):
-        errors = [square_error(smooth_square_network(name, centres[name], h)) for h in steps]
-        one_sided = [square_error(monomial_network(2, name, centres[name], h)) for h in steps]
+        errors = [square_error(smooth_square_network(name, centers[name], h)) for h in steps]
+        one_sided = [square_error(monomial_network(2, name, centers[name], h)) for h in steps]
         slope, other = fit_slope(steps, errors), fit_slope(steps, one_sided)
         run.claim(
             "X-29",
@@ -124,14 +124,14 @@ def rates(run: Run, centres: dict[str, float]) -> None:
             control=Control("differences to one side", other.estimate, interval=other),
         )
     ratios = []
-    for name, centre in centres.items():
-        at = torch.tensor(centre, dtype=torch.float64)
+    for name, center in centers.items():
+        at = torch.tensor(center, dtype=torch.float64)
         fourth = float(activation_derivative(name, at, 4) / activation_derivative(name, at, 2))
         h = 0.01
-        error = square_error(smooth_square_network(name, centre, h))
+        error = square_error(smooth_square_network(name, center, h))
         ratios.append(error / (h**2 / 12 * abs(fourth)))
-    coarse = square_error(smooth_square_network("tanh", centres["tanh"], 1.0))
-    at = torch.tensor(centres["tanh"], dtype=torch.float64)
+    coarse = square_error(smooth_square_network("tanh", centers["tanh"], 1.0))
+    at = torch.tensor(centers["tanh"], dtype=torch.float64)
     tanh = float(activation_derivative("tanh", at, 4) / activation_derivative("tanh", at, 2))
     run.claim(
         "X-29",
@@ -213,13 +213,13 @@ def many(run: Run, factors: int, points: int) -> list[tuple[int, int, int, float
     """Products of d factors by one layer and by a tree, each at its best step."""
     rows, promised, measured, wrong = [], [], [], []
     widths, counted = [], []
-    centre = 0.0
-    gate_step = best_product_step(2, "exp", centre)
+    center = 0.0
+    gate_step = best_product_step(2, "exp", center)
     for d in range(2, factors + 1):
         # factors near ±1, where errors are handed on undiminished
         x = (1 - 0.5 * run.rand(points, d) ** 2) * run.signs(points, d)
-        shallow = shallow_product_network(d, "exp", centre, best_product_step(d, "exp", centre))
-        deep = deep_product_network(d, "exp", centre, gate_step)
+        shallow = shallow_product_network(d, "exp", center, best_product_step(d, "exp", center))
+        deep = deep_product_network(d, "exp", center, gate_step)
         errors = [product_error(a, x) for a in (shallow, deep)]
         promised += [shallow.bound, deep.bound]
         measured += errors
@@ -229,7 +229,7 @@ def many(run: Run, factors: int, points: int) -> list[tuple[int, int, int, float
         if d & (d - 1) == 0:
             counted.append(deep.size.units)
             widths.append(4 * (d - 1))
-        other = shallow_product_network(d, "exp", centre, best_product_step(d, "exp", centre))
+        other = shallow_product_network(d, "exp", center, best_product_step(d, "exp", center))
         wrong.append(product_error(moved(other, 0.5), x) / other.bound)
     run.claim(
         "X-67",
@@ -265,7 +265,7 @@ def many(run: Run, factors: int, points: int) -> list[tuple[int, int, int, float
         relation="<",
         measured=[row[4] / row[3] for row in larger],
     )
-    parts = [shallow_product_error(d, "exp", centre, 1e-2) for d in range(2, factors + 1)]
+    parts = [shallow_product_error(d, "exp", center, 1e-2) for d in range(2, factors + 1)]
     run.table(
         "products-of-many",
         ["d", "units, one layer", "units, tree", "error, one layer", "error, tree",
@@ -286,17 +286,17 @@ def plot(
     rows: list[tuple[int, int, int, float, float]],
 ) -> None:
     left, middle, right = axes[0]
-    for colour, (name, (steps, bounds, errors)) in zip(COLOURS, curves.items(), strict=False):
-        left.loglog(steps, bounds, color=colour, linewidth=0.8)
-        left.loglog(steps, errors, "o", markersize=3, color=colour, label=name)
+    for color, (name, (steps, bounds, errors)) in zip(COLORS, curves.items(), strict=False):
+        left.loglog(steps, bounds, color=color, linewidth=0.8)
+        left.loglog(steps, errors, "o", markersize=3, color=color, label=name)
     best = best_difference_step(2, "softplus", 0.0, central=True)
     left.axvline(best, color="0.6", linewidth=0.8, linestyle=":")
     left.set(xlabel="step h", ylabel="sup error", title="$x^2$ by two units")
     left.legend()
     d = [row[0] for row in rows]
     for axis, first in ((middle, 1), (right, 3)):
-        axis.semilogy(d, [row[first] for row in rows], "o-", color=COLOURS[1], label="one layer")
-        axis.semilogy(d, [row[first + 1] for row in rows], "s-", color=COLOURS[0], label="tree")
+        axis.semilogy(d, [row[first] for row in rows], "o-", color=COLORS[1], label="one layer")
+        axis.semilogy(d, [row[first + 1] for row in rows], "s-", color=COLORS[0], label="tree")
         axis.set(xlabel="factors d")
         axis.legend()
     middle.set(title="units")

@@ -18,7 +18,7 @@ from torchtheory.approximation.certificates import Function, box_grid, network_s
 from torchtheory.approximation.piecewise.function_norms import multi_indices, partial_derivatives
 from torchtheory.approximation.piecewise.partition_of_unity import (
     partition_of_unity_values,
-    patch_centres,
+    patch_centers,
     trapezoid_network,
 )
 from torchtheory.approximation.piecewise.yarotsky import (
@@ -31,7 +31,7 @@ from torchtheory.approximation.piecewise.yarotsky import (
 )
 from torchtheory.approximation.rates.explicit_sizes import yarotsky_units
 from torchtheory.approximation.universality.uniform_fit import best_uniform_fit
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -107,7 +107,7 @@ def gluing(run: Run, points: int) -> None:
     for d, cells in ((1, 5), (2, 3), (3, 2)):
         x = run.rand(points, d)
         values = partition_of_unity_values(cells, x)
-        far = (x.unsqueeze(1) - patch_centres(cells, d)).abs().amax(2) >= 1 / cells
+        far = (x.unsqueeze(1) - patch_centers(cells, d)).abs().amax(2) >= 1 / cells
         total.append(float((values.sum(1) - 1).abs().max()))
         beyond.append(float((partition_of_unity_values(cells, x + 1.2).sum(1) - 1).abs().max()))
         most.append(float(values.max()))
@@ -142,7 +142,7 @@ def gluing(run: Run, points: int) -> None:
         relation="==",
         measured=outside,
         tolerance=1e-12,
-        control=Control("trapezoids of half as many cells around the same centres", wide),
+        control=Control("trapezoids of half as many cells around the same centers", wide),
     )
     run.claim(
         "X-30",
@@ -151,14 +151,14 @@ def gluing(run: Run, points: int) -> None:
         relation="<=",
         measured=overlap,
         control=Control(
-            "trapezoids of half as many cells around the same centres",
+            "trapezoids of half as many cells around the same centers",
             [int((_wider(8, run.rand(points, d)) > 1e-12).sum(1).max()) / 2**d for d in (1, 2)],
         ),
     )
 
 
 def _wider(cells: int, x: Tensor) -> Tensor:
-    """Products of trapezoids twice as wide, around the same centres."""
+    """Products of trapezoids twice as wide, around the same centers."""
     made = torch.ones(len(x), 1, dtype=torch.float64)
     for k in range(x.shape[1]):
         t = 1.5 * cells * (x[:, k : k + 1] - torch.arange(cells + 1).double() / cells)
@@ -213,7 +213,7 @@ def certified(
         promised=[yarotsky_units(e, n, d).size for n, d, e, _ in asked],
         relation="==",
         measured=[a.size.units for *_, a in asked],
-        reason="no derivative of these functions is 0 at a centre, so no part is left out",
+        reason="no derivative of these functions is 0 at a center, so no part is left out",
         control=Control(
             "the count for twice the error",
             [yarotsky_units(2 * e, n, d).size for n, d, e, _ in asked],
@@ -467,17 +467,17 @@ def plot(
     ratios: list[tuple[int, float, float]],
 ) -> None:
     left, middle, right = axes[0]
-    for colour, (label, row) in zip(COLOURS, made.items(), strict=False):
+    for color, (label, row) in zip(COLORS, made.items(), strict=False):
         size = [a.size.parameters for a, _ in row]
-        left.loglog(size, [a.approximant.bound for a, _ in row], color=colour, linewidth=0.9)
-        left.loglog(size, [e for _, e in row], "o", color=colour, label=label)
+        left.loglog(size, [a.approximant.bound for a, _ in row], color=color, linewidth=0.9)
+        left.loglog(size, [e for _, e in row], "o", color=color, label=label)
     left.set(xlabel="non-zero parameters", ylabel="sup error", title="promise and measurement")
     left.legend()
     n = found["patches"]
-    for colour, (r, power) in zip(COLOURS, (("0", 2.0), ("1/2", 1.5), ("1", 1.0)), strict=False):
-        middle.loglog(n, found[r], "o", color=colour, label=f"r = {r}")
+    for color, (r, power) in zip(COLORS, (("0", 2.0), ("1/2", 1.5), ("1", 1.0)), strict=False):
+        middle.loglog(n, found[r], "o", color=color, label=f"r = {r}")
         line = [found[r][0] * (v / n[0]) ** -power for v in n]
-        middle.loglog(n, line, color=colour, linewidth=0.8)
+        middle.loglog(n, line, color=color, linewidth=0.8)
     middle.set_xticks([round(v) for v in n], [str(round(v)) for v in n])
     middle.minorticks_off()
     middle.set(xlabel="patches", title="error in $W^{r,p}$; lines: powers r - 2")

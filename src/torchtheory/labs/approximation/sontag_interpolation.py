@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from torchtheory.approximation.certificates import network_size
-from torchtheory.approximation.memorization.networks import shallow_memoriser
+from torchtheory.approximation.memorization.networks import shallow_memorizer
 from torchtheory.approximation.memorization.sontag import SontagInterpolant, sontag_interpolant
 from torchtheory.approximation.network_calculus import chain
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -44,13 +44,13 @@ def sontag_interpolation(run: Run, most: int = 25) -> None:
             for name in ("logistic", "tanh"):
                 made = sontag_interpolant(x, y, error, activation=name)
                 rows.append((n, error, name, made))
-        naive.append(network_size(shallow_memoriser(x[:, None], y, "relu").network).units)
+        naive.append(network_size(shallow_memorizer(x[:, None], y, "relu").network).units)
         maps, between = affine_layers(made.network)
         (weight, bias), (output, shift) = maps
-        centres = -bias[:-1] / weight[:-1, 0]
+        centers = -bias[:-1] / weight[:-1, 0]
         blunt = weight.clone()
         blunt[:-1] /= 20
-        moved = torch.cat([-blunt[:-1, 0] * centres, bias[-1:]])
+        moved = torch.cat([-blunt[:-1, 0] * centers, bias[-1:]])
         flat.append(missed(chain([(blunt, moved), (output, shift)], between), x, y))
         kept = output.clone()
         kept[0, -1] = 0.0
@@ -63,7 +63,7 @@ def sontag_interpolation(run: Run, most: int = 25) -> None:
         measured=[row[3].residual for row in rows],
         reason=f"N from 1 to {most}, ε = 0.1, 0.001, 0.00001, logistic and tanh",
         control=Control(
-            "steps a twentieth as steep around the same centres", flat, promised=errors[-1]
+            "steps a twentieth as steep around the same centers", flat, promised=errors[-1]
         ),
     )
     run.claim(
@@ -130,12 +130,12 @@ def plot(
     left, right = axes[0]
     t = torch.linspace(0, 1.03, 3000, dtype=torch.float64)[:, None]
     made = sontag_interpolant(x, y, 1e-3)
-    left.plot(t, made.network(t), color=COLOURS[0], linewidth=1)
+    left.plot(t, made.network(t), color=COLORS[0], linewidth=1)
     left.plot(x, y, "o", color="black", markersize=4)
     left.set(xlabel="x", title=f"{len(x)} points, {made.units} units")
-    for colour, error in zip(COLOURS, errors, strict=False):
+    for color, error in zip(COLORS, errors, strict=False):
         mine = [r for r in rows if r[1] == error and r[2] == "logistic"]
-        right.semilogy([r[0] for r in mine], [r[3].residual for r in mine], ".", color=colour)
-        right.axhline(error, color=colour, linewidth=0.8, label=f"ε = {error:g}")
+        right.semilogy([r[0] for r in mine], [r[3].residual for r in mine], ".", color=color)
+        right.axhline(error, color=color, linewidth=0.8, label=f"ε = {error:g}")
     right.set(xlabel="N", ylabel="largest error at the points", title="2N + 1 points")
     right.legend(loc="center right", bbox_to_anchor=(1, 0.7))

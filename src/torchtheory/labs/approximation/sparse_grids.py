@@ -15,7 +15,7 @@ from torchtheory.approximation.piecewise.sparse_grids import (
     sparse_grid_network,
     sparse_grid_size,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -262,14 +262,14 @@ def plot(axes: Any, found: dict[int, list[tuple[int, float, float]]]) -> None:
     left, right = axes[0]
     grid = sparse_grid(bump, 5, 2)
     at = torch.cat(grid.points)
-    left.plot(at[:, 0], at[:, 1], ".", color=COLOURS[0], markersize=4)
+    left.plot(at[:, 0], at[:, 1], ".", color=COLORS[0], markersize=4)
     left.set(aspect="equal", title=f"{grid.count} points", xlim=(0, 1), ylim=(0, 1))
-    for colour, (d, rows) in zip(COLOURS, found.items(), strict=False):
+    for color, (d, rows) in zip(COLORS, found.items(), strict=False):
         counts = [n for n, *_ in rows]
-        right.loglog(counts, [b for _, b, _ in rows], color=colour, linewidth=0.9)
-        right.loglog(counts, [g for *_, g in rows], "o", color=colour, label=f"d = {d}")
+        right.loglog(counts, [b for _, b, _ in rows], color=color, linewidth=0.9)
+        right.loglog(counts, [g for *_, g in rows], "o", color=color, label=f"d = {d}")
         full = [(2**m - 1) ** d for m in range(1, len(rows) + 1)]
-        right.loglog(full, [4.0**-m / 8 for m in range(1, len(rows) + 1)], "--", color=colour,
+        right.loglog(full, [4.0**-m / 8 for m in range(1, len(rows) + 1)], "--", color=color,
                      linewidth=0.7)  # fmt: skip
     right.set(xlabel="points", ylabel="sup error", title="sparse and full grids")
     right.legend()

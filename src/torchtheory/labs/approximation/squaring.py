@@ -15,7 +15,7 @@ from torchtheory.approximation.polynomials.squaring import (
     square_network,
     squaring_levels,
 )
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import curvature_floor, most_pieces
 from torchtheory.expressivity.folding import sawtooth_network
@@ -62,7 +62,7 @@ def squaring_network(run: Run, levels: int = 6) -> None:
         "interpolation-as-a-sum",
         lambda axes: plot_chapter_one(axes, x, made),
         grid=(1, 3),
-        caption="Left and middle: x - x² (grey), its interpolant Iₙ on 2ⁿ + 1 points, and the "
+        caption="Left and middle: x - x² (gray), its interpolant Iₙ on 2ⁿ + 1 points, and the "
         "saw-teeth hₖ/4ᵏ that it is the sum of: each of them is Iₖ - Iₖ₋₁. Right: promised (line) "
         "and measured (marks) errors, against the best that a single hidden layer can do.",
     )
@@ -179,7 +179,7 @@ def promises(run: Run, made: list[Approximant]) -> None:
     )
     run.claim(
         ["A-90", "X-26"],
-        r"f_n-x^2=4^{-(n+1)} \text{ half-way between neighbouring breakpoints}",
+        r"f_n-x^2=4^{-(n+1)} \text{ half-way between neighboring breakpoints}",
         promised=0.0,
         relation="==",
         measured=middles,
@@ -341,14 +341,14 @@ def plot_chapter_three(axes: Any, x: Tensor) -> None:
     left, middle, right = axes[0]
     left.set(title="saw-teeth", xlabel="x")
     for m, style in ((1, "-"), (2, "--"), (3, ":")):
-        left.plot(x, sawtooth(m, x), style, color=COLOURS[m], label=f"$g_{m}$")
+        left.plot(x, sawtooth(m, x), style, color=COLORS[m], label=f"$g_{m}$")
     left.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, -0.16))
     middle.plot(x, x**2, color="0.5", linewidth=3, alpha=0.5, label="$x^2$")
     for n in range(4):
         f = x if n == 0 else square_network(n)(x)
-        middle.plot(x, f, color=COLOURS[n], linewidth=1.1, label=f"$f_{n}$")
-        right.semilogy(x[1:-1], (f - x**2)[1:-1].clamp(min=1e-5), color=COLOURS[n])
-        right.axhline(4.0 ** -(n + 1), color=COLOURS[n], linestyle="--", linewidth=0.8)
+        middle.plot(x, f, color=COLORS[n], linewidth=1.1, label=f"$f_{n}$")
+        right.semilogy(x[1:-1], (f - x**2)[1:-1].clamp(min=1e-5), color=COLORS[n])
+        right.axhline(4.0 ** -(n + 1), color=COLORS[n], linestyle="--", linewidth=0.8)
     middle.set(title="broken lines through $x^2$", xlabel="x")
     middle.legend()
     right.set(title="$f_n - x^2$", xlabel="x", ylim=(1e-4, 0.5))
@@ -357,17 +357,17 @@ def plot_chapter_three(axes: Any, x: Tensor) -> None:
 def plot_chapter_one(axes: Any, x: Tensor, made: list[Approximant]) -> None:
     for n, axis in zip((2, 3), axes[0], strict=False):
         axis.plot(x, x - x**2, color="0.5", linewidth=3, alpha=0.5, label="$x - x^2$")
-        axis.plot(x, x - square_network(n)(x), color=COLOURS[0], label=f"$I_{n}$")
+        axis.plot(x, x - square_network(n)(x), color=COLORS[0], label=f"$I_{n}$")
         for k in range(1, n + 1):
             tooth = sawtooth(k, x) / 4**k
-            axis.plot(x, tooth, color=COLOURS[k], linewidth=0.9, label=f"$h_{k}/4^{k}$")
+            axis.plot(x, tooth, color=COLORS[k], linewidth=0.9, label=f"$h_{k}/4^{k}$")
         axis.set(title=f"{2**n + 1} points", xlabel="x", ylim=(-0.01, 0.36))
         axis.legend(ncols=3, loc="upper center")
     axis = axes[0][2]
     units = [a.size.units for a in made]
-    axis.semilogy(units, [a.bound for a in made], color=COLOURS[0], label="promised")
-    axis.semilogy(units, [parabola_error(a) for a in made], "o", color=COLOURS[0], label="measured")
+    axis.semilogy(units, [a.bound for a in made], color=COLORS[0], label="promised")
+    axis.semilogy(units, [parabola_error(a) for a in made], "o", color=COLORS[0], label="measured")
     shallow = [curvature_floor(2.0, 1.0, most_pieces([u])) for u in units]
-    axis.semilogy(units, shallow, "--", color=COLOURS[1], label="least, one hidden layer")
+    axis.semilogy(units, shallow, "--", color=COLORS[1], label="least, one hidden layer")
     axis.set(xlabel="hidden units", title="sup error of $x^2$ on [0, 1]")
     axis.legend()

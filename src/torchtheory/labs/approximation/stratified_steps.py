@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtheory.approximation.barron.sampled_networks import ball_points
 from torchtheory.approximation.barron.stratified_steps import steps_in_strata
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -175,19 +175,19 @@ def plot(
     axes: Any, found: dict[tuple[int, bool], list[Interval]], exponents: dict[int, Interval]
 ) -> None:
     left, right = axes[0]
-    for colour, (d, sizes) in zip(COLOURS, SIZES.items(), strict=False):
+    for color, (d, sizes) in zip(COLORS, SIZES.items(), strict=False):
         counts = [k**d for k in sizes]
         cells = [i.estimate for i in found[d, True]]
         label = f"d = {d}: exponent {exponents[d].estimate:.2f}"
-        left.loglog(counts, cells, "o-", color=colour, markersize=4, label=label)
-        left.loglog(counts, [i.estimate for i in found[d, False]], "--", color=colour)
+        left.loglog(counts, cells, "o-", color=color, markersize=4, label=label)
+        left.loglog(counts, [i.estimate for i in found[d, False]], "--", color=color)
     left.set(xlabel="steps N", ylabel="expected squared error", title="cells against chance")
     left.legend()
     x = torch.linspace(-1, 1, 801, dtype=torch.float64)[:, None]
     right.plot(x, bowl(x), color="0.5", linewidth=3, alpha=0.5, label="(x² - 1)/4")
-    for colour, strata, label in ((COLOURS[0], True, "cells"), (COLOURS[1], False, "independent")):
+    for color, strata, label in ((COLORS[0], True, "cells"), (COLORS[1], False, "independent")):
         steps = steps_in_strata(threshold, 24, 1, strata=strata, random=3)
-        right.plot(x, steps(x).mean(1), color=colour, linewidth=1.2, label=label)
+        right.plot(x, steps(x).mean(1), color=color, linewidth=1.2, label=label)
     right.set(xlabel="x", title="24 steps")
     right.legend(loc="upper center")
     right.set_ylim(-0.45, math.ceil(10 * float(bowl(x).max()) + 1) / 10)

@@ -13,7 +13,7 @@ from torchtheory.approximation.depth.sum_product import (
     expand_tree,
 )
 from torchtheory.approximation.polynomials.relu import polynomial_values
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -115,9 +115,9 @@ def first_layer_rank(run: Run, points: int) -> int:
 
 def plot(axis: Any, sizes: list[int], counts: list[int]) -> None:
     d = [4, 9, 16, 25, 36, 49, 64, 100, 144, 196, 256]
-    axis.loglog(d, [n - 1 for n in d], color=COLOURS[0], label="deep: $d - 1$")
-    axis.loglog(d, [2.0 ** (n**0.5 - 1) for n in d], "--", color=COLOURS[1],
+    axis.loglog(d, [n - 1 for n in d], color=COLORS[0], label="deep: $d - 1$")
+    axis.loglog(d, [2.0 ** (n**0.5 - 1) for n in d], "--", color=COLORS[1],
                 label="shallow: $2^{\\sqrt{d} - 1}$")  # fmt: skip
-    axis.loglog(sizes, counts, "o", color=COLOURS[1], label="monomials counted")
+    axis.loglog(sizes, counts, "o", color=COLORS[1], label="monomials counted")
     axis.set(xlabel="inputs d", ylabel="neurons")
     axis.legend()

@@ -24,7 +24,7 @@ from torchtheory.approximation.universality.mollified_activations import (
     smoothed_relu_power,
 )
 from torchtheory.approximation.universality.uniform_fit import span_error
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -293,12 +293,12 @@ def plot_fourier(axes: Any, terms: list[int], left: dict[str, list[float]]) -> N
     made = fourier_network(torch.abs, 4, (-1.0, 1.0))
     x = torch.linspace(-2.5, 2.5, 1001, dtype=torch.float64)
     middle.plot(x, made.series(x), color="0.6", linewidth=1, label="Fourier sum")
-    middle.plot(x, made(x), color=COLOURS[0], label="network")
-    middle.axvspan(-1, 1, color=COLOURS[0], alpha=0.08, linewidth=0)
+    middle.plot(x, made(x), color=COLORS[0], label="network")
+    middle.axvspan(-1, 1, color=COLORS[0], alpha=0.08, linewidth=0)
     middle.set(xlabel="x", title="the sum is met on [-1, 1]", ylim=(-0.05, 1.3))
     middle.legend(loc="upper center", ncols=2)
-    for colour, (name, row) in zip(COLOURS, left.items(), strict=False):
-        right.loglog(terms, row, "o-", markersize=4, color=colour, label=name)
+    for color, (name, row) in zip(COLORS, left.items(), strict=False):
+        right.loglog(terms, row, "o-", markersize=4, color=color, label=name)
     right.set(xlabel="largest frequency", ylabel="L² error", title="what is left")
     right.legend()
 
@@ -456,13 +456,13 @@ def plot_mollified(
     left, right = axes[0]
     x = torch.linspace(-1, 1, 401, dtype=torch.float64)
     left.plot(x, torch.relu(x), color="0.5", linewidth=1, label="ReLU")
-    for colour, n in zip(COLOURS, (3, 201), strict=False):
+    for color, n in zip(COLORS, (3, 201), strict=False):
         made = mollified_activation("relu", width, n)
-        left.plot(x, made(x.unsqueeze(1))[:, 0], color=colour, label=f"{n} nodes")
+        left.plot(x, made(x.unsqueeze(1))[:, 0], color=color, label=f"{n} nodes")
     left.plot(x, smooth_bump(x, width) / 10, ":", color="0.4", label="bump / 10")
     left.set(xlabel="x", title="smoothed over |y| < 1/2", xlim=(-0.6, 0.6), ylim=(-0.02, 0.6))
     left.legend()
-    for colour, (name, (counts, errors)) in zip(COLOURS, curves.items(), strict=False):
-        right.loglog(counts, errors, "o-", markersize=4, color=colour, label=name)
+    for color, (name, (counts, errors)) in zip(COLORS, curves.items(), strict=False):
+        right.loglog(counts, errors, "o-", markersize=4, color=color, label=name)
     right.set(xlabel="nodes", ylabel="sup error", title="error of the sum")
     right.legend()

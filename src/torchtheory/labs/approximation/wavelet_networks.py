@@ -30,8 +30,8 @@ from torchtheory.approximation.dictionaries.wavelets import (
     wavelet_grid,
 )
 from torchtheory.approximation.network_calculus import combine
-from torchtheory.approximation.piecewise.boxes import cell_centres
-from torchtheory.core.figure import COLOURS
+from torchtheory.approximation.piecewise.boxes import cell_centers
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -109,9 +109,9 @@ def bumps(run: Run) -> None:
         outside.append(float(net(outer).abs().max()))
         units.append(network_size(net).units - (4 * d + 1))
         points = (0, 1200, 240, 48)[d]
-        x = cell_centres(((-3.0, 3.0),) * d, points)
+        x = cell_centers(((-3.0, 3.0),) * d, points)
         integral.append(float(net(x).mean()) * 6**d)
-        wave = cell_centres(((-6.0, 6.0),) * d, points)
+        wave = cell_centers(((-6.0, 6.0),) * d, points)
         means.append(float(wavelet_generator(d)(wave).mean()) * 12**d)
     run.claim(
         "X-46",
@@ -175,7 +175,7 @@ def greedy_networks(run: Run, most: int) -> list[Fit]:
     bump = bump_network(1)
     waves, at = wavelet_grid(1, 5)
     coarse, where = wavelet_grid(1, 1)
-    x = cell_centres(((0.0, 1.0),), 512)
+    x = cell_centers(((0.0, 1.0),), 512)
     elements = [dictionary_element(output(bump), a, b) for a, b in zip(coarse, where, strict=True)]
     elements += [
         dictionary_element(output(generator), a, b) for a, b in zip(waves, at, strict=True)
@@ -248,7 +248,7 @@ def haar_networks(run: Run, most_terms: int, resolution: int) -> list[Transfer]:
     made, promised, wide, bounds = [], [], [], []
     fine = 4 * resolution
     # one random point a cell: a regular grid would step over the ramps
-    x = cell_centres(((0.0, 1.0), (0.0, 1.0)), fine)
+    x = cell_centers(((0.0, 1.0), (0.0, 1.0)), fine)
     x = x + (run.rand(*x.shape) - 0.5) / fine
     pixel = (x * resolution).long()
     truth = picture[pixel[:, 0], pixel[:, 1]]
@@ -349,13 +349,13 @@ def plot_units(axes: Any, fits: list[Fit]) -> None:
     left.grid(False)
     x = torch.linspace(-7, 7, 1401, dtype=torch.float64).unsqueeze(1)
     middle.plot(x, bump_network(1)(x), color="0.6", label="φ")
-    middle.plot(x, wavelet_generator(1)(x), color=COLOURS[0], label="φ(x) - φ(x/2)/2")
+    middle.plot(x, wavelet_generator(1)(x), color=COLORS[0], label="φ(x) - φ(x/2)/2")
     middle.set(title="the unit", xlabel="x")
     middle.legend()
     u = torch.linspace(0, 1, 1001, dtype=torch.float64).unsqueeze(1)
     right.plot(u, target(u), color="0.5", linewidth=2, label="target")
-    for colour, fit in zip(COLOURS, (fits[1], fits[-1]), strict=False):
-        right.plot(u, fit.network(u), color=colour, linewidth=1, label=f"{fit.terms} terms")
+    for color, fit in zip(COLORS, (fits[1], fits[-1]), strict=False):
+        right.plot(u, fit.network(u), color=color, linewidth=1, label=f"{fit.terms} terms")
     right.set(title="greedy terms, one network", xlabel="x")
     right.legend()
 
@@ -363,19 +363,19 @@ def plot_units(axes: Any, fits: list[Fit]) -> None:
 def plot_transfer(axes: Any, transfers: list[Transfer], resolution: int) -> None:
     left, middle, right = axes[0]
     n = 4 * resolution
-    x = cell_centres(((0.0, 1.0), (0.0, 1.0)), n)
+    x = cell_centers(((0.0, 1.0), (0.0, 1.0)), n)
     last = transfers[-1]
     values = torch.cat([last.network(x[i : i + 8192]) for i in range(0, len(x), 8192)])
     left.imshow(values.reshape(n, n).T, origin="lower", extent=(0, 1, 0, 1), cmap="gray")
     left.set(title=f"network of {last.terms} Haar terms", xticks=[], yticks=[])
     left.grid(False)
     sizes = [t.terms for t in transfers]
-    middle.loglog(sizes, [2 * t.epsilon for t in transfers], color=COLOURS[0], label="2ε")
+    middle.loglog(sizes, [2 * t.epsilon for t in transfers], color=COLORS[0], label="2ε")
     middle.loglog(sizes, [t.epsilon for t in transfers], "--", color="0.5", label="ε of the terms")
-    middle.loglog(sizes, [t.error for t in transfers], "o", color=COLOURS[1], label="network")
+    middle.loglog(sizes, [t.error for t in transfers], "o", color=COLORS[1], label="network")
     middle.set(xlabel="terms M", ylabel="$L_2$ error", title="at most twice the error")
     middle.legend()
-    right.plot(sizes, [t.weights for t in transfers], "o-", color=COLOURS[2])
+    right.plot(sizes, [t.weights for t in transfers], "o-", color=COLORS[2])
     right.set(xlabel="terms M", ylabel="weights", title="O(M) weights")
     for axis in (middle, right):
         axis.tick_params(which="minor", labelbottom=False, labelleft=False)

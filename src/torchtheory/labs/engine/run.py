@@ -126,7 +126,7 @@ def run_lab(
         generator=torch.Generator().manual_seed(seed),
     )
     start = time.perf_counter()
-    # a lab draws from run.generator; what does not (a layer's own initialisation) follows the seed
+    # a lab draws from run.generator; what does not (a layer's own initialization) follows the seed
     with global_randomness_kept():
         torch.manual_seed(seed)
         found.function(run, **parameters)

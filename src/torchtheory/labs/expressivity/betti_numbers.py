@@ -8,7 +8,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
 from torchtheory.expressivity.hyperplanes import zaslavsky_bound
@@ -32,7 +32,7 @@ UNIT = ((0.0, 1.0), (0.0, 1.0))
 
 
 def torus(x: Tensor, around: int, middle: float) -> Tensor:
-    """A solid torus around one of the axes, with its centre moved along the first one."""
+    """A solid torus around one of the axes, with its center moved along the first one."""
     moved = x - torch.tensor([middle, 0.0, 0.0], dtype=x.dtype)
     axis = moved[:, around]
     rest = moved[:, [i for i in range(3) if i != around]].norm(dim=1)
@@ -329,10 +329,10 @@ def plot(
         )
         panel.grid(False)
         panel.set(title=title, xticks=box[0], yticks=box[1], xlabel="$x_1$", ylabel="$x_2$")
-    for colour, (name, (widths, found, bound)) in zip(COLOURS, totals.items(), strict=False):
-        right.semilogy(widths, found, "o-", color=colour, label=name)
+    for color, (name, (widths, found, bound)) in zip(COLORS, totals.items(), strict=False):
+        right.semilogy(widths, found, "o-", color=color, label=name)
         if bound:
-            right.semilogy(widths, bound, "--", color=colour, label="bound for one hidden layer")
+            right.semilogy(widths, bound, "--", color=color, label="bound for one hidden layer")
     right.set_xticks(widths)
     right.set(xlabel="units", ylabel=r"$b_0+b_1$", title="polynomial and exponential")
     right.legend()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.expressivity.folding import folding_network, sawtooth_network
@@ -89,7 +89,7 @@ class Folded:
     def __init__(self, run: Run, folds: int, parts: int) -> None:
         steps = 0.5 + run.rand(parts)
         knots = torch.cat([steps.new_zeros(1), steps.cumsum(0) / steps.sum()])
-        # low and high in turn, so that every knot is a kink and neighbours differ
+        # low and high in turn, so that every knot is a kink and neighbors differ
         low = torch.arange(parts + 1) % 2 == 0
         values = torch.where(low, 0.4 * run.rand(parts + 1), 0.6 + 0.4 * run.rand(parts + 1))
         slopes = values.diff() / knots.diff()
@@ -147,7 +147,7 @@ def tents(depth: int) -> nn.Sequential:
 
 
 def grid(points: int = 512) -> Tensor:
-    """Centres of equal cells: the grid is its own mirror image."""
+    """Centers of equal cells: the grid is its own mirror image."""
     return (torch.arange(points, dtype=torch.float64) + 0.5) / points
 
 
@@ -280,14 +280,14 @@ def plot(
         left.plot(x, made[j][0](x) + shift, linewidth=0.9, label=label)
     left.set(xlabel="x", yticks=[], title="as many pieces", ylim=(-0.1, 2.7))
     left.legend(loc="upper right", ncols=2)
-    shades = [*COLOURS, "0.5", "0.7"]
-    for colour, (j, rows) in zip(shades, errors.items(), strict=False):
+    shades = [*COLORS, "0.5", "0.7"]
+    for color, (j, rows) in zip(shades, errors.items(), strict=False):
         means = torch.tensor(rows).mean(0).clamp(min=1e-16)
-        middle.semilogy(means, "o-", markersize=4, color=colour, label=f"{2**j - 1}")
+        middle.semilogy(means, "o-", markersize=4, color=color, label=f"{2**j - 1}")
     middle.set(xlabel="folding layers", ylabel="root mean square error")
     middle.set(title="error at equal numbers of parameters")
     middle.legend(title="axes", ncols=2)
-    right.plot(list(needed), list(needed.values()), "o-", color=COLOURS[0], label="folding first")
+    right.plot(list(needed), list(needed.values()), "o-", color=COLORS[0], label="folding first")
     right.axhline(needed[0], linestyle=":", color="0.4", label="one hidden layer")
     right.set_xticks(list(needed), [str(2**j - 1) for j in needed])
     right.set(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import decision_boundary
@@ -231,15 +231,15 @@ def _plot(axes: Any, arrangements: list[Arrangement]) -> None:
 
 
 def draw_cells(panel: Any, found: Arrangement) -> None:
-    """The cells of an arrangement, no two neighbours in one colour while six are enough."""
+    """The cells of an arrangement, no two neighbors in one color while six are enough."""
     from matplotlib.collections import PolyCollection
 
     chosen: dict[int, int] = {}
     for cell in range(len(found)):
-        taken = {chosen[n] for n in found.neighbours(cell) if n in chosen}
+        taken = {chosen[n] for n in found.neighbors(cell) if n in chosen}
         chosen[cell] = next((k for k in range(6) if k not in taken), 0)
     cells = PolyCollection(
-        list(found.polygons()), facecolors=[COLOURS[k] for k in chosen.values()], alpha=0.55
+        list(found.polygons()), facecolors=[COLORS[k] for k in chosen.values()], alpha=0.55
     )
     cells.set_edgecolor("white")
     cells.set_linewidth(0.7)

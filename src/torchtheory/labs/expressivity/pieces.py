@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import (
     curvature_floor,
@@ -84,7 +84,7 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
     )
     run.claim(
         ["L-104", "X-69"],
-        r"\#\{\text{changes of } f' \text{ between neighbouring intervals}\}+1"
+        r"\#\{\text{changes of } f' \text{ between neighboring intervals}\}+1"
         r"\text{, by automatic differentiation}",
         promised=[p.count for _, _, p in found],
         relation="==",
@@ -106,7 +106,7 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
         r"\delta_A(\rho\circ f)\le2\,\delta_A(f)",
         promised=[2 * p.count for _, p in inner],
         relation="<=",
-        measured=[affine_pieces(_centred(net), -8.0, 8.0).count for net, p in inner],
+        measured=[affine_pieces(_centered(net), -8.0, 8.0).count for net, p in inner],
         control=Control(
             "a clamp to a small interval instead of a ReLU",
             affine_pieces(
@@ -265,8 +265,8 @@ def _plot_floor(axes: Any, depths: list[int], used: list[int], errors: list[floa
     for number, name in ((1, "one hidden layer"), (2, "two hidden layers")):
         points = [(p, e) for d, p, e in zip(depths, used, errors, strict=True) if d == number]
         x, y = zip(*points, strict=True)
-        axes.loglog(x, y, "o", color=COLOURS[number], label=f"trained, {name}")
-    axes.loglog(counts, [_sup_error(net) for net in tents], "s", color=COLOURS[0], label="tents")
+        axes.loglog(x, y, "o", color=COLORS[number], label=f"trained, {name}")
+    axes.loglog(counts, [_sup_error(net) for net in tents], "s", color=COLORS[0], label="tents")
     axes.set(xlabel="affine pieces p", ylabel="largest error on [0, 1]")
     axes.legend()
 
@@ -288,7 +288,7 @@ def _far(net: nn.Sequential) -> float:
 
 
 def _pieces_by_slopes(net: nn.Module, pieces: Pieces) -> int:
-    """Count the changes of the derivative between the middles of neighbouring intervals."""
+    """Count the changes of the derivative between the middles of neighboring intervals."""
     middles = (16 * (pieces.breakpoints[1:] + pieces.breakpoints[:-1]) / 2 - 8)[:, None]
     _, slopes = torch.func.jvp(net, (middles,), (torch.ones_like(middles),))  # type: ignore[misc]
     steps = slopes[:, 0].diff().abs()
@@ -318,7 +318,7 @@ def _without_one(pieces: Pieces) -> Pieces:
     )
 
 
-def _centred(net: nn.Module) -> nn.Module:
+def _centered(net: nn.Module) -> nn.Module:
     """ReLU of the network, moved so that 0 is in the middle of its values."""
     with torch.no_grad():
         level = net(torch.linspace(-8, 8, 201).double()[:, None]).median().reshape(1)
@@ -366,19 +366,19 @@ def _fit_square(run: Run, hidden: list[int], steps: int) -> nn.Sequential:
         first.weight.fill_(1.0)
         first.bias.copy_(-run.rand(hidden[0]))
     x = torch.linspace(0, 1, 257).double()[:, None]
-    optimiser = torch.optim.Adam(net.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (net(x) - x**2).pow(2).mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return net
 
 
 def _plot(axes: Any, net: nn.Module, pieces: Pieces) -> None:
     x = 16 * pieces.breakpoints - 8
-    axes.plot(x, pieces.values[:, 0], color=COLOURS[0])
-    axes.plot(16 * pieces.kinks - 8, pieces(pieces.kinks)[:, 0], "o", ms=3.5, color=COLOURS[1])
+    axes.plot(x, pieces.values[:, 0], color=COLORS[0])
+    axes.plot(16 * pieces.kinks - 8, pieces(pieces.kinks)[:, 0], "o", ms=3.5, color=COLORS[1])
     axes.set_xlabel("x")
     axes.set_ylabel("network")
     axes.set_title(f"{pieces.count} affine pieces")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.arrangement import Arrangement, PlaneSlice, plane_arrangement
 from torchtheory.expressivity.boundary import Boundary, class_cells, decision_boundary
@@ -114,8 +114,8 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
         measured=found.affine(cells, inside)[:, 0],
         tolerance=1e-9,
         control=Control(
-            "the map of a neighbouring cell",
-            found.affine(torch.tensor([found.neighbours(int(c))[0] for c in cells]), inside)[:, 0],
+            "the map of a neighboring cell",
+            found.affine(torch.tensor([found.neighbors(int(c))[0] for c in cells]), inside)[:, 0],
         ),
     )
     other = found.points_inside(run.generator)
@@ -213,7 +213,7 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
 def _plot(
     axes: Any, found: Arrangement, boundary: Boundary, x: Tensor, y: Tensor, regions: int
 ) -> None:
-    """Cells coloured by the sign of the output, shaded by its size and by the cell."""
+    """Cells colored by the sign of the output, shaded by its size and by the cell."""
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.colors import to_rgb
 
@@ -221,7 +221,7 @@ def _plot(
     cells = torch.tensor([cell for _, _, cell in parts])
     value, grain = found.values.reshape(-1)[cells], (found.hashes[cells] % 97).double() / 97
     shade = (0.2 + 0.45 * torch.tanh(value.abs() / 3) + 0.12 * grain).numpy()
-    sides = [np.array(to_rgb(COLOURS[k])) for k in (4, 0)]
+    sides = [np.array(to_rgb(COLORS[k])) for k in (4, 0)]
     base = np.array([sides[kind] for _, kind, _ in parts])
     axes.add_collection(
         PolyCollection(
@@ -234,9 +234,9 @@ def _plot(
     axes.add_collection(
         LineCollection(list(boundary.segments.numpy()), colors="black", linewidths=2.2)
     )
-    for sign, colour in ((1, COLOURS[1]), (-1, COLOURS[0])):
+    for sign, color in ((1, COLORS[1]), (-1, COLORS[0])):
         here = x[y == sign]
-        axes.plot(here[:, 0], here[:, 1], "o", ms=3, color=colour, mec="white", mew=0.4)
+        axes.plot(here[:, 0], here[:, 1], "o", ms=3, color=color, mec="white", mew=0.4)
     axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal", xticks=[], yticks=[])
     axes.set_title(f"{regions} linear regions, {len(boundary.segments)} boundary segments")
     axes.grid(False)
@@ -251,11 +251,11 @@ def _spirals(run: Run, each: int) -> tuple[Tensor, Tensor]:
 
 
 def _train(net: nn.Sequential, x: Tensor, y: Tensor, steps: int) -> nn.Sequential:
-    optimiser = torch.optim.Adam(net.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.softplus(-y * net(x)[:, 0]).mean().backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
     return net
 
 

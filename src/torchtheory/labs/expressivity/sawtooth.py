@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.expressivity.bounds import (
     alternation_floor,
@@ -359,11 +359,11 @@ def _fit(run: Run, target: nn.Module, hidden: list[int], steps: int) -> nn.Seque
     x = torch.linspace(0, 1, 513).double()[:, None]
     with torch.no_grad():
         y = target(x)
-    optimiser = torch.optim.Adam(net.parameters(), lr=0.03)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.03)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (net(x) - y).pow(2).mean().backward()
-        optimiser.step()
+        optimizer.step()
     return net
 
 
@@ -394,8 +394,8 @@ def _best_error(points: int, pieces: int) -> float:
 def _plot(axes: Any, found: dict[int, Any]) -> None:
     for panel, k in zip(axes[0], (1, 2, 3, 5), strict=True):
         p = found[k]
-        panel.plot(p.breakpoints, p.values[:, 0], color=COLOURS[0], lw=1.3)
-        panel.plot(p.kinks, p(p.kinks)[:, 0], "o", ms=3, color=COLOURS[1])
+        panel.plot(p.breakpoints, p.values[:, 0], color=COLORS[0], lw=1.3)
+        panel.plot(p.kinks, p(p.kinks)[:, 0], "o", ms=3, color=COLORS[1])
         panel.set_title(f"k = {k}: {p.count} pieces")
         panel.set_xlabel("x")
 
@@ -406,19 +406,19 @@ def _plot_distances(axes: Any, shallow: dict[int, nn.Sequential]) -> None:
     tooth, net = affine_pieces(sawtooth_network(4), 0.0, 1.0), shallow[4]
     own = affine_pieces(net, 0.0, 1.0)
     left.plot(
-        tooth.breakpoints, tooth.values[:, 0], color=COLOURS[0], lw=1, label="sawtooth, pieces: 16"
+        tooth.breakpoints, tooth.values[:, 0], color=COLORS[0], lw=1, label="sawtooth, pieces: 16"
     )
     label = f"trained, pieces: {own.count}"
-    left.plot(own.breakpoints, own.values[:, 0], color=COLOURS[1], label=label)
+    left.plot(own.breakpoints, own.values[:, 0], color=COLORS[1], label=label)
     left.axhline(0.5, color="0.4", ls=":", lw=1)
     left.set(xlabel="x", ylabel="value", ylim=(-0.1, 1.35))
     left.legend(loc="upper right", ncols=2)
     distances = [_distance(sawtooth_network(m), shallow[m]) for m in sizes]
     exact = [_distance(sawtooth_network(m), sawtooth_network(m)) for m in sizes]
-    right.plot(sizes, distances, "o-", color=COLOURS[1], label="four units, one layer")
+    right.plot(sizes, distances, "o-", color=COLORS[1], label="four units, one layer")
     floors = [_oscillation_floor(m, shallow[m]) for m in sizes]
     right.plot(sizes, floors, "--", color="0.3", label="floor of its pieces")
-    right.plot(sizes, exact, "s-", color=COLOURS[0], label="m layers of two units")
+    right.plot(sizes, exact, "s-", color=COLORS[0], label="m layers of two units")
     right.set(xlabel="m (sawtooth of $2^m$ pieces)", ylabel="$L_1$ distance", xticks=sizes)
     right.set_ylim(-0.02, 0.36)
     right.legend(loc="upper center", ncols=3, fontsize=7)

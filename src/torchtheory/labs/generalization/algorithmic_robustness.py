@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.algorithmic_robustness import (
@@ -284,12 +284,12 @@ def price(run: Run, delta: float) -> None:
     )
 
     def plot(ax: Any) -> None:
-        for colour, k in zip(COLOURS, (2, 4, 8), strict=False):
+        for color, k in zip(COLORS, (2, 4, 8), strict=False):
             values = [
                 samples_for_robustness(0.5, Grid(0.0, 1.0, k, d, classes=10).count, 1.0, delta)
                 for d in dimensions
             ]
-            ax.semilogy(dimensions, values, "o-", color=colour, label=f"h = 1/{k}", markersize=3)
+            ax.semilogy(dimensions, values, "o-", color=color, label=f"h = 1/{k}", markersize=3)
         ax.axhline(60_000, color="0.4", linestyle="--", label="60 000 samples")
         ax.set(xlabel="dimension of the input", ylabel="samples for a bound below 1",
                xticks=[1, 5, 10, 15, 20])  # fmt: skip

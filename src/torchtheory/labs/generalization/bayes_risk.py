@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
 from torchtheory.core.record import Control
 from torchtheory.generalization.learning.bayes import (
@@ -21,14 +21,14 @@ from torchtheory.generalization.learning.finite_distributions import FiniteDistr
 from torchtheory.generalization.learning.learners import (
     majority,
     minimize_errors,
-    nearest_neighbour,
+    nearest_neighbor,
     outside_hypothesis_set,
 )
 from torchtheory.generalization.learning.tasks import prediction_task
 from torchtheory.generalization.vc.hypothesis_sets import (
-    all_labellings,
-    labellings_with_changes,
-    threshold_network_labellings,
+    all_labelings,
+    labelings_with_changes,
+    threshold_network_labelings,
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -55,7 +55,7 @@ def bayes_risk(
     Then learning algorithms are run on every sample to see that they stay in their class, and the
     risk is estimated by test sets: the intervals keep their promise for a function fitted to other
     data, and break it on the very sample the function was fitted to. Look at the two clouds of
-    errors in the figure: only one of them is centred.
+    errors in the figure: only one of them is centered.
     """
     if not 2 <= points <= 12 or laws < 2 or sample < 10 or trials < 100:
         raise InvalidInput("take 2 to 12 points, 2 laws, samples of 10 and 100 trials or more")
@@ -140,7 +140,7 @@ def regression(run: Run, points: int, laws: int) -> None:
 
 def classification(run: Run, points: int, laws: int) -> None:
     """All 2^k classifiers on random laws."""
-    every = all_labellings(points)
+    every = all_labelings(points)
     soft = every * (run.rand(*every.shape) > 0.5)
     measured, promised, soft_risk, soft_promise = [], [], [], []
     least, optimum, formula, constant = [], [], [], []
@@ -188,9 +188,9 @@ def interfaces(run: Run) -> None:
     """A learning algorithm maps every sample, of any size, into its hypothesis set."""
     line = torch.arange(6).double()[:, None]
     plane = run.randn(6, 2)
-    thresholds = labellings_with_changes(6, 1)
-    networks = threshold_network_labellings(plane, 1)
-    constants = labellings_with_changes(6, 0)
+    thresholds = labelings_with_changes(6, 1)
+    networks = threshold_network_labelings(plane, 1)
+    constants = labelings_with_changes(6, 0)
     sizes = range(1, 5)
     pairs = [
         (majority(6), constants),
@@ -198,23 +198,23 @@ def interfaces(run: Run) -> None:
         (minimize_errors(networks), networks),
     ]
     left = [outside_hypothesis_set(rule, kind, m) for rule, kind in pairs for m in sizes]
-    neighbour = [outside_hypothesis_set(nearest_neighbour(line), thresholds, m) for m in sizes]
+    neighbor = [outside_hypothesis_set(nearest_neighbor(line), thresholds, m) for m in sizes]
     run.claim(
         "A-03",
-        r"\mathcal A(s)\in\mathcal F\ \text{ for every labelled sample } s \text{ of size } 1..4",
+        r"\mathcal A(s)\in\mathcal F\ \text{ for every labeled sample } s \text{ of size } 1..4",
         promised=0,
         relation="==",
         measured=left,
-        reason="majority vote into the constants, empirical risk minimisation into the threshold "
+        reason="majority vote into the constants, empirical risk minimization into the threshold "
         "functions of a line and into the half-planes",
-        control=Control("nearest neighbours, said to be threshold functions", neighbour),
+        control=Control("nearest neighbors, said to be threshold functions", neighbor),
     )
 
 
 def unbiased(run: Run) -> None:
     """The mean of the empirical risk over all samples, listed one by one."""
     law = random_law(run, 3, SIGNS)
-    every = all_labellings(3)
+    every = all_labelings(3)
     losses = law.losses(every, zero_one_loss)
     samples, chance = law.all_samples(5)
     empirical = law.empirical_masses(samples) @ losses.T
@@ -345,12 +345,12 @@ def plot(axes: Any, law: FiniteDistribution, away: tuple[Tensor, Tensor], sample
     left, right = axes[0]
     best = bayes_regression(law)
     joint = law.labels.reshape(-1, 2)
-    left.fill_between(law.points, joint[:, 0], joint[:, 1], color=COLOURS[0], alpha=0.15, lw=0)
+    left.fill_between(law.points, joint[:, 0], joint[:, 1], color=COLORS[0], alpha=0.15, lw=0)
     left.plot(law.points, best.values, label=r"$f^*(x)=E[Y|X=x]$")
     linear = torch.stack([torch.ones_like(law.points), law.points], 1)
     line = linear @ torch.linalg.lstsq(linear, best.values[:, None]).solution
     loss = float(regression_excess(law, line.squeeze(1)))
-    left.plot(law.points, line, color=COLOURS[1], label="best affine function")
+    left.plot(law.points, line, color=COLORS[1], label="best affine function")
     left.set(
         xlabel="x",
         ylabel="y",
@@ -360,11 +360,11 @@ def plot(axes: Any, law: FiniteDistribution, away: tuple[Tensor, Tensor], sample
     left.legend(loc="upper right")
     bins = 40
     span = [float(torch.stack(away).min()), float(torch.stack(away).max())]
-    for values, colour, name in (
-        (away[0], COLOURS[0], "fresh test sample"),
-        (away[1], COLOURS[1], "its own training sample"),
+    for values, color, name in (
+        (away[0], COLORS[0], "fresh test sample"),
+        (away[1], COLORS[1], "its own training sample"),
     ):
-        right.hist(values, bins, range=span, alpha=0.7, color=colour, label=name)
+        right.hist(values, bins, range=span, alpha=0.7, color=color, label=name)
     radius = hoeffding_radius(sample, 0.1)
     for sign in (-1, 1):
         right.axvline(sign * radius, ymax=0.8, color="0.3", linestyle="--", linewidth=1)

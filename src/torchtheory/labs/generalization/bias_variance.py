@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.bias_variance import (
@@ -217,7 +217,7 @@ def estimator(run: Run) -> None:
     fit = least_squares(phi, y)
     run.claim(
         "M-165",
-        r"\bar w=\tfrac1n\bar\Sigma^{-1}\Phi^\top y \text{ minimises } \tfrac1n\|y-\Phi w\|^2",
+        r"\bar w=\tfrac1n\bar\Sigma^{-1}\Phi^\top y \text{ minimizes } \tfrac1n\|y-\Phi w\|^2",
         promised=closed,
         relation="==",
         measured=fit.weight,
@@ -513,16 +513,16 @@ def _steps_to(eigenvalues: Tensor, accuracy: float) -> float:
 def plot_curve(axes: Any, curve: Curve, n: int) -> None:
     left, right = axes[0]
     p = curve.parameters
-    left.plot(p, curve.bias, color=COLOURS[0], label="bias")
+    left.plot(p, curve.bias, color=COLORS[0], label="bias")
     finite = [v if v < float("inf") else float("nan") for v in curve.variance]
-    left.plot(p, finite, color=COLOURS[1], label="variance")
-    left.plot(p, curve.simulated, "o", markersize=3, color=COLOURS[6], label="simulated excess")
-    right.plot(p, curve.simulated, color=COLOURS[6], label="least squares")
-    right.plot(p, curve.stopped, color=COLOURS[2], label="10 steps of gradient descent")
-    right.plot(p, curve.ridge, color=COLOURS[4], label="best ridge")
+    left.plot(p, finite, color=COLORS[1], label="variance")
+    left.plot(p, curve.simulated, "o", markersize=3, color=COLORS[6], label="simulated excess")
+    right.plot(p, curve.simulated, color=COLORS[6], label="least squares")
+    right.plot(p, curve.stopped, color=COLORS[2], label="10 steps of gradient descent")
+    right.plot(p, curve.ridge, color=COLORS[4], label="best ridge")
     for axis in (left, right):
         axis.axvline(n, color="0.5", linestyle=":", linewidth=1)
         axis.set(xlabel="parameters p", yscale="log", ylabel="excess risk")
         axis.legend(loc="upper right")
     left.set_title("Bias and variance (dotted: p = n)")
-    right.set_title("Regularisation removes the peak")
+    right.set_title("Regularization removes the peak")

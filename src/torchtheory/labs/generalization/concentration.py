@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
 from torchtheory.core.record import Control
 from torchtheory.generalization.concentration import (
@@ -216,17 +216,17 @@ def plot(
 ) -> None:
     left, right = axes[0]
     t = torch.linspace(0, 3 * math.sqrt(size), 60)
-    left.semilogy(t, [mcdiarmid_tail([1.0] * size, float(v)) for v in t], color=COLOURS[1],
+    left.semilogy(t, [mcdiarmid_tail([1.0] * size, float(v)) for v in t], color=COLORS[1],
                   label="McDiarmid")  # fmt: skip
     seen = [float((counts.abs() >= v).double().mean()) for v in t]
-    left.semilogy(t, [s if s > 0 else math.nan for s in seen], "o", ms=3, color=COLOURS[0],
+    left.semilogy(t, [s if s > 0 else math.nan for s in seen], "o", ms=3, color=COLORS[0],
                   label="measured")  # fmt: skip
     left.set(xlabel="threshold", ylabel="probability", title="different values in a sample")
     u = torch.linspace(0, 1.4 * float(top.max()), 60)
     right.semilogy(u, [matrix_bernstein_tail(float(v), variance, bound, d) for v in u],
-                   color=COLOURS[1], label="matrix Bernstein")  # fmt: skip
+                   color=COLORS[1], label="matrix Bernstein")  # fmt: skip
     seen = [float((top >= v).double().mean()) for v in u]
-    right.semilogy(u, [s if s > 0 else math.nan for s in seen], "o", ms=3, color=COLOURS[0],
+    right.semilogy(u, [s if s > 0 else math.nan for s in seen], "o", ms=3, color=COLORS[0],
                    label="measured")  # fmt: skip
     right.set(xlabel="threshold", title="largest eigenvalue of a sum")
     for ax in (left, right):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.covering import (
@@ -28,10 +28,10 @@ from torchtheory.generalization.complexity.rademacher import (
     linear_class,
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings, labellings_with_changes
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.dichotomies import realisable_dichotomies
+from torchtheory.nets.dichotomies import realizable_dichotomies
 from torchtheory.nets.labeled import at_least
 
 
@@ -80,7 +80,7 @@ def covering_numbers(
 
 def sandwich(run: Run, m: int, classes: int) -> None:
     """Packings, coverings, and the greedy traversal between them."""
-    sets = [run.randn(20, m) for _ in range(classes)] + [labellings_with_changes(m, 1)]
+    sets = [run.randn(20, m) for _ in range(classes)] + [labelings_with_changes(m, 1)]
     covers, packed, packed_twice, low, high = [], [], [], [], []
     for values in sets:
         for alpha in (0.4, 0.8, 1.2):
@@ -138,7 +138,7 @@ def sandwich(run: Run, m: int, classes: int) -> None:
 
 def losses(run: Run, m: int) -> None:
     """0-1 losses are half as far apart as the decisions."""
-    functions = [labellings_with_changes(m, 1), labellings_with_changes(m, 2), all_labellings(5)]
+    functions = [labelings_with_changes(m, 1), labelings_with_changes(m, 2), all_labelings(5)]
     alphas = (0.36, 0.52, 0.72)
     of_losses, of_functions, same = [], [], []
     for f in functions:
@@ -160,8 +160,8 @@ def losses(run: Run, m: int) -> None:
 def dudley(run: Run, m: int, classes: int) -> None:
     """Dudley's bound against exact complexities, and the class where the printed one fails."""
     sets = [
-        labellings_with_changes(m, 1),
-        all_labellings(m),
+        labelings_with_changes(m, 1),
+        all_labelings(m),
         *(run.randn(4**k, m) for k in range(1, 1 + min(4, classes))),
     ]
     exact = [exact_rademacher(finite_class(v), m) for v in sets]
@@ -178,7 +178,7 @@ def dudley(run: Run, m: int, classes: int) -> None:
         promised=bounds,
         relation="<=",
         measured=exact,
-        reason="without absolute values; thresholds, all labellings, random and linear classes",
+        reason="without absolute values; thresholds, all labelings, random and linear classes",
         control=Control("functions forty times as large", [40 * e for e in exact]),
     )
     run.claim(
@@ -224,9 +224,9 @@ def haussler(run: Run, line: int) -> None:
     """Classes of known VC dimension; and the printed bound near distance 1."""
     plane = run.randn(14, 2)
     kinds: list[tuple[int, Tensor]] = [
-        (2, labellings_with_changes(line, 1)),
-        (3, labellings_with_changes(min(line, 40), 2)),
-        (3, realisable_dichotomies(plane, bias=True).labels),
+        (2, labelings_with_changes(line, 1)),
+        (3, labelings_with_changes(min(line, 40), 2)),
+        (3, realizable_dichotomies(plane, bias=True).labels),
     ]
     alphas = (0.25, 0.5, 0.75, 1.0, 1.5)
     packed, bounds = [], []
@@ -235,7 +235,7 @@ def haussler(run: Run, line: int) -> None:
         for alpha in alphas:
             packed.append(int((radii > alpha).sum()))
             bounds.append(haussler_bound(dimension, alpha))
-    every = separation_radii(all_labellings(10))
+    every = separation_radii(all_labelings(10))
     run.claim(
         "A-44",
         r"N_\alpha\le M_\alpha\le e(V+1)(8e/\alpha^2)^V",
@@ -245,13 +245,13 @@ def haussler(run: Run, line: int) -> None:
         reason="greedy packings of thresholds, functions with two changes, half-planes; "
         "thresholds in both directions have V = 2, the others 3",
         control=Control(
-            "all labellings of 10 points, with V = 1 instead of 10",
+            "all labelings of 10 points, with V = 1 instead of 10",
             [int((every > a).sum()) for a in (0.25, 0.5)],
             promised=[haussler_bound(1, a) for a in (0.25, 0.5)],
         ),
     )
     near = 1 - 1e-6
-    thresholds = labellings_with_changes(min(line, 60), 1)
+    thresholds = labelings_with_changes(min(line, 60), 1)
     run.erratum(
         "haussler-near-one",
         r"\ln N_\alpha\le K\,V\,\ln(1/\alpha),\quad\alpha=1-10^{-6},\ K=1000",
@@ -286,15 +286,15 @@ def manifolds(run: Run, points: int) -> dict[str, tuple[int, Interval]]:
 
 
 def plot_profile(axis: Any, line: int) -> None:
-    values = labellings_with_changes(line, 1)
+    values = labelings_with_changes(line, 1)
     alphas = torch.logspace(-0.8, 0.3, 60).tolist()
     radii = separation_radii(values)
     bounds = [(int((radii > 2 * a).sum()), int((radii > a).sum())) for a in alphas]
     axis.fill_between(alphas, *zip(*bounds, strict=True), alpha=0.3, label="between greedy bounds")
     few = alphas[::12]
-    axis.plot(few, [covering_number(values, a) for a in few], "o", color=COLOURS[6], label="exact")
+    axis.plot(few, [covering_number(values, a) for a in few], "o", color=COLORS[6], label="exact")
     axis.plot(
-        alphas, [haussler_bound(2, a) for a in alphas], "--", color=COLOURS[1], label="Haussler"
+        alphas, [haussler_bound(2, a) for a in alphas], "--", color=COLORS[1], label="Haussler"
     )
     axis.set(xscale="log", yscale="log", xlabel="α", ylabel=r"$N_\alpha$")
     axis.set_xticks([0.2, 0.5, 1, 2], ["0.2", "0.5", "1", "2"])
@@ -320,7 +320,7 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
     at_least(trials, 20, "trials")
     at_least(sizes, 4, "sizes")
     at_least(grid, 32, "grid")
-    functions = labellings_with_changes(grid, 1)
+    functions = labelings_with_changes(grid, 1)
     x = torch.arange(grid).double().repeat(2)
     truth = torch.where(torch.arange(grid) < grid // 3, -1.0, 1.0).double()
     noise = torch.cat([torch.full((grid,), 0.8), torch.full((grid,), 0.2)]).double() / grid
@@ -422,10 +422,10 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
 
 def plot_links(axis: Any, rows: list[tuple[int, float, float, float, float]]) -> None:
     m, gap, radius, cover, end = zip(*rows, strict=True)
-    axis.loglog(m, end, "s--", color=COLOURS[3], label="Dudley, Haussler's bound")
-    axis.loglog(m, cover, "^--", color=COLOURS[2], label="Dudley, covers of the sample")
-    axis.loglog(m, radius, "o-", color=COLOURS[1], label="twice the Rademacher complexity")
-    axis.loglog(m, gap, "o-", color=COLOURS[0], label="expected worst gap")
+    axis.loglog(m, end, "s--", color=COLORS[3], label="Dudley, Haussler's bound")
+    axis.loglog(m, cover, "^--", color=COLORS[2], label="Dudley, covers of the sample")
+    axis.loglog(m, radius, "o-", color=COLORS[1], label="twice the Rademacher complexity")
+    axis.loglog(m, gap, "o-", color=COLORS[0], label="expected worst gap")
     axis.axhline(1, color="0.3", linestyle=":")
     axis.set(xlabel="samples m", ylabel="bound on the gap")
     axis.set_xticks(m, [str(k) for k in m])

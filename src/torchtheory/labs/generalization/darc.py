@@ -1,4 +1,4 @@
-"""Regularising the size of outputs: what the term is, and where it leads."""
+"""Regularizing the size of outputs: what the term is, and where it leads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.rademacher import exact_rademacher, finite_class
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.feedforward import mlp
@@ -27,14 +27,14 @@ from torchtheory.training.darc import (
 
 
 @lab(
-    "darc-regulariser",
+    "darc-regularizer",
     room="generalization",
     covers=["B-23"],
     title="A penalty on the largest output, above a Rademacher complexity whatever the signs",
     errata=["darc-risk-of-right-answers"],
     full={"batches": 500, "samples": 14},
 )
-def darc_regulariser(run: Run, batches: int = 50, samples: int = 8) -> None:
+def darc_regularizer(run: Run, batches: int = 50, samples: int = 8) -> None:
     """DARC estimates the complexity of the outputs with random signs; DARC1 bounds it without.
 
     For every sign vector of small batches DARC1 is at least DARC; over all signs DARC has the
@@ -56,7 +56,7 @@ def darc_regulariser(run: Run, batches: int = 50, samples: int = 8) -> None:
 
 
 def below_darc1(run: Run, batches: int, samples: int) -> None:
-    signs = all_labellings(samples)
+    signs = all_labelings(samples)
     fixed = signs[(signs[:, : samples // 2] > 0).all(1)]
     bound, printed, inside, gaussian, halved = [], [], [], [], []
     for _ in range(max(2, batches // 5)):
@@ -93,7 +93,7 @@ def below_darc1(run: Run, batches: int, samples: int) -> None:
 
 
 def complexity(run: Run, batches: int, samples: int) -> None:
-    signs = all_labellings(samples)
+    signs = all_labelings(samples)
     means: dict[str, list[float]] = {"none": [], "outside": [], "inside": []}
     one, both = [], []
     for _ in range(max(2, batches // 5)):
@@ -207,7 +207,7 @@ def shifted(run: Run, batches: int) -> None:
 
 
 def least_objective(labels: Tensor, classes: int, strength: float) -> float:
-    """Cross-entropy plus DARC1 minimised over all logits, by a solver for smooth programs.
+    """Cross-entropy plus DARC1 minimized over all logits, by a solver for smooth programs.
 
     Logits are differences of non-negative numbers, and the largest column sum is a variable.
     """
@@ -261,8 +261,8 @@ def best_logits(run: Run) -> None:
 def plot_optimum(axes: Any, strengths: Tensor) -> None:
     for i, classes in enumerate((2, 10, 100)):
         sizes = [free_optimum(classes, float(s)).size for s in strengths]
-        axes.plot(strengths, sizes, color=COLOURS[i], label=f"{classes} classes")
-    axes.plot([STRENGTH] * 3, [1.30, 1.35, 0.96], "*", color=COLOURS[6], ms=8, label="Table A.4")
+        axes.plot(strengths, sizes, color=COLORS[i], label=f"{classes} classes")
+    axes.plot([STRENGTH] * 3, [1.30, 1.35, 0.96], "*", color=COLORS[6], ms=8, label="Table A.4")
     axes.set(xlabel="strength λ", ylabel="size of outputs", xscale="log")
     axes.legend()
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.cifar10 import load_cifar10
@@ -215,8 +215,8 @@ def plot_outcomes(axes: Any, columns: dict[str, tuple[Outcome, Outcome]]) -> Non
                 outcome.sizes,
                 100 * outcome.errors,
                 mark,
-                color=COLOURS[i],
-                mfc="none" if method == "base" else COLOURS[i],
+                color=COLORS[i],
+                mfc="none" if method == "base" else COLORS[i],
                 label=f"{name}, {method}",
             )
     axes.axvline(free_optimum(10).size, color="0.4", linestyle="--", linewidth=1)

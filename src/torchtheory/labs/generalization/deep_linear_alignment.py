@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import NotConverged
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
@@ -50,7 +50,7 @@ def biasless(run: Run, widths: list[int], activation: nn.Module | None = None) -
     "deep-linear-alignment",
     room="generalization",
     covers=["A-75", "A-76", "A-77"],
-    title="Gradient flow keeps neighbouring layers in balance, and linear ones line up",
+    title="Gradient flow keeps neighboring layers in balance, and linear ones line up",
     errata=["balance-identity-over-several-samples"],
     full={"level": 1000.0},
 )
@@ -58,7 +58,7 @@ def deep_linear_alignment(run: Run, samples: int = 8, width: int = 4, level: flo
     """Networks without biases under gradient flow, and what does not change on the way.
 
     The gradient of a layer written out equals autograd's. For ReLU the difference of the squared
-    norms of neighbouring layers is conserved, neuron by neuron; for tanh it is not, and descent
+    norms of neighboring layers is conserved, neuron by neuron; for tanh it is not, and descent
     changes it by a sum of squares that is exact. In a deep linear network a whole matrix is
     conserved, so that balanced layers stay aligned, and with the exponential loss any layers
     become so, as fast as they grow; their product turns to the hard margin. Look at the second
@@ -378,13 +378,13 @@ def alignment(run: Run, level: float) -> None:
     def plot(axes: Any) -> None:
         left, right = axes[0]
         for k, (name, curve) in enumerate({"any start": free, "balanced": balanced}.items()):
-            left.semilogx(levels, aligned(curve).amin(1), color=COLOURS[k], label=name)
+            left.semilogx(levels, aligned(curve).amin(1), color=COLORS[k], label=name)
             off = [1 - cosine(product(p)) for p in curve.points]
-            right.loglog(levels, off, color=COLOURS[k], label=name)
+            right.loglog(levels, off, color=COLORS[k], label=name)
         low = torch.stack([alignment_bound(split(p), kept).min() for p in free.points])
-        left.semilogx(levels, low, ":", color=COLOURS[0], label="promised, any start")
+        left.semilogx(levels, low, ":", color=COLORS[0], label="promised, any start")
         off = [1 - cosine(diagonal_product(p)) for p in diagonal.points]
-        right.loglog(levels, off, "--", color=COLOURS[2], label="diagonal")
+        right.loglog(levels, off, "--", color=COLORS[2], label="diagonal")
         left.set(xlabel="-log risk", ylabel="least alignment of two layers")
         right.set(xlabel="-log risk", ylabel="1 - cosine with the hard margin")
         ticks = [t for t in (1, 3, 10, 30, 100, 300, 1000) if t <= level]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.paths.graph import every_path
@@ -239,13 +239,13 @@ def plot_contributions(axes: Any, one: Tensor, shares: Tensor) -> None:
     left, right = axes.flat
     open_paths = one[one != 0].sort().values
     places = torch.unique(torch.linspace(0, len(open_paths) - 1, 200).long())
-    for sign, colour in ((1, COLOURS[0]), (-1, COLOURS[1])):
+    for sign, color in ((1, COLORS[0]), (-1, COLORS[1])):
         left.fill_between(places, (open_paths[places] * sign).clamp(min=0) * sign,
-                          color=colour, linewidth=0)  # fmt: skip
+                          color=color, linewidth=0)  # fmt: skip
     left.set(xlabel="open paths, in order", ylabel="contribution",
              title=f"{len(open_paths)} of {len(one)} paths are open")  # fmt: skip
     counts = torch.unique(torch.logspace(0, math.log10(len(shares)), 100).round().long())
-    right.plot(counts, shares[counts - 1], color=COLOURS[0])
+    right.plot(counts, shares[counts - 1], color=COLORS[0])
     right.axhline(0.9, color="0.4", linestyle="--", linewidth=1)
     right.set(xlabel="strongest paths", ylabel="share of |contributions|", xscale="log",
               title="the strongest paths", ylim=(0, 1.05))  # fmt: skip

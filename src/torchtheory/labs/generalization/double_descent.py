@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
@@ -382,17 +382,17 @@ def _threshold(run: Run, samples: int, level: float) -> int | None:
     return feature_curve((features, y), (features, y), sizes).first_below(level)
 
 
-def _band(axis: Any, x: list[int], values: Tensor, colour: str, label: str, style: str) -> None:
+def _band(axis: Any, x: list[int], values: Tensor, color: str, label: str, style: str) -> None:
     low, middle, high = values.quantile(torch.tensor([0.25, 0.5, 0.75]).to(values), dim=1)
-    axis.plot(x, middle, style, color=colour, label=label)
-    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(x, middle, style, color=color, label=label)
+    axis.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def plot_risks(axis: Any, plain: RiskCurve, smooth: RiskCurve, n: int) -> None:
     x = list(plain.sizes)
-    _band(axis, x, plain.test, COLOURS[0], "test", "-")
-    _band(axis, x, plain.train.clamp_min(1e-6), COLOURS[0], "training", "--")
-    _band(axis, x, smooth.test, COLOURS[1], "test, with a ridge", "-")
+    _band(axis, x, plain.test, COLORS[0], "test", "-")
+    _band(axis, x, plain.train.clamp_min(1e-6), COLORS[0], "training", "--")
+    _band(axis, x, smooth.test, COLORS[1], "test, with a ridge", "-")
     axis.axvline(n, color="0.5", linestyle=":", linewidth=1)
     axis.set(xscale="log", yscale="log", xlabel="random features p", ylabel="risk",
              ylim=(1e-4, None))  # fmt: skip
@@ -402,8 +402,8 @@ def plot_risks(axis: Any, plain: RiskCurve, smooth: RiskCurve, n: int) -> None:
 def plot_widths(axis: Any, curve: RiskCurve, fitted: int) -> None:
     x = list(curve.sizes)
     for values, style, label in ((curve.test, "-", "test"), (curve.train, "--", "training")):
-        axis.plot(x, values.mean(1), style, marker="o", markersize=3, color=COLOURS[0], label=label)
-        axis.fill_between(x, values.amin(1), values.amax(1), color=COLOURS[0], alpha=0.15,
+        axis.plot(x, values.mean(1), style, marker="o", markersize=3, color=COLORS[0], label=label)
+        axis.fill_between(x, values.amin(1), values.amax(1), color=COLORS[0], alpha=0.15,
                           linewidth=0)  # fmt: skip
     axis.axvline(fitted, color="0.5", linestyle=":", linewidth=1)
     axis.set(xscale="log", xlabel="hidden units", ylabel="share of errors", ylim=(0, None))
@@ -419,17 +419,17 @@ def plot_polynomials(
         (axes[0, 1], smooth, "ridge 0.001"),
     ):
         x = [p - 1 for p in curve.sizes]
-        _band(axis, x, curve.test, COLOURS[1], "test", "-")
-        _band(axis, x, curve.train.clamp_min(1e-8), COLOURS[0], "training", "--")
+        _band(axis, x, curve.test, COLORS[1], "test", "-")
+        _band(axis, x, curve.train.clamp_min(1e-8), COLORS[0], "training", "--")
         axis.set(yscale="log", xlabel="degree", ylabel="mean squared error", title=title)
         axis.legend()
     axis, (z, y) = axes[0, 2], sample
     t = torch.linspace(-0.5, 0.5, 300).double()
     axis.plot(t, cubic(t), color="0.6", linewidth=3, label="cubic")
-    axis.plot(z, y, "o", color=COLOURS[6], markersize=3)
-    for degree, colour in ((1, COLOURS[0]), (3, COLOURS[2]), (15, COLOURS[1])):
+    axis.plot(z, y, "o", color=COLORS[6], markersize=3)
+    for degree, color in ((1, COLORS[0]), (3, COLORS[2]), (15, COLORS[1])):
         phi, at = powers(z)[:, : degree + 1], powers(t)[:, : degree + 1]
-        axis.plot(t, at @ (torch.linalg.pinv(phi) @ y), color=colour, label=f"degree {degree}")
+        axis.plot(t, at @ (torch.linalg.pinv(phi) @ y), color=color, label=f"degree {degree}")
     spread = float(y.max() - y.min())
     axis.set(xlabel="z", ylabel="y", title="fits to one sample",
              ylim=(float(y.min()) - 0.4 * spread, float(y.max()) + 0.4 * spread))  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.step_functions import best_steps, greedy_steps
@@ -23,7 +23,7 @@ from torchtheory.generalization.learning.bayes import (
 )
 from torchtheory.generalization.learning.error_decomposition import ErrorTerms, decompose_error
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
-from torchtheory.generalization.vc.hypothesis_sets import labellings_with_changes
+from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import quadratic_loss, zero_one_loss
@@ -42,11 +42,11 @@ def error_decomposition(
     """How much worse than the best function is a learned one, and why?
 
     Classifiers on a line with more and more changes of sign form nested finite classes, whose
-    risks are exact sums: on every sample the excess risk is at most the optimisation error plus
-    twice the uniform generalisation error plus the approximation error. Then regression by
+    risks are exact sums: on every sample the excess risk is at most the optimization error plus
+    twice the uniform generalization error plus the approximation error. Then regression by
     networks of threshold units, wider and wider: the best network and the one with the least
     empirical risk are found exactly by dynamic programming, and a greedy search stands for a real
-    optimiser. Approximation, estimation and search add up to the excess risk. Look at the
+    optimizer. Approximation, estimation and search add up to the excess risk. Look at the
     bottom of the total in the figure: it moves to wider networks as the sample grows.
     """
     if sample < 2 or trials < 20 or len(sizes) < 2 or min(sizes) < 20:
@@ -84,7 +84,7 @@ def nested_classes(run: Run, sample: int, trials: int) -> list[ErrorTerms]:
     law = FiniteDistribution.from_joint(torch.arange(k).double(), signs, joint)
     best = bayes_classifier(law)
     masses = law.empirical_masses(law.draw(trials, sample, random=run.generator))
-    everything = labellings_with_changes(k, k - 1)  # it begins with the smaller classes
+    everything = labelings_with_changes(k, k - 1)  # it begins with the smaller classes
     sizes = [2 * sum(math.comb(k - 1, i) for i in range(c + 1)) for c in range(k)]
     exact, hasty, values = [], [], []
     for size in sizes:
@@ -110,12 +110,12 @@ def nested_classes(run: Run, sample: int, trials: int) -> list[ErrorTerms]:
         relation="<=",
         measured=excess,
         tolerance=1e-12,
-        reason=f"{trials} samples, 12 classes, empirical risk minimiser and a hasty search",
-        control=Control("the generalisation error left out", excess, promised=without),
+        reason=f"{trials} samples, 12 classes, empirical risk minimizer and a hasty search",
+        control=Control("the generalization error left out", excess, promised=without),
     )
     run.claim(
         "A-21",
-        r"\varepsilon^{opt}=0 \text{ for an empirical risk minimiser}",
+        r"\varepsilon^{opt}=0 \text{ for an empirical risk minimizer}",
         promised=0.0,
         relation="==",
         measured=torch.stack([t.optimization for t in exact]),
@@ -170,10 +170,10 @@ def nested_classes(run: Run, sample: int, trials: int) -> list[ErrorTerms]:
     ]  # fmt: skip
     run.table(
         "classes",
-        ["changes of sign", "functions", "approximation", "uniform generalisation", "estimation",
+        ["changes of sign", "functions", "approximation", "uniform generalization", "estimation",
          "excess risk"],
         rows,
-        caption=f"Empirical risk minimisation on {sample} draws, means over {trials} samples",
+        caption=f"Empirical risk minimization on {sample} draws, means over {trials} samples",
     )  # fmt: skip
     return exact
 
@@ -320,7 +320,7 @@ def one_parameter(run: Run) -> Family:
     masses = law.empirical_masses(law.draw(10, random=run.generator))
     risk, empirical = losses @ law.mass, losses @ masses
     inside = (theta >= 0.3) & (theta <= 4.7)
-    # downhill from the left end of the class until no neighbour is better
+    # downhill from the left end of the class until no neighbor is better
     chosen = int(inside.nonzero()[0])
     while bool(inside[chosen + 1]) and bool(empirical[chosen + 1] < empirical[chosen]):
         chosen += 1
@@ -348,7 +348,7 @@ def one_parameter(run: Run) -> Family:
 def plot_family(axis: Any, family: Family) -> None:
     theta, inside = family.theta, family.inside
     axis.plot(theta, family.risk, label=r"risk $R$")
-    axis.plot(theta, family.empirical, color=COLOURS[1], label=r"empirical risk $\hat R_S$")
+    axis.plot(theta, family.empirical, color=COLORS[1], label=r"empirical risk $\hat R_S$")
     axis.axhline(family.bayes, color="0.4", linestyle=":", linewidth=1)
     axis.annotate(r"$R^*$", (0.02, family.bayes), xytext=(0, 4), textcoords="offset points")
     low, high = float(theta[inside][0]), float(theta[inside][-1])
@@ -358,13 +358,13 @@ def plot_family(axis: Any, family: Family) -> None:
     best = int((family.risk + hidden).argmin())
     minimizer = int((family.empirical + hidden).argmin())
     marks = [
-        (best, family.risk, r"$f^*_{\mathcal{F}}$", COLOURS[0], (-27, -7)),
-        (minimizer, family.empirical, r"$\hat f_S$", COLOURS[1], (4, 6)),
-        (family.chosen, family.empirical, r"$f_S$", COLOURS[1], (-3, 7)),
+        (best, family.risk, r"$f^*_{\mathcal{F}}$", COLORS[0], (-27, -7)),
+        (minimizer, family.empirical, r"$\hat f_S$", COLORS[1], (4, 6)),
+        (family.chosen, family.empirical, r"$f_S$", COLORS[1], (-3, 7)),
     ]
     arrow = {"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0}
-    for at, curve, name, colour, shift in marks:
-        axis.plot(theta[at], curve[at], "o", color=colour, zorder=5)
+    for at, curve, name, color, shift in marks:
+        axis.plot(theta[at], curve[at], "o", color=color, zorder=5)
         axis.annotate(name, (theta[at], curve[at]), xytext=shift, textcoords="offset points")
     gap = int(((family.risk - family.empirical).abs() - hidden).argmax())
     top, bottom = family.risk[gap], family.empirical[gap]
@@ -403,7 +403,7 @@ def plot_trade_off(
     changes = range(len(classes))
     for name, values, style in (
         ("approximation", [t.approximation[0] for t in classes], "o-"),
-        ("uniform generalisation", [t.generalization.mean() for t in classes], "s-"),
+        ("uniform generalization", [t.generalization.mean() for t in classes], "s-"),
         ("excess risk", [t.excess.mean() for t in classes], "^-"),
     ):
         first.plot(changes, values, style, markersize=4, label=name)
@@ -419,7 +419,7 @@ def plot_trade_off(
             pieces,
             *[layer.numpy() for layer in layers],
             labels=["approximation", "estimation", "search"],
-            colors=COLOURS[:3],
+            colors=COLORS[:3],
             alpha=0.75,
         )
         total = layers[0] + layers[1] + parts.search.mean(1)

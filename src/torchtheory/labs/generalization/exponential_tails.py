@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm, kkt_residuals
@@ -195,7 +195,7 @@ def assumptions(run: Run) -> None:
     def plot(axis: Any) -> None:
         u = torch.linspace(-4, 6, 300, dtype=torch.float64)
         for k, (name, f) in enumerate(losses.items()):
-            axis.plot(u, f(u), color=COLOURS[k], label=name)
+            axis.plot(u, f(u), color=COLORS[k], label=name)
         axis.set(xlabel="margin $u = y\\,w^\\top x$", ylabel="loss", ylim=(-0.1, 5))
         axis.legend()
 

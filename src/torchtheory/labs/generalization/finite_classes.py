@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson, hoeffding_radius
 from torchtheory.core.record import Control
 from torchtheory.generalization.concentration import (
@@ -18,7 +18,7 @@ from torchtheory.generalization.concentration import (
     weighted_class_radius,
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import zero_one_loss
@@ -42,8 +42,8 @@ def finite_class_bounds(
 
     For a classifier fixed beforehand Hoeffding's interval covers the risk. For the one with the
     fewest errors on the sample it almost never does, and nothing is wrong with the inequality: the
-    samples that are bad for one function differ from function to function, and the minimiser
-    finds its own. The union bound covers it. Then the excess risk of the minimiser, classes with
+    samples that are bad for one function differ from function to function, and the minimizer
+    finds its own. The union bound covers it. Then the excess risk of the minimizer, classes with
     weights, and the concentration of the worst gap. All risks are exact sums. Look at the two
     histograms.
     """
@@ -52,7 +52,7 @@ def finite_class_bounds(
     definitions(run)
     one_function(run, trials)
     noise(run, functions, sample, trials)
-    minimiser(run, sample, trials)
+    minimizer(run, sample, trials)
     weights(run, sample, trials)
 
 
@@ -68,7 +68,7 @@ def random_law(run: Run, points: int) -> FiniteDistribution:
 def definitions(run: Run) -> None:
     """The mean of the empirical risk, over all samples; and which indicator a loss is."""
     law = random_law(run, 3)
-    every = all_labellings(3)
+    every = all_labelings(3)
     losses = law.losses(every, zero_one_loss)
     samples, chance = law.all_samples(4)
     empirical = law.empirical_masses(samples) @ losses.T
@@ -82,7 +82,7 @@ def definitions(run: Run) -> None:
         measured=chance @ empirical,
         tolerance=1e-12,
         control=Control(
-            "f is the minimiser on S itself",
+            "f is the minimizer on S itself",
             chance @ least.values,
             promised=chance @ risks[least.indices],
         ),
@@ -209,8 +209,8 @@ def concentration(run: Run, worst: Tensor, sample: int) -> None:
     )
 
 
-def minimiser(run: Run, sample: int, trials: int) -> None:
-    """The excess risk of the empirical minimiser."""
+def minimizer(run: Run, sample: int, trials: int) -> None:
+    """The excess risk of the empirical minimizer."""
     truth = run.signs(40)
     chance = (0.5 + 0.4 * truth[:, None] * SIGNS) / 40
     law = FiniteDistribution.from_joint(torch.arange(40).double(), SIGNS, chance)
@@ -291,10 +291,10 @@ def weights(run: Run, sample: int, trials: int) -> None:
 def plot(axes: Any, empirical: Tensor, sample: int, single: float, union: float) -> None:
     step = 1 / sample
     bins = [k * step - step / 2 for k in range(sample + 2)]
-    axes.hist(empirical[:, 0], bins=bins, color=COLOURS[0], alpha=0.8, label="fixed beforehand")
-    axes.hist(empirical.min(1).values, bins=bins, color=COLOURS[1], alpha=0.8,
+    axes.hist(empirical[:, 0], bins=bins, color=COLORS[0], alpha=0.8, label="fixed beforehand")
+    axes.hist(empirical.min(1).values, bins=bins, color=COLORS[1], alpha=0.8,
               label="chosen by the sample")  # fmt: skip
-    axes.axvline(0.5 - single, color=COLOURS[6], ls="--", label="½ - Hoeffding")
-    axes.axvline(0.5 - union, color=COLOURS[6], ls=":", label="½ - union bound")
+    axes.axvline(0.5 - single, color=COLORS[6], ls="--", label="½ - Hoeffding")
+    axes.axvline(0.5 - union, color=COLORS[6], ls=":", label="½ - union bound")
     axes.set(xlabel="share of errors on the sample", ylabel="samples", xlim=(0, 0.9))
     axes.legend(loc="upper right")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.norm_bounds import frobenius_norms
 from torchtheory.generalization.flatness.parameter_robustness import robust_parameter_ball
@@ -363,7 +363,7 @@ def measured_table(
         ("a", "gap", f"worst rise, |v| ≤ {RADIUS}", f"mean rise, σ = {SIGMA}", "largest eigenvalue",
          "trace", "relative eigenvalue", "path norm", "Σ|W|²"),
         rows,
-        caption="One function, four parametrisations. The worst rise is what ascent found, a lower "
+        caption="One function, four parametrizations. The worst rise is what ascent found, a lower "
         "bound of the maximum.",
     )  # fmt: skip
     run.figure(
@@ -475,8 +475,8 @@ def plot(
     axes: Any, grid: Tensor, curves: list[list[float]], rows: Sequence[tuple[float, ...]]
 ) -> None:
     left, right = axes[0]
-    for colour, a, curve in zip(COLOURS, FACTORS, curves, strict=False):
-        left.semilogy(grid * RADIUS, curve, color=colour, label=f"a = {a:g}")
+    for color, a, curve in zip(COLORS, FACTORS, curves, strict=False):
+        left.semilogy(grid * RADIUS, curve, color=color, label=f"a = {a:g}")
     left.set(xlabel="distance along the top eigenvector", ylabel="training loss")
     left.legend(loc="upper right")
     names = {
@@ -486,9 +486,9 @@ def plot(
         7: "path norm",
         1: "generalization gap",
     }
-    for colour, (column, name) in zip(COLOURS, names.items(), strict=False):
+    for color, (column, name) in zip(COLORS, names.items(), strict=False):
         dashed = "-" if column in (2, 4) else "--"
-        right.loglog(FACTORS, [r[column] for r in rows], dashed, marker="o", color=colour,
+        right.loglog(FACTORS, [r[column] for r in rows], dashed, marker="o", color=color,
                      label=name)  # fmt: skip
     right.set(xlabel="factor a of the first layer", ylabel="value")
     right.legend(loc="upper left", fontsize=8)

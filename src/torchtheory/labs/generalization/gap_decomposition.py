@@ -45,10 +45,10 @@ def squared_loss_gap_decomposition(
     history = watch_training(run, law, sample, epochs)
     identity(run, law, sample, epochs)
     negative_curvature(run)
-    cancelling = cancelling_units(run, law, sample)
+    canceling = canceling_units(run, law, sample)
     run.figure(
         "gap",
-        lambda axes: plot_gap(axes, history, cancelling),
+        lambda axes: plot_gap(axes, history, canceling),
         caption=f"Left, gap and its three parts while a network is trained on {sample} points of "
         "a finite population. Right, two units with opposite output weights ±c added to it: the "
         "function and the gap stay, the path norm and with it the bound grow, and the cosines "
@@ -275,7 +275,7 @@ def negative_curvature(run: Run) -> None:
     )
 
 
-def with_cancelling_units(net: nn.Sequential, size: float) -> nn.Sequential:
+def with_canceling_units(net: nn.Sequential, size: float) -> nn.Sequential:
     """The same function with two more equal hidden units whose output weights are ±size."""
     first, last = layer(net, 0), layer(net, 2)
     weight, bias = first.weight.detach(), first.bias.detach()
@@ -289,17 +289,17 @@ def with_cancelling_units(net: nn.Sequential, size: float) -> nn.Sequential:
     )
 
 
-def cancelling_units(run: Run, law: Law, sample: int) -> tuple[list[float], list[GapDecomposition]]:
+def canceling_units(run: Run, law: Law, sample: int) -> tuple[list[float], list[GapDecomposition]]:
     """A small gap with a large path norm: the cosines must be small."""
     train = drawn(run, law, sample)
     net = mlp([3, 12, 2], random=run.generator)
     fit(net, train, epochs=60, batch_size=sample, learning_rate=0.03)
     sizes = [10.0**e for e in (0, 1, 2, 3, 4)]
     found = [
-        decompose_gap(with_cancelling_units(net, c), train, law[:2], masses=law[2]) for c in sizes
+        decompose_gap(with_canceling_units(net, c), train, law[:2], masses=law[2]) for c in sizes
     ]
     plain = decompose_gap(net, train, law[:2], masses=law[2])
-    same_sign = with_cancelling_units(net, 1.0)
+    same_sign = with_canceling_units(net, 1.0)
     with torch.no_grad():
         layer(same_sign, 2).weight.abs_()
     run.claim(
@@ -359,7 +359,7 @@ def watch_training(
 def plot_gap(
     axes: Any,
     history: list[tuple[int, GapDecomposition]],
-    cancelling: tuple[list[float], list[GapDecomposition]],
+    canceling: tuple[list[float], list[GapDecomposition]],
 ) -> None:
     left, right = axes[0]
     epochs = [e for e, _ in history]
@@ -371,7 +371,7 @@ def plot_gap(
     left.axhline(0, color="0.6", linewidth=0.8)
     left.set(xlabel="epochs", ylabel="squared loss", title="the gap and its parts")
     left.legend()
-    sizes, found = cancelling
+    sizes, found = canceling
     right.loglog(sizes, [f.bound for f in found], "o-", label="bound")
     right.loglog(sizes, [float(f.path_norms.norm()) for f in found], "o-", label="path norm")
     right.loglog(sizes, [f.gap for f in found], "o-", color="black", label="gap")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
@@ -70,12 +70,12 @@ def gaussian_posteriors(
 def divergence(run: Run, draws: int) -> None:
     """KL(Q‖P) in closed form."""
     d, scale = 20, 0.3
-    mean, centre = run.randn(d), run.randn(d)
+    mean, center = run.randn(d), run.randn(d)
     variance = (0.5 * run.randn(d)).exp()
-    exact = gaussian_kl(mean, variance, centre, scale)
+    exact = gaussian_kl(mean, variance, center, scale)
     w = mean + variance.sqrt() * run.randn(draws, d)
     log_ratio = _log_density(w, mean, variance) - _log_density(
-        w, centre, torch.full_like(mean, scale)
+        w, center, torch.full_like(mean, scale)
     )
     sampled = mean_interval(log_ratio, 0.999)
     run.claim(
@@ -89,7 +89,7 @@ def divergence(run: Run, draws: int) -> None:
         control=Control(
             "standard deviations in place of the variances s",
             sampled.estimate,
-            promised=float(gaussian_kl(mean, variance.sqrt(), centre, scale)),
+            promised=float(gaussian_kl(mean, variance.sqrt(), center, scale)),
             interval=sampled,
         ),
     )
@@ -98,12 +98,12 @@ def divergence(run: Run, draws: int) -> None:
         r"\mathrm{KL}(P\|P)=0",
         promised=0.0,
         relation="==",
-        measured=float(gaussian_kl(centre, torch.full_like(mean, scale), centre, scale)),
+        measured=float(gaussian_kl(center, torch.full_like(mean, scale), center, scale)),
         tolerance=1e-12,
         control=Control("another mean", float(exact)),
     )
     logarithm = variance.log().requires_grad_()
-    gaussian_kl(mean, logarithm.exp(), centre, scale).backward()  # type: ignore[no-untyped-call]
+    gaussian_kl(mean, logarithm.exp(), center, scale).backward()  # type: ignore[no-untyped-call]
     assert logarithm.grad is not None
     run.claim(
         "M-63",
@@ -159,8 +159,11 @@ def local_noise(run: Run, draws: int) -> None:
     some = min(draws, 1500)
     drawn = torch.cat([network(x, "weights").detach() for _ in range(some)])
     exact = x.square() @ network.variances()["weight"].T + network.variances()["bias"]
-    centred = (rows - layer(x).detach()).square()
-    spread, other = mean_interval(centred[:, 0], 0.999), mean_interval(centred[:, 0].sqrt(), 0.999)
+    centered = (rows - layer(x).detach()).square()
+    spread, other = (
+        mean_interval(centered[:, 0], 0.999),
+        mean_interval(centered[:, 0].sqrt(), 0.999),
+    )
     run.claim(
         "M-63",
         r"\textstyle\sum_iw_{ji}x_i\sim N(\sum_i\mu_{ji}x_i,\sum_is_{ji}x_i^2)",
@@ -264,7 +267,7 @@ def probes(run: Run, samples: int, epochs: int) -> dict[str, tuple[Flatness, flo
         ["labels", "error without noise", "noise borne", "PAC-Bayes bound"],
         [(k, f.error, f.fraction, b) for k, (f, b) in found.items()],
         caption="Noise is relative to each tensor's root mean square; the bound has the noise as "
-        "posterior and a Gaussian around the random initialisation as prior.",
+        "posterior and a Gaussian around the random initialization as prior.",
     )
     return found
 
@@ -280,10 +283,10 @@ def _flat_bound(
 
 
 def plot(axes: Any, curves: dict[str, tuple[Flatness, float]]) -> None:
-    for colour, (name, (probe, _)) in zip(COLOURS, curves.items(), strict=False):
-        axes.semilogx(probe.fractions, probe.errors, "-", color=colour, label=name)
+    for color, (name, (probe, _)) in zip(COLORS, curves.items(), strict=False):
+        axes.semilogx(probe.fractions, probe.errors, "-", color=color, label=name)
         if probe.fraction:
             at = probe.errors[probe.fractions.index(probe.fraction)]
-            axes.plot([probe.fraction], [at], "o", color=colour)
+            axes.plot([probe.fraction], [at], "o", color=color)
     axes.set(xlabel="noise, relative to each tensor", ylabel="mean error on the training data")
     axes.legend()

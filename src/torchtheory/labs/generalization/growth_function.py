@@ -1,4 +1,4 @@
-"""How many labellings a class gives n points, and the lemma that bounds it by the VC dimension."""
+"""How many labelings a class gives n points, and the lemma that bounds it by the VC dimension."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.vc.growth import (
     Restriction,
-    different_labellings,
+    different_labelings,
     growth_halfspaces,
     growth_intervals,
     growth_on,
@@ -38,7 +38,7 @@ from torchtheory.nets.dichotomies import count_dichotomies_by_programs
     "growth-function",
     room="generalization",
     covers=["M-33", "M-34", "M-38", "A-35"],
-    title="A class of VC dimension h gives n points at most Σ C(n, i) labellings, i ≤ h",
+    title="A class of VC dimension h gives n points at most Σ C(n, i) labelings, i ≤ h",
     errata=["exponential-until-four-points", "growth-faster-than-exponential"],
     full={"points": 11, "draws": 20, "classes": 60},
 )
@@ -47,7 +47,7 @@ def growth_function(run: Run, points: int = 8, draws: int = 8, classes: int = 15
 
     Thresholds, signed thresholds and intervals on a line meet their closed forms, which a grid
     over the parameters confirms; half-spaces meet Cover's count, which linear programs confirm.
-    Lines in the plane make 2, 4, 8 and then 14 labellings of four points, never 16. Then the
+    Lines in the plane make 2, 4, 8 and then 14 labelings of four points, never 16. Then the
     Sauer-Shelah lemma: for the classes above, for boxes, and for random finite classes whose VC
     dimension is found by exhaustion. Look at the figure: below its VC dimension a class grows like
     2ⁿ, beyond it like a polynomial.
@@ -61,7 +61,7 @@ def growth_function(run: Run, points: int = 8, draws: int = 8, classes: int = 15
         "growth",
         lambda axes: plot(axes, 20),
         caption="Left, growth functions and the bound of the lemma for h = 3; the dotted line is "
-        "2ⁿ. Middle, three points that lines shatter, with the lines. Right, the two labellings "
+        "2ⁿ. Middle, three points that lines shatter, with the lines. Right, the two labelings "
         "of a square that no line makes: the diagonals cross.",
         grid=(1, 3),
         size=(13.0, 3.6),
@@ -90,7 +90,7 @@ def on_a_line(run: Run, points: int, draws: int) -> None:
         ):
             listed.append(most(restriction, samples))
             formula.append(count)
-            grid.append(len(different_labellings(values)))
+            grid.append(len(different_labelings(values)))
             tied.append(len(restriction((samples[0] * n / 2).floor())))
     run.claim(
         ["M-33", "A-35"],
@@ -102,8 +102,8 @@ def on_a_line(run: Run, points: int, draws: int) -> None:
         reason=f"n = 1..{points}, listed on random points and by a grid over the parameters",
         control=Control("points that coincide", tied, promised=formula),
     )
-    net = different_labellings(_random_networks(run, 3000, 6))
-    few = different_labellings(_random_networks(run, 3000, 6)[:, :1].expand(-1, 6))
+    net = different_labelings(_random_networks(run, 3000, 6))
+    few = different_labelings(_random_networks(run, 3000, 6)[:, :1].expand(-1, 6))
     run.claim(
         ["M-33", "A-35"],
         r"S(6)\ge|\{\operatorname{sgn}\Phi_\theta(z):\theta\ \text{drawn}\}|\ge"
@@ -111,7 +111,7 @@ def on_a_line(run: Run, points: int, draws: int) -> None:
         promised=growth_halfspaces(6, 2),
         relation=">=",
         measured=len(net),
-        reason=f"3000 random networks make {len(net)} of the 64 labellings of 6 points",
+        reason=f"3000 random networks make {len(net)} of the 64 labelings of 6 points",
         control=Control("six times the same point", len(few)),
     )
 
@@ -162,7 +162,7 @@ def half_planes(run: Run, points: int, draws: int) -> None:
         promised=16,
         relation="==",
         measured=max(four),
-        reason=f"the most labellings of four points in {20 * draws} draws",
+        reason=f"the most labelings of four points in {20 * draws} draws",
     )
 
 
@@ -254,25 +254,25 @@ def sauer_shelah(run: Run, points: int, draws: int, classes: int) -> None:
 def plot(axes: Any, most_points: int) -> None:
     curves, triangle, square = axes[0]
     n = list(range(1, most_points + 1))
-    curves.semilogy(n, [2.0**k for k in n], ":", color=COLOURS[6], label="$2^n$")
-    curves.semilogy(n, [sauer_bound(k, 3) for k in n], "--", color=COLOURS[1], label="lemma, h = 3")
+    curves.semilogy(n, [2.0**k for k in n], ":", color=COLORS[6], label="$2^n$")
+    curves.semilogy(n, [sauer_bound(k, 3) for k in n], "--", color=COLORS[1], label="lemma, h = 3")
     shown = (
         ([growth_halfspaces(k, 2) for k in n], "lines in the plane (h = 3)"),
         ([growth_intervals(k) for k in n], "intervals (h = 2)"),
         ([growth_thresholds(k) for k in n], "thresholds (h = 1)"),
     )
-    for (values, name), colour in zip(shown, (COLOURS[0], COLOURS[2], COLOURS[3]), strict=True):
-        curves.semilogy(n, values, "o-", markersize=3, color=colour, label=name)
-    curves.set(xlabel="n", ylabel="labellings", title="growth functions", xticks=range(0, 21, 5))
+    for (values, name), color in zip(shown, (COLORS[0], COLORS[2], COLORS[3]), strict=True):
+        curves.semilogy(n, values, "o-", markersize=3, color=color, label=name)
+    curves.set(xlabel="n", ylabel="labelings", title="growth functions", xticks=range(0, 21, 5))
     curves.legend()
     corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.9]])
-    triangle.scatter(*corners.T, s=60, color=COLOURS[0], zorder=3)
+    triangle.scatter(*corners.T, s=60, color=COLORS[0], zorder=3)
     for slope, offset in ((0.0, 0.45), (1.8, -0.9), (-1.8, 0.9), (0.0, 1.15)):
-        triangle.axline((0.5, slope * 0.5 + offset), slope=slope, color=COLOURS[6], lw=0.8)
+        triangle.axline((0.5, slope * 0.5 + offset), slope=slope, color=COLORS[6], lw=0.8)
     triangle.set(xlim=(-0.4, 1.4), ylim=(-0.3, 1.3), title="shattered: four lines, two signs each")
-    for marker, colour, rows in (("o", COLOURS[0], (0, 3)), ("s", COLOURS[1], (1, 2))):
+    for marker, color, rows in (("o", COLORS[0], (0, 3)), ("s", COLORS[1], (1, 2))):
         chosen = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])[list(rows)]
-        square.plot(*chosen.T, marker=marker, ms=8, color=colour, lw=0.8)
-    square.set(xlim=(-0.4, 1.4), ylim=(-0.3, 1.3), title="not a labelling by a line")
+        square.plot(*chosen.T, marker=marker, ms=8, color=color, lw=0.8)
+    square.set(xlim=(-0.4, 1.4), ylim=(-0.3, 1.3), title="not a labeling by a line")
     for ax in (triangle, square):
         ax.set(xticks=[], yticks=[], aspect="equal")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians
@@ -148,7 +148,7 @@ def known_limit(run: Run, x: Tensor, y: Tensor) -> dict[str, SeparableFlow]:
         control=Control("a loss without exponential tail", slow.estimate, interval=slow),
     )
     errors = flows["logistic"].direction_errors(best.weight)
-    margins = flows["logistic"].normalised_margins
+    margins = flows["logistic"].normalized_margins
     run.claim(
         "A-71",
         r"\text{logistic loss: the distance from the hard-margin direction falls, and is } "
@@ -160,10 +160,10 @@ def known_limit(run: Run, x: Tensor, y: Tensor) -> dict[str, SeparableFlow]:
             "a loss without exponential tail", strayed[grid >= 100] * grid[grid >= 100].log()
         ),
     )
-    final = flows["polynomial"].normalised_margins[-1]
+    final = flows["polynomial"].normalized_margins[-1]
     run.claim(
         "A-71",
-        r"\text{the normalised margin comes within } 2\,\% \text{ of the largest one}",
+        r"\text{the normalized margin comes within } 2\,\% \text{ of the largest one}",
         promised=0.98 * best.margin,
         relation=">=",
         measured=float(margins[-1]),
@@ -184,7 +184,7 @@ def known_limit(run: Run, x: Tensor, y: Tensor) -> dict[str, SeparableFlow]:
     )
     run.table(
         "rates",
-        ["t", "loss × t", "direction error", "× log t", "normalised margin", "share of the rest"],
+        ["t", "loss × t", "direction error", "× log t", "normalized margin", "share of the rest"],
         [
             (
                 float(grid[k]),
@@ -363,10 +363,10 @@ def validation(run: Run, x: Tensor, y: Tensor) -> None:
     )
 
     def plot(axis: Any) -> None:
-        axis.semilogx(times, flow.losses, color=COLOURS[0], label="training loss")
-        axis.semilogx(times, total(wrong), color=COLOURS[1], label="validation, one point wrong")
-        axis.semilogx(times, lower, ":", color=COLOURS[1], label="its lower bound")
-        axis.semilogx(times, total(right), "--", color=COLOURS[2], label="validation, none wrong")
+        axis.semilogx(times, flow.losses, color=COLORS[0], label="training loss")
+        axis.semilogx(times, total(wrong), color=COLORS[1], label="validation, one point wrong")
+        axis.semilogx(times, lower, ":", color=COLORS[1], label="its lower bound")
+        axis.semilogx(times, total(right), "--", color=COLORS[2], label="validation, none wrong")
         axis.set(xlabel="time t", ylabel="loss (sum)")
         axis.minorticks_off()
         axis.legend()
@@ -385,8 +385,8 @@ def plot_flows(axes: Any, x: Tensor, y: Tensor, flows: dict[str, SeparableFlow])
     for k, (name, flow) in enumerate(flows.items()):
         style = "--" if name == "logistic" else "-"
         log = flow.times.log()
-        left.loglog(flow.times, flow.losses, style, color=COLOURS[k], label=name)
-        right.plot(log, flow.direction_errors(goal) * log, style, color=COLOURS[k], label=name)
+        left.loglog(flow.times, flow.losses, style, color=COLORS[k], label=name)
+        right.plot(log, flow.direction_errors(goal) * log, style, color=COLORS[k], label=name)
     left.loglog(flow.times, 1 / flow.times, ":", color="0.4", label="$1/t$")
     right.axhline(0.231, ls=":", color="0.4", label="0.231")
     left.set(xlabel="time t", ylabel="loss")

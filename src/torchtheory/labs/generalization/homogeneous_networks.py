@@ -1,4 +1,4 @@
-"""Homogeneous networks: training for long maximises the normalised margin."""
+"""Homogeneous networks: training for long maximizes the normalized margin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians, xor
 from torchtheory.generalization.implicit_bias.hard_margin import hard_margin_svm
@@ -72,7 +72,7 @@ def relu_layers(depth: int) -> nn.Sequential:
     "homogeneous-margin",
     room="generalization",
     covers=["M-133", "M-134", "A-73", "A-74"],
-    title="A homogeneous network trained long enough maximises its normalised margin",
+    title="A homogeneous network trained long enough maximizes its normalized margin",
     errata=["one-over-n-is-not-enough-for-the-logistic-loss"],
     full={"level": 1000.0},
 )
@@ -83,7 +83,7 @@ def homogeneous_margin(run: Run, level: float = 60.0) -> None:
     gradient flow: the curve of the risk's own flow, run faster, to the largest margin. Then KKT
     points of the margin problem that can be written down, one of them not optimal. Then two
     networks, ReLU on four vertices of a tetrahedron and squared ReLU on exclusive or: the
-    normalised margin never falls once the sample is separated, and the weights approach the
+    normalized margin never falls once the sample is separated, and the weights approach the
     conditions of Karush, Kuhn and Tucker. Look at the control, a tanh network whose margin falls.
     """
     positive(level - 10, "level less 10")
@@ -259,12 +259,12 @@ def linear_flow(run: Run) -> None:
         r"\text{ from } \theta(0)=0",
         promised=promised,
         relation=">=",
-        measured=late.normalised_margins,
+        measured=late.normalized_margins,
         tolerance=1e-9,
         reason=f"times 1 to 1e30; γ* = {best:.4f}, at the end {float(promised[-1]):.4f} promised",
         control=Control(
             "a loss without exponential tail",
-            slow.normalised_margins,
+            slow.normalized_margins,
             promised=best - math.log(len(z)) / slow.weights.norm(dim=1),
         ),
     )
@@ -313,8 +313,8 @@ def written_points(run: Run) -> None:
         relation="==",
         measured=[e for f in found for e in (f.relative_epsilon, f.delta)],
         tolerance=1e-9,
-        reason=f"a neuron a sample: normalised margin {found[0].normalised_margin:.4f}; one a "
-        f"class: {found[1].normalised_margin:.4f}",
+        reason=f"a neuron a sample: normalized margin {found[0].normalized_margin:.4f}; one a "
+        f"class: {found[1].normalized_margin:.4f}",
         control=Control(
             "the first network with its layers out of balance",
             [other.relative_epsilon, other.delta],
@@ -327,17 +327,17 @@ def written_points(run: Run) -> None:
     audits = [margin_kkt(lambda w: z @ w, w, 1.0) for w in tries if float((z @ w).min()) > 0]
     run.claim(
         "M-134",
-        r"L=1:\ \text{normalised margin}\ge\gamma^*\sqrt{1-2\,\mathrm{gap}/\|\hat\theta\|^2},\ "
+        r"L=1:\ \text{normalized margin}\ge\gamma^*\sqrt{1-2\,\mathrm{gap}/\|\hat\theta\|^2},\ "
         r"\mathrm{gap}=\tfrac12\varepsilon^2+\textstyle\sum_i\lambda_i(q_i-1)",
         promised=[best * math.sqrt(max(0.0, 1 - a.relative_gap)) for a in audits],
         relation=">=",
-        measured=[a.normalised_margin for a in audits],
+        measured=[a.normalized_margin for a in audits],
         tolerance=1e-9,
         reason=f"{len(audits)} separating directions: in a convex problem the conditions suffice",
         control=Control(
             "L = 2: a KKT point, but not the optimum",
-            found[0].normalised_margin,
-            promised=found[1].normalised_margin * math.sqrt(max(0.0, 1 - found[0].relative_gap)),
+            found[0].normalized_margin,
+            promised=found[1].normalized_margin * math.sqrt(max(0.0, 1 - found[0].relative_gap)),
         ),
     )
 
@@ -412,7 +412,7 @@ def flows(run: Run, level: float) -> None:
                 (
                     name,
                     float(c.levels[k]),
-                    best.normalised_margin,
+                    best.normalized_margin,
                     audits[name][k].relative_epsilon,
                     audits[name][k].relative_delta,
                     best.relative_epsilon,
@@ -421,7 +421,7 @@ def flows(run: Run, level: float) -> None:
             )
     run.table(
         "conditions",
-        ["network", "-log risk", "normalised margin", "ε", "δ", "ε, best λ", "δ, best λ"],
+        ["network", "-log risk", "normalized margin", "ε", "δ", "ε, best λ", "δ, best λ"],
         rows,
         caption="Relative residuals of the KKT conditions, with the multipliers of the loss and "
         "with the best ones.",
@@ -431,22 +431,22 @@ def flows(run: Run, level: float) -> None:
         left, right = axes[0]
         for k, (name, g) in enumerate(zip([*curves, "tanh"], [*grown[:3], fallen], strict=True)):
             style = "--" if name == "tanh" else "-"
-            left.semilogx(levels, g / g.max(), style, color=COLOURS[k], label=name)
+            left.semilogx(levels, g / g.max(), style, color=COLORS[k], label=name)
             if name in audits:
                 right.loglog(
                     levels,
                     [a.relative_epsilon for a in audits[name]],
-                    color=COLOURS[k],
+                    color=COLORS[k],
                     label=f"ε, {name}",
                 )
                 right.loglog(
                     levels,
                     [a.relative_delta for a in audits[name]],
                     ":",
-                    color=COLOURS[k],
+                    color=COLORS[k],
                     label=f"δ, {name}",
                 )
-        left.set(xlabel="-log risk", ylabel="normalised margin, over its largest")
+        left.set(xlabel="-log risk", ylabel="normalized margin, over its largest")
         right.set(xlabel="-log risk", ylabel="relative residual")
         ticks = [t for t in (3, 10, 30, 100, 300, 1000) if t <= level]
         for axis in (left, right):
@@ -457,7 +457,7 @@ def flows(run: Run, level: float) -> None:
     run.figure(
         "margin",
         plot,
-        caption="Left: the normalised smoothed margin only grows for homogeneous networks. "
+        caption="Left: the normalized smoothed margin only grows for homogeneous networks. "
         "Right: their weights approach a KKT point of the margin problem.",
         grid=(1, 2),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.implicit_bias.least_norm import (
     closest_interpolant,
@@ -71,7 +71,7 @@ def closest_interpolant_lab(
 
 
 def solution_space(run: Run, samples: int, dimension: int) -> None:
-    """The dimension of the set of minimisers, also where rows depend on each other."""
+    """The dimension of the set of minimizers, also where rows depend on each other."""
     dimensions, promised, inside = [], [], []
     for rank in range(1, samples + 1):
         x = run.randn(samples, rank) @ run.randn(rank, dimension)
@@ -266,11 +266,11 @@ def plot_paths(axes: Any, x: Tensor, y: Tensor) -> None:
         path = torch.stack([quadratic_iterate(hessian, goal, 0.15, t, start) for t in range(80)])
         seen = path @ frame
         name = "from 0" if k == 0 else f"another start, {k}"
-        left.plot(seen[:, 0], seen[:, 1], ".-", ms=3, lw=1, color=COLOURS[k], label=name)
-        right.plot(seen[:, 0], seen[:, 2], ".-", ms=3, lw=1, color=COLOURS[k])
+        left.plot(seen[:, 0], seen[:, 1], ".-", ms=3, lw=1, color=COLORS[k], label=name)
+        right.plot(seen[:, 0], seen[:, 2], ".-", ms=3, lw=1, color=COLORS[k])
     ends = found.particular @ frame
-    left.plot(ends[0], ends[1], "*", color=COLOURS[6], ms=10, label="the interpolants")
-    right.axvline(float(ends[0]), color=COLOURS[6], lw=1, label="the interpolants")
+    left.plot(ends[0], ends[1], "*", color=COLORS[6], ms=10, label="the interpolants")
+    right.axvline(float(ends[0]), color=COLORS[6], lw=1, label="the interpolants")
     left.set(xlabel="row space, first axis", ylabel="row space, second axis")
     right.set(xlabel="row space, first axis", ylabel="null space")
     left.legend()
@@ -352,7 +352,7 @@ def ridge_and_early_stopping(run: Run, samples: int = 30, dimension: int = 12) -
 
 
 def quadratic(run: Run, dimension: int, penalties: list[float]) -> None:
-    """Iterates and penalised minimisers of a quadratic in its eigenbasis."""
+    """Iterates and penalized minimizers of a quadratic in its eigenbasis."""
     basis = torch.linalg.qr(run.randn(dimension, dimension)).Q
     values = torch.logspace(-2, 1, dimension, dtype=torch.float64)
     hessian = basis @ torch.diag(values) @ basis.T
@@ -390,7 +390,7 @@ def quadratic(run: Run, dimension: int, penalties: list[float]) -> None:
         control=Control("η = 2.001/λ_max", float((fast - best).norm())),
     )
     identity = torch.eye(dimension, dtype=torch.float64)
-    shrunk = torch.stack([shrink(hessian, best, p).minimiser for p in penalties])
+    shrunk = torch.stack([shrink(hessian, best, p).minimizer for p in penalties])
     solved = torch.stack(
         [torch.linalg.solve(hessian + p * identity, hessian @ best) for p in penalties]
     )
@@ -456,18 +456,18 @@ def matching(run: Run) -> None:
         "filters",
         ["λ_i/λ", "ridge", "early stopping", "relative difference"],
         rows,
-        caption="Fraction of the way to the minimiser along an eigenvector, τ = 1/(ηλ)",
+        caption="Fraction of the way to the minimizer along an eigenvector, τ = 1/(ηλ)",
     )
 
     def plot(axes: Any) -> None:
         left, right = axes[0]
-        left.semilogx(x, ridge, label=r"ridge, $\lambda_i/(\lambda_i+\lambda)$", color=COLOURS[0])
+        left.semilogx(x, ridge, label=r"ridge, $\lambda_i/(\lambda_i+\lambda)$", color=COLORS[0])
         left.semilogx(
-            x, stopped, label=r"stopped at $\tau=1/(\eta\lambda)$", color=COLOURS[1], ls="--"
+            x, stopped, label=r"stopped at $\tau=1/(\eta\lambda)$", color=COLORS[1], ls="--"
         )
         left.set(xlabel=r"$\lambda_i/\lambda$", ylabel="fraction of the way")
         left.legend()
-        right.semilogx(x, stopped / ridge - 1, color=COLOURS[2])
+        right.semilogx(x, stopped / ridge - 1, color=COLORS[2])
         right.set(xlabel=r"$\lambda_i/\lambda$", ylabel="relative difference")
 
     run.figure(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.interpolators import (
@@ -73,7 +73,7 @@ def ridge_regression(run: Run) -> None:
     theta = torch.linalg.solve(phi.T @ phi / n + decay * identity, phi.T @ y / n)
     run.claim(
         "M-169",
-        r"f=\sum_iw_ik(\cdot,x_i),\ w=(K+n\lambda I)^{-1}y \text{ minimises }"
+        r"f=\sum_iw_ik(\cdot,x_i),\ w=(K+n\lambda I)^{-1}y \text{ minimizes }"
         r" \tfrac1n\sum_i(y_i-f(x_i))^2+\lambda\|f\|_{\mathcal H}^2",
         promised=phi_test @ theta,
         relation="==",
@@ -273,14 +273,14 @@ def plot_three(
 ) -> None:
     t = torch.linspace(float(nodes.min()), float(nodes.max()), 800).double()
     spread = float(y.max() - y.min())
-    for axis, colour, (name, weights) in zip(axes[0], COLOURS, INTERPOLATORS.items(), strict=False):
+    for axis, color, (name, weights) in zip(axes[0], COLORS, INTERPOLATORS.items(), strict=False):
         axis.plot(t, torch.sin(6 * t), color="0.7", linewidth=3)
-        axis.plot(t, weights(t, nodes) @ y, color=colour)
-        axis.plot(nodes, y, "o", color=COLOURS[6], markersize=4)
+        axis.plot(t, weights(t, nodes) @ y, color=color)
+        axis.plot(nodes, y, "o", color=COLORS[6], markersize=4)
         axis.set(title=name, xlabel="x",
                  ylim=(float(y.min()) - 0.3 * spread, float(y.max()) + 0.3 * spread))  # fmt: skip
     last = axes[0, 3]
-    for colour, (name, curve) in zip(COLOURS, curves.items(), strict=False):
-        last.loglog(*zip(*curve, strict=True), "o-", color=colour, label=name)
+    for color, (name, curve) in zip(COLORS, curves.items(), strict=False):
+        last.loglog(*zip(*curve, strict=True), "o-", color=color, label=name)
     last.set(xlabel="samples n", ylabel="excess risk / σ²", title="as the sample grows")
     last.legend()

@@ -1,4 +1,4 @@
-"""Linear models that memorise anything, and fit the test data from arbitrarily far away."""
+"""Linear models that memorize anything, and fit the test data from arbitrarily far away."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
-from torchtheory.generalization.memorization.linear import far_interpolant, memorise_targets
+from torchtheory.generalization.memorization.linear import far_interpolant, memorize_targets
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.regression import least_squares
 
 
 @lab(
-    "linear-memorisation",
+    "linear-memorization",
     room="generalization",
     covers=["B-08", "B-09"],
     title="Zero training and test error at any distance from the truth",
     full={"samples": 200, "features": 500},
 )
-def linear_memorisation(
+def linear_memorization(
     run: Run, samples: int = 50, features: int = 80, outputs: int = 3, distance: float = 1e6
 ) -> None:
     """Features with more columns than independent rows, Gaussian and from a network.
@@ -36,12 +36,12 @@ def linear_memorisation(
     """
     if samples < 5 or features <= samples or outputs < 1 or distance <= 0:
         raise InvalidInput("take at least 5 samples, more features than samples, and a distance")
-    memorise(run, samples, features, outputs)
+    memorize(run, samples, features, outputs)
     constructed(run, distance)
     other_points(run)
 
 
-def memorise(run: Run, m: int, n: int, s: int) -> None:
+def memorize(run: Run, m: int, n: int, s: int) -> None:
     """Theorem 2.1 (i), on Gaussian features and on the last hidden layer of a ReLU network."""
     gaussian = run.randn(m, n)
     y = run.randn(m, s)
@@ -51,7 +51,7 @@ def memorise(run: Run, m: int, n: int, s: int) -> None:
             p.copy_(run.randn(*p.shape))
         hidden = net(run.randn(m, 5))
     errors = [
-        memorise_targets(phi, labels).residual / float(labels.norm())
+        memorize_targets(phi, labels).residual / float(labels.norm())
         for phi in (gaussian, hidden)
         for labels in (y, run.signs(m, s))
     ]
@@ -206,8 +206,8 @@ def other_points(run: Run) -> None:
     )
 
     def plot(ax: Any) -> None:
-        ax.loglog(distances, new, "o-", color=COLOURS[1], label="200 fresh points")
-        ax.loglog(distances, known, "o-", color=COLOURS[0], label="the 20 test points in M")
+        ax.loglog(distances, new, "o-", color=COLORS[1], label="200 fresh points")
+        ax.loglog(distances, known, "o-", color=COLORS[0], label="the 20 test points in M")
         ax.set(xlabel="distance δ from the truth, at least", ylabel="root mean square error")
         ax.legend(loc="upper left")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.interpolation.bias_variance import (
@@ -400,18 +400,18 @@ def plot_limit(axes: Any, points: list[tuple[float, float]], spectra: tuple[Tens
     left, right = axes[0]
     for part in (torch.linspace(0.02, 0.95, 200), torch.linspace(1.05, 4, 200)):
         ratios = part.tolist()
-        left.plot(ratios, [asymptotic_variance(r) for r in ratios], color=COLOURS[0],
+        left.plot(ratios, [asymptotic_variance(r) for r in ratios], color=COLORS[0],
                   label="limit" if ratios[0] < 1 else None)  # fmt: skip
-    left.plot(*zip(*points, strict=True), "o", color=COLOURS[1], label="random signs")
+    left.plot(*zip(*points, strict=True), "o", color=COLORS[1], label="random signs")
     left.axvline(1, color="0.5", linestyle=":", linewidth=1)
     left.set(xlabel="features per sample, κ", ylabel="variance", yscale="log")
     left.legend()
     values, ratio = spectra
     low, high = marchenko_pastur_support(ratio)
-    right.hist(values.numpy(), bins=25, range=(0, high * 1.1), density=True, color=COLOURS[5],
+    right.hist(values.numpy(), bins=25, range=(0, high * 1.1), density=True, color=COLORS[5],
                label="eigenvalues")  # fmt: skip
     x = torch.linspace(low, high, 300).double()
-    right.plot(x, marchenko_pastur_density(x, ratio), color=COLOURS[1], label="density")
+    right.plot(x, marchenko_pastur_density(x, ratio), color=COLORS[1], label="density")
     right.set(xlabel="eigenvalue of Σ/m", ylabel="density")
     right.legend()
 
@@ -419,16 +419,16 @@ def plot_limit(axes: Any, points: list[tuple[float, float]], spectra: tuple[Tens
 def plot_one_sample(axis: Any, values: list[float]) -> None:
     for first, last in ((10, 20), (30, 50)):
         axis.axvspan(first - 0.5, last + 0.5, color="0.9")
-    axis.plot(range(1, len(values) + 1), values, color=COLOURS[0])
+    axis.plot(range(1, len(values) + 1), values, color=COLORS[0])
     axis.set(xlabel="features d", ylabel="mean variance", ylim=(0, 1.05))
 
 
 def plot_benign(axis: Any, rows: list[Any], names: list[str]) -> None:
-    for colour, name in zip(COLOURS, names, strict=False):
+    for color, name in zip(COLORS, names, strict=False):
         own = [r for r in rows if r[0] == name]
         m = [r[1] for r in own]
-        axis.plot(m, [r[4] for r in own], color=colour, label=f"λ: {name}")
-        axis.plot(m, [r[5] for r in own], "o", color=colour)
+        axis.plot(m, [r[4] for r in own], color=color, label=f"λ: {name}")
+        axis.plot(m, [r[5] for r in own], "o", color=color)
     axis.set(xlabel="samples m", ylabel="variance", xscale="log", yscale="log")
     axis.minorticks_off()
     axis.set_xticks(sorted({r[1] for r in rows}), [str(v) for v in sorted({r[1] for r in rows})])

@@ -9,14 +9,14 @@ from scipy import special
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.learning.learners import (
     Learner,
     majority,
     memorize,
     minimize_errors,
-    nearest_neighbour,
+    nearest_neighbor,
     train_network,
 )
 from torchtheory.generalization.learning.no_free_lunch import (
@@ -27,9 +27,9 @@ from torchtheory.generalization.learning.no_free_lunch import (
     target_census,
 )
 from torchtheory.generalization.vc.hypothesis_sets import (
-    all_labellings,
-    labellings_with_changes,
-    threshold_network_labellings,
+    all_labelings,
+    labelings_with_changes,
+    threshold_network_labelings,
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -44,11 +44,11 @@ from torchtheory.labs.engine.run import Run
     full={"points": 10, "samples": 5, "horizon": 1000},
 )
 def no_free_lunch(
-    run: Run, points: int = 8, samples: int = 4, horizon: int = 200, labellings: int = 100
+    run: Run, points: int = 8, samples: int = 4, horizon: int = 200, labelings: int = 100
 ) -> None:
     """Seven learners meet every target on a few points and every sample, without exception.
 
-    Nearest neighbours, majority vote, memory, empirical risk minimisation over threshold functions
+    Nearest neighbors, majority vote, memory, empirical risk minimization over threshold functions
     and over small networks, and a network trained by gradient descent: on the points a sample
     misses, the errors average to one half exactly, as fractions. So some target is bad for each,
     although a function without error exists. If only threshold functions can be targets, the
@@ -57,11 +57,11 @@ def no_free_lunch(
     must fall to zero, which the source forgets to ask. Look at how the curves of the learners
     cross in the figure: what one gains on some targets it loses on others.
     """
-    if not 3 <= points <= 12 or not 1 <= samples <= 6 or horizon < 10 or labellings < 1:
+    if not 3 <= points <= 12 or not 1 <= samples <= 6 or horizon < 10 or labelings < 1:
         raise InvalidInput("take 3 to 12 points, 1 to 6 samples, a horizon of 10 or more")
     found = census(run, points, samples)
     half_of_all(run, points, samples)
-    rates = slow_rates(run, horizon, labellings)
+    rates = slow_rates(run, horizon, labelings)
     constant_rates(run)
     run.figure(
         "lunch",
@@ -78,12 +78,12 @@ def learners(run: Run, points: int) -> dict[str, Learner]:
     plane = run.randn(points, 2)
     plane = plane[plane[:, 0].argsort()]
     return {
-        "nearest neighbour": nearest_neighbour(plane),
+        "nearest neighbor": nearest_neighbor(plane),
         "memory, else +1": memorize(points),
         "majority": majority(points),
-        "least errors, thresholds": minimize_errors(labellings_with_changes(points, 1)),
-        "least errors, 2 threshold units": minimize_errors(threshold_network_labellings(plane, 2)),
-        "least errors, all functions": minimize_errors(all_labellings(points)),
+        "least errors, thresholds": minimize_errors(labelings_with_changes(points, 1)),
+        "least errors, 2 threshold units": minimize_errors(threshold_network_labelings(plane, 2)),
+        "least errors, all functions": minimize_errors(all_labelings(points)),
         "trained tanh network": train_network(plane, 4, steps=60, rate=1.0, random=run.generator),
     }
 
@@ -95,7 +95,7 @@ def census(run: Run, points: int, samples: int) -> dict[str, TargetCensus]:
         name: target_census(rule, points, samples)
         for name, rule in run.track(rules.items(), "targets")
     }
-    thresholds = labellings_with_changes(points, 1)
+    thresholds = labelings_with_changes(points, 1)
     known = target_census(rules["least errors, thresholds"], points, samples, thresholds)
     bound = no_free_lunch_bound(points, samples)
     assert known.mean_unseen_error is not None
@@ -121,7 +121,7 @@ def census(run: Run, points: int, samples: int) -> dict[str, TargetCensus]:
         measured=[float(c.mean_risk) for c in found.values()],
         control=Control("threshold functions as targets only", float(known.mean_risk)),
     )
-    reproduce = ["nearest neighbour", "memory, else +1", "least errors, all functions"]
+    reproduce = ["nearest neighbor", "memory, else +1", "least errors, all functions"]
     run.claim(
         "A-20",
         r"\text{with equality for learners that reproduce the labels they have seen}",
@@ -161,7 +161,7 @@ def half_of_all(run: Run, points: int, samples: int) -> None:
     for m in range(1, min(samples, points // 2) + 1):
         rules = learners(run, 2 * m) if m > 1 else {"majority": majority(2)}
         worst += [float(target_census(rule, 2 * m, m).risks.max()) for rule in rules.values()]
-        constants = labellings_with_changes(2 * m, 0)
+        constants = labelings_with_changes(2 * m, 0)
         easy.append(float(target_census(majority(2 * m), 2 * m, m, constants).risks.max()))
     run.claim(
         "A-20",
@@ -173,7 +173,7 @@ def half_of_all(run: Run, points: int, samples: int) -> None:
     )
 
 
-def slow_rates(run: Run, horizon: int, labellings: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def slow_rates(run: Run, horizon: int, labelings: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A law made for given rates beats every learner at every sample size."""
     m = torch.arange(1, horizon + 1).double()
     sequences = [1 / (16 * m**0.25), 1 / (16 * (1 + m.log())), 1 / (16 * m)]
@@ -182,8 +182,8 @@ def slow_rates(run: Run, horizon: int, labellings: int) -> tuple[Tensor, Tensor,
         mass = slow_distribution(rates)
         average.append(missed_mass(mass, m) / 2)
         wanted.append(rates)
-        # the memory that says +1 elsewhere errs on the unseen points labelled -1
-        negative = (run.rand(labellings, len(mass)) < 0.5).double()
+        # the memory that says +1 elsewhere errs on the unseen points labeled -1
+        negative = (run.rand(labelings, len(mass)) < 0.5).double()
         unseen = (1 - mass) ** m[:, None] * mass
         drawn.append((unseen @ negative.T).amin(1))
         drawn_rate.append(rates)
@@ -201,13 +201,13 @@ def slow_rates(run: Run, horizon: int, labellings: int) -> tuple[Tensor, Tensor,
     )
     run.claim(
         "A-20",
-        r"\text{one labelling for all } m:\ \mathbb E\,R(\mathcal A(S))\ge R^*+a_m",
+        r"\text{one labeling for all } m:\ \mathbb E\,R(\mathcal A(S))\ge R^*+a_m",
         promised=torch.cat(drawn_rate),
         relation=">=",
         measured=torch.cat(drawn),
-        reason=f"memory, on each of {labellings} labellings drawn by coin flips",
+        reason=f"memory, on each of {labelings} labelings drawn by coin flips",
         control=Control(
-            "the labelling that the learner expects",
+            "the labeling that the learner expects",
             unseen @ torch.zeros(len(mass)).double(),
             promised=sequences[-1],
         ),
@@ -270,7 +270,7 @@ def plot(
     rates: tuple[Tensor, Tensor, Tensor, Tensor],
 ) -> None:
     left, right = axes[0]
-    shown = ["nearest neighbour", "memory, else +1", "majority", "least errors, thresholds",
+    shown = ["nearest neighbor", "memory, else +1", "majority", "least errors, thresholds",
              "trained tanh network"]  # fmt: skip
     for name in shown:
         risks = found[name].risks.sort().values
@@ -295,6 +295,6 @@ def plot(
     m, wanted, average, fast = rates
     right.loglog(m, average, label="average risk, law made for the rates")
     right.loglog(m, wanted, "--", color="0.3", label=r"$a_m=1/(16+16\,\log m)$")
-    right.loglog(m, fast, color=COLOURS[1], label="average risk, geometric law")
+    right.loglog(m, fast, color=COLORS[1], label="average risk, geometric law")
     right.set(xlabel="samples m", ylabel="risk", ylim=(min(2e-3, float(fast.min())), 1))
     right.legend(loc="lower left")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.margin_bounds import (
@@ -33,7 +33,7 @@ from torchtheory.generalization.complexity.rademacher import (
     linear_bounds,
     linear_class,
 )
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.activation_properties import inspect_activation
@@ -132,7 +132,7 @@ def rescaling(run: Run) -> None:
     )
     run.claim(
         "A-63",
-        r"\|W^{(\ell)}\|_F=1 \text{ after normalising}",
+        r"\|W^{(\ell)}\|_F=1 \text{ after normalizing}",
         promised=1,
         relation="==",
         measured=frobenius_norms(unit),
@@ -292,12 +292,12 @@ def depth(run: Run, m: int, draws: int, steps: int) -> list[tuple[int, float, fl
 
 def plot_depth(axis: Any, rows: list[tuple[int, float, float, float, float]]) -> None:
     layers, low, high, root, lecture = zip(*rows, strict=True)
-    axis.semilogy(layers, low, "o-", color=COLOURS[0], label="trained networks (from below)")
-    axis.semilogy(layers, high, "s--", color=COLOURS[1], label=r"$2^{L-1}\prod C/\sqrt{m}$")
+    axis.semilogy(layers, low, "o-", color=COLORS[0], label="trained networks (from below)")
+    axis.semilogy(layers, high, "s--", color=COLORS[1], label=r"$2^{L-1}\prod C/\sqrt{m}$")
     axis.semilogy(
-        layers, root, "^--", color=COLOURS[2], label=r"$(\sqrt{2L\,\ln 2}+1)\prod C/\sqrt{m}$"
+        layers, root, "^--", color=COLORS[2], label=r"$(\sqrt{2L\,\ln 2}+1)\prod C/\sqrt{m}$"
     )
-    axis.semilogy(layers, lecture, "d--", color=COLOURS[3], label=r"$(2B)^L/\sqrt{m}$")
+    axis.semilogy(layers, lecture, "d--", color=COLORS[3], label=r"$(2B)^L/\sqrt{m}$")
     axis.axhline(1, color="0.3", linestyle=":")
     axis.set(xlabel="layers L", ylabel="Rademacher complexity", xticks=layers)
     axis.set_ylim(min(low) / 12, 8)
@@ -308,7 +308,7 @@ def plot_depth(axis: Any, rows: list[tuple[int, float, float, float, float]]) ->
     "margin-bounds",
     room="generalization",
     covers=["A-66", "A-67", "M-52"],
-    title="Confident decisions generalise: risk bounds by margins",
+    title="Confident decisions generalize: risk bounds by margins",
     full={"samples": 5000, "trials": 500},
 )
 def margin_bounds(run: Run, samples: int = 1000, trials: int = 100) -> None:
@@ -392,7 +392,7 @@ def labels_absorbed(run: Run, m: int = 8) -> None:
 
 
 def circle(run: Run, samples: int, noise: float) -> tuple[Tensor, Tensor]:
-    """Points on the circle, labelled by their first coordinate, some labels flipped."""
+    """Points on the circle, labeled by their first coordinate, some labels flipped."""
     x = on_sphere(run, samples, 2)
     flips = torch.where(run.rand(samples) < noise, -1.0, 1.0).double()
     return x, torch.where(x[:, 0] > 0, 1.0, -1.0).double() * flips
@@ -460,7 +460,7 @@ def clipped(run: Run, n: int = 500) -> None:
         control=Control("δ above 1/2", terms(large)[1], promised=terms(large)[0]),
     )
     m = 8
-    signs = all_labellings(m)
+    signs = all_labelings(m)
     values = run.randn(7, m)
     before = exact_rademacher(finite_class(values), m)
     run.claim(
@@ -555,9 +555,9 @@ def trade_off(run: Run, samples: int) -> list[tuple[float, float, float, float]]
 
 def plot_trade_off(axis: Any, curve: list[tuple[float, float, float, float]]) -> None:
     gamma, error, complexity, total = zip(*curve, strict=True)
-    axis.semilogx(gamma, total, color=COLOURS[6], label="bound")
-    axis.semilogx(gamma, error, "--", color=COLOURS[0], label="margins below γ")
-    axis.semilogx(gamma, complexity, "--", color=COLOURS[1], label=r"$2R_m/\gamma$")
+    axis.semilogx(gamma, total, color=COLORS[6], label="bound")
+    axis.semilogx(gamma, error, "--", color=COLORS[0], label="margins below γ")
+    axis.semilogx(gamma, complexity, "--", color=COLORS[1], label=r"$2R_m/\gamma$")
     axis.axhline(1, color="0.3", linestyle=":", linewidth=1)
     axis.set(xlabel="γ", ylabel="risk", ylim=(0, 1.5))
     axis.legend(loc="upper center")

@@ -221,7 +221,7 @@ def valid_but_misleading(run: Run) -> None:
     plain = [decompose_gap(net, train, (x, y)) for net in (small, large)]
     better = int(plain[1].gap < plain[0].gap)
     nets = [small, large]
-    nets[better] = with_cancelling_units(nets[better], 1000.0)
+    nets[better] = with_canceling_units(nets[better], 1000.0)
     rest = mlp([2, 6, 1], random=run.generator)  # a third instance, untrained
     parts = [decompose_gap(net, train, (x, y)) for net in (*nets, rest)]
     gaps = [p.gap for p in parts]
@@ -248,7 +248,7 @@ def valid_but_misleading(run: Run) -> None:
     )
 
 
-def with_cancelling_units(net: nn.Sequential, size: float) -> nn.Sequential:
+def with_canceling_units(net: nn.Sequential, size: float) -> nn.Sequential:
     """The same function with two more equal hidden units whose output weights are ±size."""
     first, last = net[0], net[2]
     assert isinstance(first, nn.Linear)

@@ -10,7 +10,7 @@ from scipy import optimize, stats
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.pac_bayes.bernoulli_kl import (
@@ -71,7 +71,7 @@ def pac_bayes_bounds(run: Run, laws: int = 200, trials: int = 20_000) -> None:
         "bounds",
         plot,
         caption="Left, the bounds at N = 55 000 and KL = 5000 against the empirical risk, and the "
-        "truth that a risk is at most 1 (grey). Right, the constant J for three deviations: 2√N is "
+        "truth that a risk is at most 1 (gray). Right, the constant J for three deviations: 2√N is "
         "what the text-book form puts in place of the lowest-order one.",
         grid=(1, 2),
     )
@@ -420,16 +420,16 @@ def plot(axes: Any) -> None:
         "inverted kl": seeger_bound,
     }
     left, right = axes[0]
-    for colour, (name, bound) in zip(COLOURS, kinds.items(), strict=False):
-        left.plot(risks, [bound(r, kl, n, delta) for r in risks], color=colour, label=name)
+    for color, (name, bound) in zip(COLORS, kinds.items(), strict=False):
+        left.plot(risks, [bound(r, kl, n, delta) for r in risks], color=color, label=name)
     left.plot(risks, risks, color="0.5", ls=":", label="the empirical risk")
     left.axhline(1, color="0.7", lw=0.8)
     left.set(xlabel="empirical risk", ylabel="bound on the risk", ylim=(0, 1.25))
     left.legend(loc="lower right")
     sizes = [8, 12, 20, 35, 60, 100, 200, 400, 800]
-    for colour, kind in zip(COLOURS, (KL, TWICE_SQUARE, SQUARE), strict=False):
+    for color, kind in zip(COLORS, (KL, TWICE_SQUARE, SQUARE), strict=False):
         values = [math.exp(log_moment(kind, s)) for s in sizes]
-        right.loglog(sizes, values, "o-", ms=3, color=colour, label=f"J, {kind.name}")
+        right.loglog(sizes, values, "o-", ms=3, color=color, label=f"J, {kind.name}")
     right.loglog(sizes, [2 * math.sqrt(s) for s in sizes], color="0.5", ls=":", label="2√N")
     ticks = [1, 2, 5, 10, 20, 50]
     right.set_yticks(ticks, [str(t) for t in ticks])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, UnknownName
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.progress import hidden
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
@@ -32,7 +32,7 @@ from torchtheory.labs.generalization.pac_bayes_columns import (
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.trainer import fit
 
-#: Of the minimisation, where they are not 10: the largest network takes the time of five others.
+#: Of the minimization, where they are not 10: the largest network takes the time of five others.
 EPOCHS = {"T-300-300": 24, "T-600-600": 12, "T-1200-1200": 6}
 
 
@@ -58,12 +58,12 @@ def pac_bayes_certificate(
     digit_epochs: int = 12,
 ) -> None:
     """A network becomes Gaussian: its weights get means and variances, the PAC-Bayes bound itself
-    is minimised over both, and what is left is certified.
+    is minimized over both, and what is left is certified.
 
     Always: the printed Table 1 is recomputed from its own rows, which shows which bound it used;
     and networks of scikit-learn's digits are certified, honestly and not. With ``columns`` (all in
     ``full``) the table is made anew on MNIST: 0-4 against 5-9, 55 000 samples, the prior around the
-    random initialisation; ``D-600`` and ``D-600-ten`` have a prior trained on half of the data.
+    random initialization; ``D-600`` and ``D-600-ten`` have a prior trained on half of the data.
     Unless ``epochs`` says otherwise, a column is given 6 to 24 of them. Each finished column is
     kept in the directory ``keep``, and a run that was stopped takes it from there. Look at the
     bound beside the test error.
@@ -88,7 +88,7 @@ def pac_bayes_certificate(
     run.figure(
         "certificate",
         lambda axes: plot(axes, honest, results),
-        caption="Left, the bound and its two parts while it is minimised, for the digits. Right, "
+        caption="Left, the bound and its two parts while it is minimized, for the digits. Right, "
         "certificates and test errors of the stochastic networks, ours and as printed.",
         grid=(1, 2),
     )
@@ -206,7 +206,7 @@ def certify_digits(run: Run, epochs: int) -> RiskCertificate:
             seed=run.seed,
         )
         random = torch.randint(0, 2, (len(x),), generator=run.generator)
-        cheat = _memorised(small, train[0], random[: len(train[0])], run.seed)
+        cheat = _memorized(small, train[0], random[: len(train[0])], run.seed)
         cheated = certify(
             cheat,
             (train[0], random[: len(train[0])]),
@@ -231,7 +231,7 @@ def certify_digits(run: Run, epochs: int) -> RiskCertificate:
         measured=[learned.test.estimate, plain.test.estimate],
         reason="ten classes with a prior from half of the data; two classes from scratch",
         control=Control(
-            "random labels, and a prior that has memorised them",
+            "random labels, and a prior that has memorized them",
             cheated.test.estimate,
             promised=cheated.claimed,
         ),
@@ -256,7 +256,7 @@ def certify_digits(run: Run, epochs: int) -> RiskCertificate:
     weights = plain.network.variances()["0.weight"]
     run.claim(
         "M-64",
-        r"\text{the minimisation widens: the median variance of the first layer grows by}",
+        r"\text{the minimization widens: the median variance of the first layer grows by}",
         promised=1.0,
         relation=">",
         measured=float(weights.median()) / _initial_variance(plain),
@@ -292,7 +292,7 @@ def _initial_variance(certificate: RiskCertificate) -> float:
     return 0.25 / (3 * inputs)  # weights uniform in ±1/√inputs
 
 
-def _memorised(net: nn.Module, x: Tensor, y: Tensor, seed: int) -> nn.Module:
+def _memorized(net: nn.Module, x: Tensor, y: Tensor, seed: int) -> nn.Module:
     trained = copy.deepcopy(net)
     fit(trained, (x, y), epochs=40, learning_rate=1e-2, batch_size=256, seed=seed)
     return trained
@@ -307,8 +307,8 @@ def refuse_cheating(run: Run) -> None:
     net = mlp([64, 200, 1], dtype=torch.float32, random=run.generator)
     with hidden():
         half = len(train[0]) // 2
-        cheat = _memorised(net, *train, run.seed)
-        fair = _memorised(net, train[0][:half], train[1][:half], run.seed)
+        cheat = _memorized(net, *train, run.seed)
+        fair = _memorized(net, train[0][:half], train[1][:half], run.seed)
         told = certify(
             fair, train, prior=fair, prior_data=range(half), test=test, epochs=0, prior_spread=0.01
         )
@@ -419,10 +419,10 @@ def judge(run: Run, results: dict[str, dict[str, Any]]) -> None:
 def plot(axes: Any, plain: RiskCertificate, results: dict[str, dict[str, Any]]) -> None:
     left, right = axes[0]
     epochs = [e.epoch for e in plain.history]
-    left.plot(epochs, [e.bound for e in plain.history], color=COLOURS[0], label="bound")
-    left.plot(epochs, [e.risk for e in plain.history], color=COLOURS[1], label="empirical risk")
+    left.plot(epochs, [e.bound for e in plain.history], color=COLORS[0], label="bound")
+    left.plot(epochs, [e.risk for e in plain.history], color=COLORS[1], label="empirical risk")
     complexity = [e.kl / plain.samples for e in plain.history]
-    left.plot(epochs, complexity, color=COLOURS[2], label="KL / n")
+    left.plot(epochs, complexity, color=COLORS[2], label="KL / n")
     left.set(xlabel="epoch", title="digits, 0-4 against 5-9", ylim=(0, None))
     left.legend()
     names = list(results) or TRUE
@@ -432,11 +432,11 @@ def plot(axes: Any, plain: RiskCertificate, results: dict[str, dict[str, Any]]) 
     right.bar(place - aside, printed, 0.38, color="0.75", label="bound, printed")
     if results:
         made = [results[n]["certificate"] for n in names]
-        right.bar(place + aside, [m["bound"] for m in made], 0.38, color=COLOURS[0], label="bound")
+        right.bar(place + aside, [m["bound"] for m in made], 0.38, color=COLORS[0], label="bound")
         errors = [m["test"]["estimate"] for m in made]
     else:
         errors = [COLUMNS[n].snn_test for n in names]
-    right.plot(place + aside, errors, "o", color=COLOURS[1], label="test error")
+    right.plot(place + aside, errors, "o", color=COLORS[1], label="test error")
     top = max(
         b for b in [*printed, *(results[n]["certificate"]["bound"] for n in results)] if b > 0
     )

@@ -154,7 +154,7 @@ def make_column(
 
 
 def truncated_network(widths: tuple[int, ...], generator: torch.Generator) -> nn.Sequential:
-    """Dziugaite and Roy's initialisation: normal weights of deviation 0.04 cut at two of them,
+    """Dziugaite and Roy's initialization: normal weights of deviation 0.04 cut at two of them,
     the first layer's biases 0.1, the others 0."""
     net = mlp(widths, dtype=torch.float32)
     with torch.no_grad():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.progress import hidden
 from torchtheory.core.record import Control
@@ -33,11 +33,11 @@ def pac_bayes_coverage(
     run: Run, problems: int = 200, samples: int = 60, certified: int = 25, epochs: int = 4
 ) -> None:
     """A law on 400 points with noisy labels is fixed; samples are drawn from it again and again, a
-    Gaussian linear classifier is fitted to each by minimising the bound, and its true risk, which
+    Gaussian linear classifier is fitted to each by minimizing the bound, and its true risk, which
     is a sum of normal probabilities, is compared with the bound.
 
     All problems are fitted at once; some of them also through ``certify``, draws of weights, scales
-    and all. The same check with a prior centred at what the very sample taught it fails almost
+    and all. The same check with a prior centered at what the very sample taught it fails almost
     always. Look at the distance of the dots from the diagonal: below it, the bound is broken.
     """
     if problems < 50 or samples < 20 or certified < 1 or epochs < 1:
@@ -59,7 +59,7 @@ def pac_bayes_coverage(
         interval=broken,
         reason=f"{problems} samples of {samples}, Clopper-Pearson at 99 %",
         control=Control(
-            "the prior is centred at weights trained on the sample",
+            "the prior is centered at weights trained on the sample",
             broken_cheat.estimate,
             interval=broken_cheat,
         ),
@@ -106,7 +106,7 @@ def gibbs(mean: Tensor, variance: Tensor, x: Tensor, y: Tensor) -> Tensor:
 def fit_all(
     run: Run, law: tuple[Tensor, Tensor, Tensor], problems: int, samples: int, delta: float
 ) -> tuple[Tensor, Tensor]:
-    """True risks and bounds of posteriors that minimise the bound, prior N(0, I)."""
+    """True risks and bounds of posteriors that minimize the bound, prior N(0, I)."""
     x, y, _ = law
     index = torch.randint(0, POINTS, (problems, samples), generator=run.generator)
     sx, sy = x[index], y[index]
@@ -189,12 +189,12 @@ def plot(
     cheating: tuple[Tensor, Tensor],
     chosen: tuple[Tensor, Tensor, Tensor],
 ) -> None:
-    for colour, name, (risk, bound) in (
-        (COLOURS[0], "prior fixed beforehand", honest),
-        (COLOURS[1], "prior trained on the sample", cheating),
-        (COLOURS[2], "certify", chosen[:2]),
+    for color, name, (risk, bound) in (
+        (COLORS[0], "prior fixed beforehand", honest),
+        (COLORS[1], "prior trained on the sample", cheating),
+        (COLORS[2], "certify", chosen[:2]),
     ):
-        axes.plot(bound, risk, "o", ms=3, alpha=0.6, color=colour, label=name)
+        axes.plot(bound, risk, "o", ms=3, alpha=0.6, color=color, label=name)
     axes.plot([0, 1], [0, 1], color="0.5", lw=0.8)
     axes.set(xlabel="bound", ylabel="true risk", xlim=(0, 1), ylim=(0, 0.6))
     axes.legend(loc="lower right")

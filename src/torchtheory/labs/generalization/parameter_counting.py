@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.parameter_counting import (
     count_parameters_bounds,
     input_dimension,
@@ -104,7 +104,7 @@ def vacuity(run: Run, samples: int) -> None:
     x = run.randn(samples, 3)
     net, weights = relu_shattering(x)
     row = int(torch.randint(0, 2**samples, (1,), generator=run.generator))
-    labels = all_labellings(samples)[row]
+    labels = all_labelings(samples)[row]
     with torch.no_grad():
         features = net[1](net[0](x))
     fewer = weights[row].clone()
@@ -129,7 +129,7 @@ def dimensions(run: Run) -> None:
         promised=[28 * 28, 3 * 32 * 32, 3 * 32 * 32, 3 * 256 * 256],
         relation="==",
         measured=[input_dimension(n) for n in names],
-        control=Control("pixels only", [input_dimension(n, colours=False) for n in names]),
+        control=Control("pixels only", [input_dimension(n, colors=False) for n in names]),
     )
     run.erratum(
         "cifar-pixels-as-dimension",
@@ -162,10 +162,10 @@ def curse(run: Run, cells: int) -> None:
     for d in (1, 2, 3):
         worst = []
         for k in range(2, cells + 1):
-            # distance to the centres of k^d cells, in the maximum norm: 1-Lipschitz, 0 at all p
+            # distance to the centers of k^d cells, in the maximum norm: 1-Lipschitz, 0 at all p
             line = torch.arange(0, 2 * k + 1).double() / (2 * k)
-            centres = (torch.arange(k).double() + 0.5) / k
-            away = (line[:, None] - centres).abs().amin(1)
+            centers = (torch.arange(k).double() + 0.5) / k
+            away = (line[:, None] - centers).abs().amin(1)
             worst.append(float(away.max()))
             hidden.append(worst[-1])
             promised.append(0.5 * (k**d) ** (-1 / d))
@@ -196,25 +196,23 @@ def plot(axes: Any) -> None:
     left, right = axes[0]
     samples = [10**k for k in range(3, 13)]
     found = [count_parameters_bounds(1_600_000, m, layers=10) for m in samples]
-    for name, label, colour in (
-        ("bits", "32 bits a parameter", COLOURS[0]),
-        ("order", "√(P log P / m)", COLOURS[1]),
-        ("vc", "VC, constant 1", COLOURS[2]),
+    for name, label, color in (
+        ("bits", "32 bits a parameter", COLORS[0]),
+        ("order", "√(P log P / m)", COLORS[1]),
+        ("vc", "VC, constant 1", COLORS[2]),
     ):
         values = [getattr(b, name) for b in found]
         shown = [v if math.isfinite(v) else math.nan for v in values]
-        left.loglog(samples, shown, color=colour, label=label)
+        left.loglog(samples, shown, color=color, label=label)
     here = count_parameters_bounds(1_600_000, 50_000, layers=10)
-    left.loglog([50_000], [here.bits], "o", color=COLOURS[0])
-    left.loglog([50_000], [here.order], "o", color=COLOURS[1])
-    left.axhline(1, color=COLOURS[6], lw=0.8, ls="--")
+    left.loglog([50_000], [here.bits], "o", color=COLORS[0])
+    left.loglog([50_000], [here.order], "o", color=COLORS[1])
+    left.axhline(1, color=COLORS[6], lw=0.8, ls="--")
     left.set(xlabel="samples m", ylabel="bound", title="1.6 million parameters")
     left.legend()
     d = list(itertools.chain(range(1, 785, 8), (784,)))
-    right.plot(
-        d, [log10_parameters_needed(k, 0.5) for k in d], label="continuous", color=COLOURS[0]
-    )
+    right.plot(d, [log10_parameters_needed(k, 0.5) for k in d], label="continuous", color=COLORS[0])
     right.plot(d, [log10_parameters_needed(k, 0.5, discontinuous=True) for k in d],
-               label="discontinuous, deep", color=COLOURS[1])  # fmt: skip
+               label="discontinuous, deep", color=COLORS[1])  # fmt: skip
     right.set(xlabel="dimension", ylabel="parameters, powers of ten", title="error ½")
     right.legend()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.complexity.norm_products import compare_norms
@@ -264,7 +264,7 @@ def plot_norms(axes: Any, rows: Sequence[tuple[float, ...]]) -> None:
     names = ("largest |f(x)| for |x| = 1", "path norm", "product of spectral norms",
              "product of Frobenius norms", "times 2^(L-1)")  # fmt: skip
     for i, name in enumerate(names):
-        axes.plot([r[0] for r in rows], [r[i + 2] for r in rows], "o-", ms=3, color=COLOURS[i],
+        axes.plot([r[0] for r in rows], [r[i + 2] for r in rows], "o-", ms=3, color=COLORS[i],
                   label=name)  # fmt: skip
     axes.set(xlabel="depth L", ylabel="norm", yscale="log")
     axes.legend()
@@ -385,6 +385,6 @@ def plot_cosines(axes: Any, start: PathAngles, end: PathAngles) -> None:
     for panel, values, label in shown:
         for i, (name, angles) in enumerate((("initial", start), ("trained", end))):
             panel.hist(values(angles).flatten(), bins=60, alpha=0.6, density=True,
-                       color=COLOURS[i], label=name)  # fmt: skip
+                       color=COLORS[i], label=name)  # fmt: skip
         panel.set(xlabel=label, ylabel="density", yscale="log")
         panel.legend()

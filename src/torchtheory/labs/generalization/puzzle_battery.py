@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.memorization.experiment import fit_and_test, seeded_network
@@ -18,7 +18,7 @@ from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.generalization.random_labels import Pair, draw
 
-#: Set before the first run: how much regularisation may change the test error and still be mild.
+#: Set before the first run: how much regularization may change the test error and still be mild.
 MILD = 0.05
 #: ... and what a low test error is with noisy labels: half of that of guessing.
 LOW = 0.45
@@ -32,7 +32,7 @@ SCALES = (1.0, 3.0, 9.0)
     "generalization-puzzle",
     room="generalization",
     covers=["A-49"],
-    title="Beyond interpolation: regularisation, initial weights, noise, width",
+    title="Beyond interpolation: regularization, initial weights, noise, width",
     full={
         "images": "mnist",
         "samples": 1000,
@@ -102,8 +102,8 @@ def generalization_puzzle(
     curves = [size, noise, penalty, scale]
     if batch_sizes:  # nothing is claimed of it
         curves.append(curve("batch size", tuple(float(b) for b in batch_sizes), seeds=some))
-    regularisation(run, penalty, dropout)
-    initialisation(run, scale, halves)
+    regularization(run, penalty, dropout)
+    initialization(run, scale, halves)
     noisy(run, noise, few)
     wider(run, size, halves)
     run.table(
@@ -119,7 +119,7 @@ def generalization_puzzle(
         f"{len(some)}), {epochs} epochs (noise: {2 * epochs}); with noise the training error "
         "counts the noisy labels, the test error the true ones.",
     )  # fmt: skip
-    said = ["(ii) regularisation", "(iii) fitted", "(iii) initial weights", "(iv) fitted",
+    said = ["(ii) regularization", "(iii) fitted", "(iii) initial weights", "(iv) fitted",
             "(iv) noise", "(v) width"]  # fmt: skip
     rows = [(name, str(c.verdict) == "holds") for name, c in zip(said, run.claims, strict=True)]
     run.table("puzzles", ["statement", "observed"], rows, caption="What was observed here.")
@@ -159,12 +159,12 @@ def with_dropout(
     return mean_interval(found.test_error - plain.test_error[0, : len(nets)])
 
 
-def regularisation(run: Run, penalty: ErrorCurve, dropout: Interval) -> None:
+def regularization(run: Run, penalty: ErrorCurve, dropout: Interval) -> None:
     changes = [penalty.change(1, 0), dropout]
     strong = penalty.change(2, 0)
     run.claim(
         "A-49",
-        rf"\text{{(ii) regularisation changes the test error by at most }}{MILD}",
+        rf"\text{{(ii) regularization changes the test error by at most }}{MILD}",
         promised=MILD,
         relation="<=",
         measured=[max(abs(i.low), abs(i.high)) for i in changes],
@@ -176,7 +176,7 @@ def regularisation(run: Run, penalty: ErrorCurve, dropout: Interval) -> None:
     )
 
 
-def initialisation(run: Run, scale: ErrorCurve, halves: Tensor) -> None:
+def initialization(run: Run, scale: ErrorCurve, halves: Tensor) -> None:
     run.claim(
         "A-49",
         r"\text{(iii) from all initial weights the training error becomes }0",
@@ -262,12 +262,12 @@ def plot(axes: Any, curves: Sequence[ErrorCurve]) -> None:
     for axis, curve in zip(axes[0], curves, strict=True):
         spaced = curve.item == "weight decay"
         places = list(range(len(curve.levels))) if spaced else list(curve.levels)
-        for values, style, colour, label in (
-            (curve.test_error, "o-", COLOURS[0], "test"),
-            (curve.train_error, "s--", COLOURS[1], "training"),
+        for values, style, color, label in (
+            (curve.test_error, "o-", COLORS[0], "test"),
+            (curve.train_error, "s--", COLORS[1], "training"),
         ):
             radius = [mean_interval(v, 0.95).high - float(v.mean()) for v in values]
-            axis.errorbar(places, values.mean(1), yerr=radius, fmt=style, color=colour,
+            axis.errorbar(places, values.mean(1), yerr=radius, fmt=style, color=color,
                           capsize=3, markersize=4, label=label)  # fmt: skip
         if curve.item in ("width", "batch size", "initial scale"):
             axis.set_xscale("log")

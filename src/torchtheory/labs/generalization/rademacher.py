@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.rademacher import (
@@ -23,7 +23,7 @@ from torchtheory.generalization.complexity.rademacher import (
 )
 from torchtheory.generalization.complexity.symmetrization import expected_rademacher
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings, labellings_with_changes
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labeled import at_least
@@ -47,7 +47,7 @@ def rademacher_complexity(
     interval must contain the exact value. Then the bounds: Massart's for finite classes, and the
     two for linear ones, which orthonormal points attain. Last, the complexity of a random sample
     stays near its mean. Look at the figure for how thresholds and linear functions leave noise
-    unfitted as the sample grows, while the class of all labellings fits it forever.
+    unfitted as the sample grows, while the class of all labelings fits it forever.
     """
     at_least(samples, 4, "samples")
     at_least(classes, 2, "classes")
@@ -62,7 +62,7 @@ def rademacher_complexity(
         "growth",
         lambda axis: plot_growth(axis, growth),
         caption="Empirical complexity against sample size, with Massart's bound and the bound of "
-        "linear classes; the class of all labellings stays at 1.",
+        "linear classes; the class of all labelings stays at 1.",
     )
 
 
@@ -87,10 +87,10 @@ def definition(run: Run, m: int, classes: int) -> None:
             complexities(ones, absolute=True),
         ),
     )
-    every, few = all_labellings(m), labellings_with_changes(m, m // 2)
+    every, few = all_labelings(m), labelings_with_changes(m, m // 2)
     run.claim(
         "M-41",
-        r"\text{a class with every labelling } \pm1 \text{ of } S:\ \hat R_S(\mathcal F)=1",
+        r"\text{a class with every labeling } \pm1 \text{ of } S:\ \hat R_S(\mathcal F)=1",
         promised=1,
         relation="==",
         measured=exact_rademacher(finite_class(every), m),
@@ -157,7 +157,7 @@ def definition(run: Run, m: int, classes: int) -> None:
 
 def estimate(run: Run, m: int, draws: int) -> None:
     """Random signs against all signs."""
-    supremum = finite_class(labellings_with_changes(m, 1))
+    supremum = finite_class(labelings_with_changes(m, 1))
     exact = exact_rademacher(supremum, m)
     fair = estimate_rademacher(supremum, m, draws=draws, random=run.generator)
     biased = mean_interval(supremum((run.rand(draws, m) < 0.75).double() * 2 - 1))
@@ -302,7 +302,7 @@ def complexity_growth(run: Run, draws: int) -> dict[str, list[tuple[int, float]]
     """Complexities and bounds for growing samples."""
     found: dict[str, list[tuple[int, float]]] = {}
     for m in (4, 8, 16, 32, 64, 128):
-        thresholds = labellings_with_changes(m, 1)
+        thresholds = labelings_with_changes(m, 1)
         x = run.randn(m, 2)
         x = x / x.norm(dim=1, keepdim=True)
         for name, supremum in {
@@ -315,19 +315,19 @@ def complexity_growth(run: Run, draws: int) -> dict[str, list[tuple[int, float]]
             found.setdefault(name, []).append((m, value))
         found.setdefault("thresholds: Massart", []).append((m, massart_bound(thresholds)))
         found.setdefault("linear: 1/√m", []).append((m, linear_bounds(x)[1]))
-        found.setdefault("all labellings", []).append((m, 1.0))
+        found.setdefault("all labelings", []).append((m, 1.0))
     return found
 
 
 def plot_growth(axis: Any, growth: dict[str, list[tuple[int, float]]]) -> None:
     look = {
-        "thresholds": (COLOURS[0], "o-"), "thresholds: Massart": (COLOURS[0], "--"),
-        "linear, ‖w‖ ≤ 1": (COLOURS[1], "o-"), "linear: 1/√m": (COLOURS[1], "--"),
-        "all labellings": (COLOURS[6], "-"),
+        "thresholds": (COLORS[0], "o-"), "thresholds: Massart": (COLORS[0], "--"),
+        "linear, ‖w‖ ≤ 1": (COLORS[1], "o-"), "linear: 1/√m": (COLORS[1], "--"),
+        "all labelings": (COLORS[6], "-"),
     }  # fmt: skip
     for name, points in growth.items():
-        colour, style = look[name]
-        axis.loglog(*zip(*points, strict=True), style, color=colour, label=name, markersize=4)
+        color, style = look[name]
+        axis.loglog(*zip(*points, strict=True), style, color=color, label=name, markersize=4)
     axis.set(xlabel="samples m", ylabel="Rademacher complexity", ylim=(0.04, 3))
     axis.legend(ncols=2, loc="lower left", fontsize=7)
 

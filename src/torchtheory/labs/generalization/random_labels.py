@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson, mean_interval
 from torchtheory.core.random import rademacher
 from torchtheory.core.record import Control
@@ -24,9 +24,9 @@ from torchtheory.generalization.complexity.rademacher import (
 )
 from torchtheory.generalization.memorization.experiment import (
     MakeNetwork,
-    Memorisation,
+    Memorization,
     fit_and_test,
-    memorisation_test,
+    memorization_test,
     seeded_network,
 )
 from torchtheory.generalization.memorization.fitting_capacity import (
@@ -100,11 +100,11 @@ def random_labels(
         "batch_size": batch,
         "learning_rate": 0.015 if images == "digits" else 0.002,
     }
-    found = memorisation_test(
+    found = memorization_test(
         make_network, train, test, shares=SHARES, seeds=range(seeds), **settings
     )
     # four hidden units: too few for the random labels
-    narrow = memorisation_test(
+    narrow = memorization_test(
         lambda: nn.Sequential(nn.Linear(inputs, 4), nn.ReLU(), nn.Linear(4, 10)),
         train, test, shares=[1.0], images=[], seeds=range(seeds), **settings,
     )  # fmt: skip
@@ -115,7 +115,7 @@ def random_labels(
     blind_bounds(run, train, test, width, seeds, epochs)
     columns, rows = found.table()
     run.table(
-        "memorisation",
+        "memorization",
         columns,
         rows,
         caption=f"{samples} images, width {width}, means over {seeds} seeds. Test labels are true. "
@@ -153,7 +153,7 @@ def draw(run: Run, images: str, samples: int, tests: int) -> tuple[Pair, Pair]:
 # ---------------------------------------------------------------------------- the ten classes
 
 
-def fits(run: Run, found: Memorisation, narrow: Memorisation) -> None:
+def fits(run: Run, found: Memorization, narrow: Memorization) -> None:
     """Training error 0 on every kind of data."""
     run.claim(
         IDS,
@@ -168,7 +168,7 @@ def fits(run: Run, found: Memorisation, narrow: Memorisation) -> None:
     )
 
 
-def times(run: Run, found: Memorisation, narrow: Memorisation) -> None:
+def times(run: Run, found: Memorization, narrow: Memorization) -> None:
     """Random labels take longer, and not much longer."""
     base = found.select(share=0.0).column("epochs_to_fit")
     ratio = found.select(share=1.0).column("epochs_to_fit") / base
@@ -200,7 +200,7 @@ def times(run: Run, found: Memorisation, narrow: Memorisation) -> None:
     )
 
 
-def chance(run: Run, found: Memorisation) -> None:
+def chance(run: Run, found: Memorization) -> None:
     """Test errors: guessing at share 1, small at share 0, and in between."""
     random = mean_interval(found.select(share=1.0).column("test_error"))
     true = mean_interval(found.select(share=0.0).column("test_error"))
@@ -238,7 +238,7 @@ PLANE = [20, 43]
 
 
 def _separated(x: Tensor, signs: Tensor) -> int:
-    """How many of the labellings half-spaces realise on these points, by linear programming."""
+    """How many of the labelings half-spaces realize on these points, by linear programming."""
     return sum(separate(x.double(), row).separable for row in signs)
 
 
@@ -285,12 +285,12 @@ def capacity(
     dimension = vc_dimension_from_fits(fitted, draws, m)
     run.claim(
         "A-48",
-        r"\mathrm{VCdim}\ge m/2\text{, from the labellings that were fitted}",
+        r"\mathrm{VCdim}\ge m/2\text{, from the labelings that were fitted}",
         promised=m / 2,
         relation=">=",
         measured=dimension,
         reason=f"{fitted} of {draws} fitted, confidence 0.99; not m, which would need all "
-        "labellings",
+        "labelings",
         control=Control(
             "half-planes in two of the inputs' coordinates",
             vc_dimension_from_fits(_separated(x[:, PLANE], signs), draws, m),
@@ -424,7 +424,7 @@ def _low(values: Tensor) -> float:
 # ------------------------------------------------------------------------------------ the figure
 
 
-def plot(axes: Any, found: Memorisation) -> None:
+def plot(axes: Any, found: Memorization) -> None:
     left, middle, right = axes[0]
     kinds: list[tuple[str, str, float]] = [
         ("true labels", "labels", 0.0),
@@ -433,17 +433,17 @@ def plot(axes: Any, found: Memorisation) -> None:
         ("random pixels", "random pixels", 0.0),
         ("Gaussian images", "Gaussian images", 0.0),
     ]
-    for (name, data, share), colour in zip(kinds, COLOURS, strict=False):
+    for (name, data, share), color in zip(kinds, COLORS, strict=False):
         loss = found.select(data, share).train_loss.mean(0)
         style = "--" if data in ("shuffled pixels", "Gaussian images") else "-"
-        left.semilogy(range(1, len(loss) + 1), loss, style, color=colour, label=name)
+        left.semilogy(range(1, len(loss) + 1), loss, style, color=color, label=name)
     left.set(xlabel="epoch", ylabel="training loss", title="everything is fitted")
     left.minorticks_off()
     left.legend()
     columns = [found.select(share=p) for p in SHARES]
     for axis, name in ((middle, "epochs_to_fit"), (right, "test_error")):
         values = [c.column(name) for c in columns]
-        _with_intervals(axis, SHARES, values, COLOURS[0])
+        _with_intervals(axis, SHARES, values, COLORS[0])
         axis.set(xlabel="share of random labels", xticks=SHARES)
     middle.set(ylabel="epochs", title="time to fit")
     middle.set_ylim(bottom=0)
@@ -451,7 +451,7 @@ def plot(axes: Any, found: Memorisation) -> None:
     right.set(ylabel="test error", title="and then the test error", ylim=(0, 1))
 
 
-def _with_intervals(axis: Any, x: Sequence[float], values: list[Tensor], colour: str) -> None:
+def _with_intervals(axis: Any, x: Sequence[float], values: list[Tensor], color: str) -> None:
     """Means with Student's 95% intervals, and every seed as a dot."""
     for level, seen in zip(x, values, strict=True):
         axis.plot([level] * len(seen), seen, ".", color="0.7", zorder=1)
@@ -460,4 +460,4 @@ def _with_intervals(axis: Any, x: Sequence[float], values: list[Tensor], colour:
         mean_interval(v, 0.95).high - float(v.mean()) if bool(torch.isfinite(v).all()) else 0.0
         for v in values
     ]
-    axis.errorbar(x, means, yerr=radii, fmt="o-", capsize=4, color=colour, zorder=2)
+    axis.errorbar(x, means, yerr=radii, fmt="o-", capsize=4, color=color, zorder=2)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.learning.bayes import bayes_classifier
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings, labellings_with_changes
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings, labelings_with_changes
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.training.surrogates import zero_one_loss
@@ -32,7 +32,7 @@ from torchtheory.training.surrogates import zero_one_loss
 def risk_terms(
     run: Run, largest: int = 4, sizes: tuple[int, ...] = (10, 30, 100, 300, 1000), trials: int = 200
 ) -> None:
-    """The excess risk of an empirical risk minimiser is the sum of three groups of terms.
+    """The excess risk of an empirical risk minimizer is the sum of three groups of terms.
 
     Its own gap between risk and empirical risk; how much lower its empirical risk is than that of
     the best function of the class, which is never positive; and the gap of that fixed function,
@@ -44,25 +44,25 @@ def risk_terms(
     if largest < 2 or len(sizes) < 3 or trials < 20:
         raise InvalidInput("take samples of 2 or more, three sizes and 20 trials")
     law = population()
-    functions = labellings_with_changes(len(law.points), 1)
+    functions = labelings_with_changes(len(law.points), 1)
     tables = {m: terms_of(law, functions, m) for m in range(1, largest + 1)}
     three_groups(run, law, functions, tables)
     chain(run, law, functions, tables)
-    regularised(run, law, functions, largest)
+    regularized(run, law, functions, largest)
     curve = consistency(run, law, functions, sorted(sizes), trials)
     run.figure(
         "risk-terms",
         lambda axes: plot(axes, tables, curve),
         caption="Left, exact means over all samples: the three groups, the excess risk they add "
         "up to, and the uniform gap that bounds it. Right, the excess risk of empirical risk "
-        "minimisation with more samples (means, 99 % intervals; 0 is drawn at the bottom) and the "
+        "minimization with more samples (means, 99 % intervals; 0 is drawn at the bottom) and the "
         "bound.",
         grid=(1, 2),
     )
 
 
 def population() -> FiniteDistribution:
-    """Four points; the best labelling changes sign twice, so one change cannot be it."""
+    """Four points; the best labeling changes sign twice, so one change cannot be it."""
     chance = torch.tensor([0.9, 0.2, 0.3, 0.8], dtype=torch.float64)  # of the label 1
     weight = torch.tensor([0.3, 0.3, 0.2, 0.2], dtype=torch.float64)
     joint = torch.stack([1 - chance, chance], 1) * weight[:, None]
@@ -129,7 +129,7 @@ def three_groups(
         ),
     )
     best = bayes_classifier(law)
-    constants = labellings_with_changes(len(law.points), 0)
+    constants = labelings_with_changes(len(law.points), 0)
     few = [terms_of(law, constants, m, best.values) for m in tables]
     outside = [terms_of(law, functions, m, best.values) for m in tables]
     run.claim(
@@ -178,7 +178,7 @@ def three_groups(
 def chain(run: Run, law: FiniteDistribution, functions: Tensor, tables: dict[int, Terms]) -> None:
     every = list(tables.values())
     # two functions only, so that the best of all is far away, and is not among them
-    constants = labellings_with_changes(len(law.points), 0)
+    constants = labelings_with_changes(len(law.points), 0)
     best = bayes_classifier(law)
     poor = [terms_of(law, constants, m, best.values) for m in tables]
     run.claim(
@@ -204,13 +204,13 @@ def chain(run: Run, law: FiniteDistribution, functions: Tensor, tables: dict[int
         tolerance=1e-12,
         control=Control(
             "the supremum over the two constants, and f_S from all functions",
-            [t.mean(t.first) for t in (terms_of(law, all_labellings(4), m) for m in tables)],
+            [t.mean(t.first) for t in (terms_of(law, all_labelings(4), m) for m in tables)],
             promised=[t.mean(t.uniform) for t in fewer],
         ),
     )
 
 
-def regularised(run: Run, law: FiniteDistribution, functions: Tensor, m: int) -> None:
+def regularized(run: Run, law: FiniteDistribution, functions: Tensor, m: int) -> None:
     """Θ(f) from Hoeffding and a union bound in which simple functions get more."""
     delta = 0.2
     changes = (functions.diff(dim=1) != 0).sum(1)
@@ -224,7 +224,7 @@ def regularised(run: Run, law: FiniteDistribution, functions: Tensor, m: int) ->
     risks, empirical = losses @ law.mass, masses @ losses.T
 
     def misses(penalty: Tensor) -> float:
-        """Probability that the chosen function's risk exceeds what was minimised."""
+        """Probability that the chosen function's risk exceeds what was minimized."""
         total = empirical + penalty
         chosen = total.argmin(1)
         over = risks[chosen] > total.gather(1, chosen[:, None])[:, 0] + 1e-12
@@ -238,7 +238,7 @@ def regularised(run: Run, law: FiniteDistribution, functions: Tensor, m: int) ->
         relation="<=",
         measured=misses(theta),
         reason=f"exact, over all samples of {m}; Hoeffding's inequality and a union bound",
-        control=Control("no Θ: plain empirical risk minimisation", misses(0 * theta)),
+        control=Control("no Θ: plain empirical risk minimization", misses(0 * theta)),
     )
 
 
@@ -292,7 +292,7 @@ def plot(
         means = [t.mean(getattr(t, name)) for t in tables.values()]
         style = "k--" if name == "uniform" else "o-"
         axis.plot(
-            sizes, means, style, label=label, **({} if style == "k--" else {"color": COLOURS[i]})
+            sizes, means, style, label=label, **({} if style == "k--" else {"color": COLORS[i]})
         )
     axis.set(xlabel="sample size", ylabel="mean", xticks=sizes, ylim=(None, 0.95))
     axis.legend(ncols=2, loc="upper right")
@@ -301,7 +301,7 @@ def plot(
     means = [max(r[0], 1e-5) for r in rows]
     low = [max(0.0, a - max(r[1], 1e-5)) for a, r in zip(means, rows, strict=True)]
     high = [max(0.0, r[2] - a) for a, r in zip(means, rows, strict=True)]
-    axis.errorbar(many, means, yerr=[low, high], fmt="o-", color=COLOURS[3], label="excess risk")
+    axis.errorbar(many, means, yerr=[low, high], fmt="o-", color=COLORS[3], label="excess risk")
     axis.loglog(many, bounds, "k--", label=r"$\sqrt{\log|\mathcal{F}|/(2m)}$")
     axis.set(xlabel="sample size m")
     axis.legend(loc="lower left")

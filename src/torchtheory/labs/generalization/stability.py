@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.stability import (
@@ -38,9 +38,9 @@ def uniform_stability(run: Run, samples: int = 24, trials: int = 300, delta: flo
     """Ridge regression with targets and clipped predictions in [0, 1], and squared loss.
 
     Its stability is proved, so what leaving one sample out changes must stay below. The textbook's
-    shorter constant is exceeded once predictions have to be clipped, and by a nearest neighbour,
+    shorter constant is exceeded once predictions have to be clipped, and by a nearest neighbor,
     which has no stability at all. Then the bound on the gap: over many samples of a known law it
-    fails no more often than promised, and a memorising rule with ridge regression's stability put
+    fails no more often than promised, and a memorizing rule with ridge regression's stability put
     in breaks it every time. Look at the slopes in the figure: a β of 1/√m is not enough.
     """
     if samples < 4 or trials < 50 or not 0 < delta < 1:
@@ -70,7 +70,7 @@ def nearest(x: Tensor, y: Tensor, seed: int) -> Trained:
 
 def measured_against_proved(run: Run, samples: int) -> None:
     """Leave-one-out changes of ridge regression on random and on contrary samples."""
-    promised, found, memorised = [], [], []
+    promised, found, memorized = [], [], []
     for dimension in (1, 3):
         for penalty in (0.05, 1.0):
             x = ball(run, samples, dimension)
@@ -79,7 +79,7 @@ def measured_against_proved(run: Run, samples: int) -> None:
             ends = torch.cat([probes, probes]), torch.arange(2).double().repeat_interleave(50)
             promised.append(ridge_stability(penalty, samples))
             found.append(leave_one_out(ridge(penalty), x, y, *ends).stability)
-            memorised.append(leave_one_out(nearest, x, y, *ends).stability)
+            memorized.append(leave_one_out(nearest, x, y, *ends).stability)
     large = [k for k, p in enumerate(promised) if p < 1]
     far, target, probe = contrary(CONTRARY, 0.01)
     left = leave_one_out(ridge(0.01), far, target, probe, torch.zeros(1).double(), left_out=[0])
@@ -93,8 +93,8 @@ def measured_against_proved(run: Run, samples: int) -> None:
         reason="largest change over all i and 100 probes, dimension 1 and 3, λ = 0.05 and 1; and a "
         "sample made to move the fit, λ = 0.01",
         control=Control(
-            "the nearest neighbour instead of ridge regression",
-            [memorised[k] for k in large],
+            "the nearest neighbor instead of ridge regression",
+            [memorized[k] for k in large],
             promised=[promised[k] for k in large],
         ),
     )
@@ -230,7 +230,7 @@ def table_and_figure(run: Run, delta: float) -> None:
         "stability-bounds",
         lambda ax: plot(ax, rows, delta),
         caption="The bound on R - R_S by number of samples: for ridge regression, for an algorithm "
-        "with β = 1/√m, and for one that memorises (β = 1). Above 1 (grey) it says nothing.",
+        "with β = 1/√m, and for one that memorizes (β = 1). Above 1 (gray) it says nothing.",
     )
 
 
@@ -244,12 +244,12 @@ def ball(run: Run, n: int, dimension: int) -> Tensor:
 def plot(ax: Any, rows: list[tuple[Any, ...]], delta: float) -> None:
     m = torch.logspace(2, 6, 50).double()
     ax.axhspan(1, 1e3, color="0.92")
-    for colour, power, name in ((COLOURS[1], 0.5, "β = 1/√m"), (COLOURS[3], 0.0, "β = 1")):
+    for color, power, name in ((COLORS[1], 0.5, "β = 1/√m"), (COLORS[3], 0.0, "β = 1")):
         values = [uniform_stability_bound(float(v) ** -power, int(v), delta) for v in m]
-        ax.loglog(m, values, "--", color=colour, label=name)
+        ax.loglog(m, values, "--", color=color, label=name)
     values = [uniform_stability_bound(ridge_stability(4.0, int(v)), int(v), delta) for v in m]
-    ax.loglog(m, values, color=COLOURS[0], label="ridge regression, λ = 4")
-    ax.loglog([r[0] for r in rows], [r[4] for r in rows], "o", color=COLOURS[2],
+    ax.loglog(m, values, color=COLORS[0], label="ridge regression, λ = 4")
+    ax.loglog([r[0] for r in rows], [r[4] for r in rows], "o", color=COLORS[2],
               label="its largest |gap| seen")  # fmt: skip
     ax.set(xlabel="samples m", ylabel="bound on the gap", ylim=(1e-4, 1e3))
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)

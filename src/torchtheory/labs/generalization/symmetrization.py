@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson, hoeffding_radius
 from torchtheory.core.record import Control
 from torchtheory.generalization.complexity.rademacher import (
@@ -19,27 +19,27 @@ from torchtheory.generalization.complexity.rademacher import (
     uniform_deviation,
 )
 from torchtheory.generalization.complexity.symmetrization import (
-    SymmetrisationChain,
+    SymmetrizationChain,
     expected_rademacher,
     expected_worst_gap,
-    symmetrisation_chain,
+    symmetrization_chain,
 )
 from torchtheory.generalization.learning.finite_distributions import FiniteDistribution
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labeled import at_least
 
 
 @lab(
-    "symmetrisation",
+    "symmetrization",
     room="generalization",
     covers=["M-43", "M-44", "M-50", "A-40", "B-01", "B-02", "B-12"],
     title="The worst gap of a class is at most twice its Rademacher complexity",
-    errata=["symmetrisation-without-the-mean"],
+    errata=["symmetrization-without-the-mean"],
     full={"laws": 20, "trials": 5000, "samples": 1000, "atoms": 500},
 )
-def symmetrisation_proof(
+def symmetrization_proof(
     run: Run, laws: int = 4, trials: int = 600, samples: int = 200, atoms: int = 100
 ) -> None:
     """Every step of the proof is a finite sum on a finite distribution, so each is checked exactly.
@@ -131,12 +131,12 @@ def gaps(run: Run, laws: int) -> None:
     )
 
 
-def chain(run: Run, laws: int) -> list[dict[int, SymmetrisationChain]]:
+def chain(run: Run, laws: int) -> list[dict[int, SymmetrizationChain]]:
     """The four numbers of the proof."""
     found = []
     for _ in range(laws):
         law, values = random_law(run, 4), run.rand(6, 4)
-        found.append({m: symmetrisation_chain(law, values, m) for m in (1, 2, 3)})
+        found.append({m: symmetrization_chain(law, values, m) for m in (1, 2, 3)})
     every = [c for each in found for c in each.values()]
     run.claim(
         "M-44",
@@ -185,7 +185,7 @@ def chain(run: Run, laws: int) -> list[dict[int, SymmetrisationChain]]:
     )
     two = [each[2] for each in found]
     run.erratum(
-        "symmetrisation-without-the-mean",
+        "symmetrization-without-the-mean",
         r"\mathbb E_{S,S'}\sup_f(\hat{\mathbb E}_{S'}f-\hat{\mathbb E}_Sf)="
         r"\mathbb E\sup_f\sum_i\sigma_i(f(z_i')-f(z_i)),\quad m=2",
         promised=[2 * c.signed_ghost_gap for c in two],
@@ -202,7 +202,7 @@ def both_sides(run: Run, laws: int, m: int = 10) -> None:
     gap, upper, lower, repeated, often, shifted = [], [], [], [], [], []
     for k in range(laws):
         law = FiniteDistribution.of([0.0, 1.0, 2.0], [0.0] * 3) if k == 0 else random_law(run, 3)
-        values = all_labellings(3) / 2 + 0.5 if k == 0 else run.rand(1 + k, 3)
+        values = all_labelings(3) / 2 + 0.5 if k == 0 else run.rand(1 + k, 3)
         complexity = expected_rademacher(law, values, m, absolute=True)
         gap.append(expected_worst_gap(law, values, m, absolute=True))
         upper.append(2 * complexity)
@@ -236,7 +236,7 @@ def both_sides(run: Run, laws: int, m: int = 10) -> None:
         measured=gap,
         control=Control("functions with values in [9, 10]", gap, promised=shifted),
     )
-    every = all_labellings(6)
+    every = all_labelings(6)
     run.claim(
         "A-40",
         r"\text{all sign patterns on } S:\ \mathfrak R=1 \text{ with absolute values as well}",
@@ -244,7 +244,7 @@ def both_sides(run: Run, laws: int, m: int = 10) -> None:
         relation="==",
         measured=exact_rademacher(finite_class(every, absolute=True), 6),
         control=Control(
-            "without the labellings whose first two signs agree",
+            "without the labelings whose first two signs agree",
             exact_rademacher(finite_class(every[every[:, 0] != every[:, 1]], absolute=True), 6),
         ),
     )
@@ -256,7 +256,7 @@ def failures(run: Run, laws: int, m: int = 6) -> None:
     failed, without = [], []
     for _ in range(laws):
         law = random_law(run, 5)
-        values = all_labellings(5) / 2 + 0.5
+        values = all_labelings(5) / 2 + 0.5
         complexity = expected_rademacher(law, values, m)
         drawn, chance = law.all_samples(m)
         worst = ((values @ law.mass)[:, None] - values[:, drawn].mean(-1)).amax(0)
@@ -389,7 +389,7 @@ def empirical_bounds(
 
 
 def plot_chain(
-    axes: Any, chains: dict[int, SymmetrisationChain], bounds: tuple[Tensor, Tensor, float]
+    axes: Any, chains: dict[int, SymmetrizationChain], bounds: tuple[Tensor, Tensor, float]
 ) -> None:
     left, right = axes[0]
     for k, (name, label) in enumerate(
@@ -405,8 +405,8 @@ def plot_chain(
     left.set_ylim(0, 1.45 * max(c.twice_rademacher for c in chains.values()))
     left.legend(loc="upper right")
     worst, limit, alone = bounds
-    right.hist(worst, bins=30, color=COLOURS[0], label="largest gap")
-    right.hist(limit, bins=30, color=COLOURS[1], label="bound")
+    right.hist(worst, bins=30, color=COLORS[0], label="largest gap")
+    right.hist(limit, bins=30, color=COLORS[1], label="bound")
     right.axvline(alone, color="0.3", linestyle="--", label="bound of one function")
     right.set(xlabel="gap between risk and empirical risk", ylabel="samples")
     right.legend()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import hoeffding_radius, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
@@ -18,7 +18,7 @@ from torchtheory.generalization.learning.finite_distributions import FiniteDistr
 from torchtheory.generalization.learning.tasks import (
     induced_distribution,
     self_supervised_task,
-    split_fibres,
+    split_fibers,
 )
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -41,11 +41,11 @@ def tasks_as_prediction(run: Run, length: int = 6, draws: int = 50_000) -> None:
     Where T1 is injective the label is a function of the features and nothing need be lost:
     undoing a scramble, or the parity of a word. Where T1 forgets, as when a bit is masked, noise
     is added or the next symbol is still to come, "T2 after the inverse of T1" is no function: the
-    target is the conditional mean, and the Bayes risk is positive exactly when a fibre of T1
+    target is the conditional mean, and the Bayes risk is positive exactly when a fiber of T1
     carries two labels. Density estimation fits in as well: the least losses of predicting every
     next symbol add up to the entropy, the least surprisal of the whole word. Last, real images:
     the lower half of a digit predicted from the upper. Look at what the prediction gets right and
-    where it is grey: a mean of several possible digits.
+    where it is gray: a mean of several possible digits.
     """
     if not 3 <= length <= 10 or draws < 1000:
         raise InvalidInput("take words of 3 to 10 bits and 1000 draws or more")
@@ -57,12 +57,12 @@ def tasks_as_prediction(run: Run, length: int = 6, draws: int = 50_000) -> None:
     densities(run, words, mass)
     pictures = half_digits(run)
     rows = [
-        (name, len(law.points), len(split_fibres(law)), bayes_regression(law).risk)
+        (name, len(law.points), len(split_fibers(law)), bayes_regression(law).risk)
         for name, law in laws.items()
     ]
     run.table(
         "tasks",
-        ["task", "values of the features", "fibres with two labels", "Bayes risk"],
+        ["task", "values of the features", "fibers with two labels", "Bayes risk"],
         rows,
         caption=f"Prediction tasks made of words of {length} bits, quadratic loss",
     )
@@ -155,11 +155,11 @@ def targets(run: Run, laws: dict[str, FiniteDistribution]) -> None:
         ),
     )
     predictable = [float(bayes_regression(law).risk < 1e-15) for law in laws.values()]
-    constant = [float(len(split_fibres(law)) == 0) for law in laws.values()]
+    constant = [float(len(split_fibers(law)) == 0) for law in laws.values()]
     alone = [float(name in injective) for name in laws]
     run.claim(
         "A-05",
-        r"R^*=0\iff T_2 \text{ is constant on the fibres of } T_1",
+        r"R^*=0\iff T_2 \text{ is constant on the fibers of } T_1",
         promised=constant,
         relation="==",
         measured=predictable,
@@ -199,7 +199,7 @@ def sampled(
     laws: dict[str, FiniteDistribution],
     draws: int,
 ) -> None:
-    """The same tasks from unlabelled draws, judged as prediction tasks."""
+    """The same tasks from unlabeled draws, judged as prediction tasks."""
     both, chance = with_noise(words, mass, length)
     numbers = FiniteDistribution.of(torch.arange(len(both)).double(), chance * 0, chance)
 
@@ -231,7 +231,7 @@ def sampled(
         promised=promised,
         relation="<=",
         measured=measured,
-        reason=f"{draws} unlabelled words for each of the seven tasks",
+        reason=f"{draws} unlabeled words for each of the seven tasks",
         control=Control("the constant 1/2 instead of the conditional mean", wrong),
     )
 
@@ -340,7 +340,7 @@ def plot_halves(axes: Any, pictures: tuple[Tensor, Tensor]) -> None:
 def plot_risks(axis: Any, rows: list[tuple[str, int, int, float]]) -> None:
     names = [row[0] for row in rows][::-1]
     risks = [row[3] for row in rows][::-1]
-    axis.barh(names, risks, color=COLOURS[0])
+    axis.barh(names, risks, color=COLORS[0])
     for at, risk in enumerate(risks):
         axis.annotate(
             f"{abs(risk):.3f}",

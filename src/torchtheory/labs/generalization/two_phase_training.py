@@ -386,7 +386,7 @@ def report(run: Run, curve: Curve) -> None:
         measured=whole.estimate,
         interval=whole,
         tolerance=0.01,
-        reason="gates and values from all the data, one per cent allowed",
+        reason="gates and values from all the data, one percent allowed",
         control=Control("phase one alone, with the smallest share", early.estimate, interval=early),
     )
     rows: list[tuple[Any, ...]] = []

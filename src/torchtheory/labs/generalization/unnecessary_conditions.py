@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.algorithmic_robustness import (
     Grid,
@@ -30,7 +30,7 @@ from torchtheory.generalization.stability import (
     leave_one_out,
     uniform_stability_bound,
 )
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.shattering import relu_shattering
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -214,7 +214,7 @@ def capacity(run: Run, case: Case, delta: float) -> None:
     losses = (1 - outputs * labels) / 2
     run.claim(
         "B-10",
-        r"\mathcal F\text{ memorises any labels}\ \Rightarrow\ 2\,\mathrm{Rad}_S(\ell\circ"
+        r"\mathcal F\text{ memorizes any labels}\ \Rightarrow\ 2\,\mathrm{Rad}_S(\ell\circ"
         r"\mathcal F)=1",
         promised=1.0,
         relation="==",
@@ -223,9 +223,9 @@ def capacity(run: Run, case: Case, delta: float) -> None:
         reason="0-1 losses of 1024 networks on ten points of the sample, all sign patterns",
         control=Control("one network alone", 2 * exact_rademacher(finite_class(losses[:1]), 10)),
     )
-    shattered = int((outputs[:, None] == all_labellings(10)[None]).all(-1).any(0).sum())
+    shattered = int((outputs[:, None] == all_labelings(10)[None]).all(-1).any(0).sum())
     run.note(
-        f"The class shatters: {shattered} of 1024 labellings occur. Its bound on the gap is "
+        f"The class shatters: {shattered} of 1024 labelings occur. Its bound on the gap is "
         f"{uniform_deviation(0.5, len(case.drawn), delta):.2f}."
     )
 
@@ -284,9 +284,9 @@ def table_and_figure(
     def plot(ax: Any) -> None:
         columns = {1: "stability", 3: "oscillation within cells", 5: "largest eigenvalue"}
         styles = ("o-", "s--", "^:")
-        for colour, style, (k, name) in zip(COLOURS, styles, columns.items(), strict=False):
-            ax.loglog(TARGETS, [r[k] for r in rows], style, color=colour, label=name)
-        ax.loglog(TARGETS, [abs(gap)] * 3, "D-", color=COLOURS[6], label="|gap|")
+        for color, style, (k, name) in zip(COLORS, styles, columns.items(), strict=False):
+            ax.loglog(TARGETS, [r[k] for r in rows], style, color=color, label=name)
+        ax.loglog(TARGETS, [abs(gap)] * 3, "D-", color=COLORS[6], label="|gap|")
         ax.set(xlabel="target", ylabel="value")
         ax.minorticks_off()
         ax.legend(loc="upper left")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.concentration import finite_class_radius
@@ -213,14 +213,14 @@ def comparison(run: Run) -> None:
 def plot(axes: Any) -> None:
     counts = [10.0**k for k in range(13)]
     found = [validation_bounds(500, 10_000, c, 0.1) for c in counts]
-    for name, label, colour in (
-        ("hoeffding", "Hoeffding", COLOURS[4]),
-        ("empirical_bernstein", "empirical Bernstein", COLOURS[2]),
-        ("exact", "exact binomial", COLOURS[0]),
+    for name, label, color in (
+        ("hoeffding", "Hoeffding", COLORS[4]),
+        ("empirical_bernstein", "empirical Bernstein", COLORS[2]),
+        ("exact", "exact binomial", COLORS[0]),
     ):
         axes.semilogx(counts, [100 * (getattr(b, name) - 0.05) for b in found], "o-", ms=3,
-                      color=colour, label=label)  # fmt: skip
+                      color=color, label=label)  # fmt: skip
     printed = [100 * validation_slack(10_000, c, 0.1, variance=1.0) for c in counts]
-    axes.semilogx(counts, printed, "--", color=COLOURS[1], label="Bernstein, variance 1")
+    axes.semilogx(counts, printed, "--", color=COLORS[1], label="Bernstein, variance 1")
     axes.set(xlabel="number of models", ylabel="slack in percent", ylim=(0, None))
     axes.legend()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.vc.bounds import vc_sample_size
 from torchtheory.generalization.vc.growth import (
@@ -22,7 +22,7 @@ from torchtheory.generalization.vc.growth import (
     thresholds,
     vc_dimension_on,
 )
-from torchtheory.generalization.vc.hypothesis_sets import all_labellings
+from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 from torchtheory.generalization.vc.networks import (
     anthony_bartlett_vc_bound,
     network_vc_bound,
@@ -54,9 +54,9 @@ def vc_dimension(run: Run, dimension: int = 8, draws: int = 6, hidden: int = 10)
 
     On finitely many points it is found by exhaustion for thresholds, intervals, boxes and
     half-spaces. For half-spaces of R^d the lower bound is a formula for the weights of each
-    labelling of the origin and the unit vectors; the upper bound is Radon's partition of d + 2
+    labeling of the origin and the unit vectors; the upper bound is Radon's partition of d + 2
     points, which linear programs confirm is not separable. ReLU networks (d, n, 1) get output
-    weights for all 2ⁿ labellings of n points. Above them stands a bound with every constant, from
+    weights for all 2ⁿ labelings of n points. Above them stands a bound with every constant, from
     counting the sign patterns of polynomials; the orders of the literature are compared with each
     other, since their constants are not stated. Look at the gap between the two curves.
     """
@@ -101,7 +101,7 @@ def exhaustion(run: Run) -> None:
     )
     run.table(
         "simple-classes",
-        ["class", "labellings of all points", "points", "VC dimension"],
+        ["class", "labelings of all points", "points", "VC dimension"],
         [
             [name, len(restriction(x)), len(x), h]
             for (name, restriction, x, _), h in zip(kinds, found, strict=True)
@@ -117,7 +117,7 @@ def exhaustion(run: Run) -> None:
 
 
 def linear(run: Run, dimension: int, draws: int) -> None:
-    """d + 1 points with weights for each labelling; d + 2 points with Radon's."""
+    """d + 1 points with weights for each labeling; d + 2 points with Radon's."""
     margins, wrong = [], []
     for d in range(1, dimension + 1):
         witness = linear_shattering(d)
@@ -127,7 +127,7 @@ def linear(run: Run, dimension: int, draws: int) -> None:
     run.claim(
         ["M-37", "A-36"],
         rf"\min_{{s,i}}s_i(w_s^\top x_i+b_s)=\tfrac12\ \text{{ over all }} 2^{{d+1}}\ "
-        rf"\text{{labellings of }} 0,e_1,\dots,e_d,\ d\le{dimension}",
+        rf"\text{{labelings of }} 0,e_1,\dots,e_d,\ d\le{dimension}",
         promised=0.5,
         relation="==",
         measured=torch.stack(margins),
@@ -163,17 +163,17 @@ def linear(run: Run, dimension: int, draws: int) -> None:
 
 
 def networks(run: Run, hidden: int) -> None:
-    """ReLU networks (3, n, 1): all labellings of n points, and the bound from above."""
-    realised, wanted, starved, explicit, literature = [], [], [], [], []
+    """ReLU networks (3, n, 1): all labelings of n points, and the bound from above."""
+    realized, wanted, starved, explicit, literature = [], [], [], [], []
     sizes = list(range(2, hidden + 1))
     for n in sizes:
         x = run.randn(n, 3)
         net, weights = relu_shattering(x)
         with torch.no_grad():
             features = net[1](net[0](x))
-        labels = all_labellings(n)
+        labels = all_labelings(n)
         scores = weights @ features.T
-        realised.append(int((scores.sign() == labels).all(1).sum()))
+        realized.append(int((scores.sign() == labels).all(1).sum()))
         fewer = weights.clone()
         fewer[:, -1] = 0
         starved.append(int(((fewer @ features.T).sign() == labels).all(1).sum()))
@@ -183,10 +183,10 @@ def networks(run: Run, hidden: int) -> None:
         literature.append(anthony_bartlett_vc_bound(parameter_count(widths), n + 1, 2))
     run.claim(
         "A-36",
-        r"\#\{\text{labellings of } n \text{ points by networks } (3,n,1)\}=2^n",
+        r"\#\{\text{labelings of } n \text{ points by networks } (3,n,1)\}=2^n",
         promised=wanted,
         relation="==",
-        measured=realised,
+        measured=realized,
         control=Control("one unit taken out of the hidden layer", starved),
     )
     run.claim(
@@ -295,10 +295,10 @@ def sample_sizes(run: Run) -> None:
 
 
 def plot_networks(axes: Any, sizes: list[int], upper: list[int], closed: list[float]) -> None:
-    axes.semilogy(sizes, closed, "--", color=COLOURS[4], label="Anthony and Bartlett")
-    axes.semilogy(sizes, upper, "o-", color=COLOURS[1], ms=4, label="sign patterns, layer by layer")
+    axes.semilogy(sizes, closed, "--", color=COLORS[4], label="Anthony and Bartlett")
+    axes.semilogy(sizes, upper, "o-", color=COLORS[1], ms=4, label="sign patterns, layer by layer")
     parameters = [parameter_count((3, n, 1)) for n in sizes]
-    axes.semilogy(sizes, parameters, ":", color=COLOURS[6], label="parameters")
-    axes.semilogy(sizes, sizes, "o-", color=COLOURS[0], ms=4, label="shattered by the witness")
+    axes.semilogy(sizes, parameters, ":", color=COLORS[6], label="parameters")
+    axes.semilogy(sizes, sizes, "o-", color=COLORS[0], ms=4, label="shattered by the witness")
     axes.set(xlabel="hidden units n", ylabel="VC dimension", title="ReLU networks (3, n, 1)")
     axes.legend(loc="upper center", ncol=2, bbox_to_anchor=(0.5, -0.18))

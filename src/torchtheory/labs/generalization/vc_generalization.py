@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.vc.bounds import (
@@ -34,7 +34,7 @@ NOISE = 0.1
     "vc-generalization-bounds",
     room="generalization",
     covers=["M-35", "M-39", "A-38"],
-    title="Few labellings, small gap: the growth function bounds the worst gap over a class",
+    title="Few labelings, small gap: the growth function bounds the worst gap over a class",
     errata=["vc-theorem-without-confidence"],
     full={"trials": 2000, "sizes": (100, 200, 400, 800, 1600, 3200)},
 )
@@ -125,7 +125,7 @@ def risk(t: Tensor) -> Tensor:
 def worst_gaps(run: Run, n: int, trials: int) -> Tensor:
     """sup |R - R_S| over all thresholds for each of the samples; no grid, the supremum itself.
 
-    Between two neighbouring points the empirical risk is constant and the risk convex, so the
+    Between two neighboring points the empirical risk is constant and the risk convex, so the
     extremes are at the points or at the best threshold. The other sign has the same |gap|.
     """
     x = run.rand(trials, n).sort(1).values
@@ -251,17 +251,17 @@ def degenerate(run: Run) -> None:
 def plot(axes: Any, gaps: dict[int, Tensor]) -> None:
     n = list(gaps)
     lines = (
-        ([vc_radius(2, k, DELTA) for k in n], "from the VC dimension", COLOURS[1], "--"),
+        ([vc_radius(2, k, DELTA) for k in n], "from the VC dimension", COLORS[1], "--"),
         ([growth_radius(math.log(growth_signed_thresholds(2 * k)), k, DELTA) for k in n],
-         "from the growth function", COLOURS[4], "--"),
-        ([vc_rate(2, k, DELTA) for k in n], "up to a constant, c = 1", COLOURS[2], ":"),
+         "from the growth function", COLORS[4], "--"),
+        ([vc_rate(2, k, DELTA) for k in n], "up to a constant, c = 1", COLORS[2], ":"),
         ([float(gaps[k].quantile(1 - DELTA)) for k in n], "measured, 95 % quantile",
-         COLOURS[0], "o-"),
-        ([float(gaps[k].median()) for k in n], "measured, median", COLOURS[5], "o-"),
+         COLORS[0], "o-"),
+        ([float(gaps[k].median()) for k in n], "measured, median", COLORS[5], "o-"),
     )  # fmt: skip
-    for values, name, colour, style in lines:
-        axes.loglog(n, values, style, color=colour, label=name, ms=4)
-    axes.axhline(1, color=COLOURS[6], lw=0.8, ls=(0, (5, 5)))
+    for values, name, color, style in lines:
+        axes.loglog(n, values, style, color=color, label=name, ms=4)
+    axes.axhline(1, color=COLORS[6], lw=0.8, ls=(0, (5, 5)))
     axes.set_xticks(n, [str(k) for k in n])
     axes.minorticks_off()
     axes.set(xlabel="n", ylabel="gap", title="sup |R - R_S| over signed thresholds", ylim=(None, 5))

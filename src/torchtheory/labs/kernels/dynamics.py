@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchdiffeq import odeint
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import DescentRule, HeavyBallRule, KernelTraining
 from torchtheory.labs.engine.registry import lab
@@ -95,7 +95,7 @@ def kernel_gradient_flow(
     points, is held against a Runge-Kutta solution in the space of parameters, and its limit
     against linear algebra: the interpolant closest to the start. Gradient descent and the heavy
     ball have closed forms as well, exact below and above their limits of stability. Look at how
-    the directions of large eigenvalue are learnt first, and at what 1 % around the limit does.
+    the directions of large eigenvalue are learned first, and at what 1 % around the limit does.
     """
     model = FeatureModel(2 * run.randn(features), run.randn(features))
     x = torch.linspace(-2, 2, samples, dtype=torch.float64)
@@ -405,7 +405,7 @@ def plot_flow(axes: Any, task: Task) -> None:
     cross = task.model.kernel(grid, task.x)
     for k, t in enumerate((0.1, 1.0, 10.0, 100.0, math.inf)):
         label = "t → ∞" if math.isinf(t) else f"t = {t:g}"
-        left.plot(grid, training.test(cross, t), color=COLOURS[k], label=label)
+        left.plot(grid, training.test(cross, t), color=COLORS[k], label=label)
     left.plot(task.x, task.y, "ko", markersize=4)
     left.set(xlabel="x", ylabel="f(x)", title="gradient flow from zero")
     spread = float(task.y.abs().max())
@@ -418,7 +418,7 @@ def plot_flow(axes: Any, task: Task) -> None:
         middle.semilogx(
             times,
             residual[:, i],
-            color=COLOURS[k],
+            color=COLORS[k],
             label=f"λ = {float(training.eigenvalues[i]):.2g}",
         )
     middle.minorticks_off()
@@ -433,7 +433,7 @@ def plot_flow(axes: Any, task: Task) -> None:
                 steps,
                 training.with_rule(rule).loss(steps),
                 style,
-                color=COLOURS[k],
+                color=COLORS[k],
                 linewidth=1.2,
                 label=f"β = {beta:g}, {relative:g} × limit",
             )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.kernels.functions import (
     Kernel,
@@ -228,7 +228,7 @@ def decision(kernel: Kernel, x: Tensor, y: Tensor, alpha: Tensor, new: Tensor) -
 def plot_spaces(axes: Any, x: Tensor, y: Tensor, best: MaxMargin) -> None:
     left, right = axes[0]
     phi = quadratic_features(x)
-    for colour, marker, label in ((COLOURS[0], "o", -1), (COLOURS[2], "^", 1)):
+    for color, marker, label in ((COLORS[0], "o", -1), (COLORS[2], "^", 1)):
         for axis, where in ((left, x), (right, phi)):
             chosen = where[y == label]
             axis.scatter(
@@ -236,7 +236,7 @@ def plot_spaces(axes: Any, x: Tensor, y: Tensor, best: MaxMargin) -> None:
                 chosen[:, 1],
                 s=18,
                 zorder=3,
-                color=colour,
+                color=color,
                 marker=marker,
                 label=f"y = {label}",
             )
@@ -245,7 +245,7 @@ def plot_spaces(axes: Any, x: Tensor, y: Tensor, best: MaxMargin) -> None:
     height = quadratic_features(torch.stack([u.flatten(), v.flatten()], 1)) @ best.weight
     levels = [-best.margin, 0.0, best.margin]
     styles: Any = ["--", "-", "--"]
-    red = COLOURS[1]
+    red = COLORS[1]
     left.contour(
         u, v, (height + best.bias).reshape(u.shape), levels=levels, colors=red, linestyles=styles
     )

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
@@ -66,7 +66,7 @@ def finite_against_infinite_width(
     The data are scikit-learn's handwritten digits, a few hundred of them; the figure's claims about
     CIFAR-10 and its 96 % are neither reproduced nor touched. For a dense and a convolutional
     architecture (with global average pooling as well, in the full preset), the regression with the
-    infinite network's kernel at initialisation (NNGP) and with its tangent kernel (NTK) is compared
+    infinite network's kernel at initialization (NNGP) and with its tangent kernel (NTK) is compared
     with a finite network trained by Adam. On so few digits neither side wins by much, and that is
     what is claimed. The reason the source gives for the finite network's advantage, that a frozen
     kernel cannot learn features, is shown where features matter: the product of two of many signs.
@@ -109,7 +109,7 @@ def finite_against_infinite_width(
     run.figure(
         "accuracies",
         lambda axes: plot_both(axes, judged, products),
-        caption="Test accuracy with 95 % intervals: infinite width at initialisation (NNGP), "
+        caption="Test accuracy with 95 % intervals: infinite width at initialization (NNGP), "
         "infinite width trained (NTK), and a trained finite network. Left: digits. Right: the "
         "product of two of 30 signs, with a network whose hidden layers are frozen as well.",
         grid=(1, 2),
@@ -254,7 +254,7 @@ def plot_bars(axes: Any, judged: list[Judged], kinds: tuple[str, ...]) -> None:
             found = next(j for j in judged if (j.architecture, j.kind) == (name, kind)).accuracy
             at = place + (k - (len(kinds) - 1) / 2) * wide
             label = None if place else kind
-            axes.bar(at, found.estimate, 0.9 * wide, color=COLOURS[k], label=label)
+            axes.bar(at, found.estimate, 0.9 * wide, color=COLORS[k], label=label)
             ends = [[found.estimate - found.low], [found.high - found.estimate]]
             axes.errorbar(at, found.estimate, ends, color="black", capsize=3, lw=1)
     axes.set_xticks(range(len(names)), names)

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.kernels.functions import Kernel, gaussian, laplace, matern, squared_distances
@@ -58,10 +58,10 @@ def moments(run: Run, draws: int) -> None:
             f = sample_paths(gaussian(), t, draws, mean=torch.cos, random=run.generator)
         else:
             f = torch.cos(t) + run.randn(draws, len(t)) @ root
-        centred = f - torch.cos(t)
+        centered = f - torch.cos(t)
         variances = covariance.diagonal()
         spread = ((torch.outer(variances, variances) + covariance**2) / draws).sqrt()
-        scores.append(((centred.T @ centred / draws - covariance) / spread).abs())
+        scores.append(((centered.T @ centered / draws - covariance) / spread).abs())
     upper = torch.triu(torch.ones(len(t), len(t), dtype=torch.bool))
     pairs = int(upper.sum())
     run.claim(
@@ -270,8 +270,8 @@ def draw_figures(run: Run) -> None:
 
     def plot(axes: Any) -> None:
         for axis, (title, paths) in zip(axes.flat, panels, strict=True):
-            for colour, path in zip(COLOURS, paths, strict=False):
-                axis.plot(t, path, color=colour, lw=1.0)
+            for color, path in zip(COLORS, paths, strict=False):
+                axis.plot(t, path, color=color, lw=1.0)
             axis.set_title(title)
             axis.set_ylim(-3.4, 3.4)
         for axis in axes[1]:
@@ -282,7 +282,7 @@ def draw_figures(run: Run) -> None:
         last.fill_between(
             t, middle - 2 * deviation, middle + 2 * deviation, color="0.85", label="mean ± 2 sd"
         )
-        last.plot(seen, y, "o", color=COLOURS[6], ms=5, label="observed")
+        last.plot(seen, y, "o", color=COLORS[6], ms=5, label="observed")
         last.legend(loc="upper right", fontsize=7)
 
     run.figure(

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.kernels.dual_activations import activation_layer, dual_activation, dual_moments
@@ -327,17 +327,17 @@ def plot_nngp(axes: Any, widths: tuple[int, ...], bias: list[float], spread: lis
     cosines = torch.linspace(-1, 1, 101).double()
     x = torch.stack([cosines, (1 - cosines.square()).clamp_min(0).sqrt()], 1)
     one = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    for colour, depth in zip(COLOURS, (1, 2, 3, 6, 20), strict=False):
+    for color, depth in zip(COLORS, (1, 2, 3, 6, 20), strict=False):
         k = nngp(one, x, depth=depth, scaling="unscaled_input")[0]
-        left.plot(cosines, k, color=colour, label=f"L = {depth}")
+        left.plot(cosines, k, color=color, label=f"L = {depth}")
     left.set_xlabel("inner product of the inputs")
-    left.set_ylabel("kernel at initialisation")
+    left.set_ylabel("kernel at initialization")
     left.legend()
-    right.loglog(widths, bias, "o-", color=COLOURS[0], label="mean over networks")
-    right.loglog(widths, spread, "s-", color=COLOURS[1], label="single network (relative)")
+    right.loglog(widths, bias, "o-", color=COLORS[0], label="mean over networks")
+    right.loglog(widths, spread, "s-", color=COLORS[1], label="single network (relative)")
     for start, power, style in ((bias[0], -1.0, ":"), (spread[0], -0.5, "--")):
         guide = [start * (w / widths[0]) ** power for w in widths]
-        right.loglog(widths, guide, style, color="grey", label=f"slope {power:g}")
+        right.loglog(widths, guide, style, color="gray", label=f"slope {power:g}")
     right.set_xticks(widths, [str(w) for w in widths])
     right.set_xticks([], minor=True)
     right.set_xlabel("width n")
@@ -479,7 +479,7 @@ def which_kernel(run: Run) -> None:
     network = limit_kernels(x, depth=2, bias_variance=0.1)
     run.claim(
         "M-17",
-        r"\text{feature regression: the kernel at initialisation is the kernel of training}",
+        r"\text{feature regression: the kernel at initialization is the kernel of training}",
         promised=initial,
         relation="==",
         measured=training,
@@ -541,10 +541,10 @@ def plot_tangent(axes: Any) -> None:
     angle = torch.linspace(0, math.pi, 181).double()
     x = torch.stack([angle.cos(), angle.sin()], 1)
     for panel, which in zip(axes[0], ("nngp", "ntk"), strict=True):
-        for colour, depth in zip(COLOURS, (2, 3, 5, 10), strict=False):
+        for color, depth in zip(COLORS, (2, 3, 5, 10), strict=False):
             k = getattr(limit_kernels(x[:1], x, depth=depth, scaling="unscaled_input"), which)[0]
-            panel.plot(torch.rad2deg(angle), k / k[0], color=colour, label=f"L = {depth}")
+            panel.plot(torch.rad2deg(angle), k / k[0], color=color, label=f"L = {depth}")
         panel.set_xlabel("angle between the inputs, degrees")
         panel.set_ylabel("relative to equal inputs")
-        panel.set_title("at initialisation (NNGP)" if which == "nngp" else "tangent (NTK)")
+        panel.set_title("at initialization (NNGP)" if which == "nngp" else "tangent (NTK)")
         panel.legend()

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.kernels.functions import (
     Features,
     Kernel,
     arc_cosine,
-    cosine_normalised,
+    cosine_normalized,
     from_features,
     gaussian,
     laplace,
@@ -37,7 +37,7 @@ KERNELS = (
     matern(1.5),
     matern(2.5, 2.0),
     arc_cosine(),
-    cosine_normalised(polynomial(2, 1.0)),
+    cosine_normalized(polynomial(2, 1.0)),
     gaussian() + linear() * laplace(),
     gaussian().after(torch.tanh),
 )
@@ -48,7 +48,7 @@ KERNELS = (
     room="kernels",
     covers=["M-01", "M-04", "A-60"],
     title="Least squares over features needs only their kernel, and picks the least norm",
-    errata=["representer-without-regulariser"],
+    errata=["representer-without-regularizer"],
     full={"samples": 200, "features": 600},
 )
 def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) -> None:
@@ -64,9 +64,9 @@ def kernel_least_squares_lab(run: Run, samples: int = 16, features: int = 40) ->
     at_least(features, 2 * samples, "features")
     matrices(run, samples)
     closed_form(run, samples, features)
-    many_minimisers(run, samples, features)
+    many_minimizers(run, samples, features)
     least_norm(run, samples)
-    penalised(run, samples, features)
+    penalized(run, samples, features)
     pictures(run)
 
 
@@ -180,8 +180,8 @@ def closed_form(run: Run, samples: int, features: int) -> None:
     )
 
 
-def many_minimisers(run: Run, samples: int, features: int) -> None:
-    """More features than points: the formula is the shortest of infinitely many minimisers."""
+def many_minimizers(run: Run, samples: int, features: int) -> None:
+    """More features than points: the formula is the shortest of infinitely many minimizers."""
     x, y = run.randn(samples, 3), run.randn(samples)
     phi = random_map(run, 3, features)
     big = phi(x)
@@ -203,7 +203,7 @@ def many_minimisers(run: Run, samples: int, features: int) -> None:
     )
     other = theta + blind[0]
     run.erratum(
-        "representer-without-regulariser",
+        "representer-without-regularizer",
         r"L(\theta)=\min L \Rightarrow f_\theta=\sum_i\alpha_iK(\cdot,x_i): "
         r"\text{ distance of } \theta \text{ from the span of the } \phi(x_i)",
         promised=0,
@@ -283,13 +283,13 @@ def least_norm(run: Run, samples: int) -> None:
     )
 
 
-def penalised(run: Run, samples: int, features: int) -> None:
-    """With a penalty the minimiser is unique, and a combination of kernels; leave-one-out."""
+def penalized(run: Run, samples: int, features: int) -> None:
+    """With a penalty the minimizer is unique, and a combination of kernels; leave-one-out."""
     x, y, new = run.randn(samples, 3), run.randn(samples, 2), run.randn(30, 3)
     phi, ridge = random_map(run, 3, features), 0.3
     fit = kernel_least_squares(from_features(phi), x, y, ridge=ridge)
     direct = stacked_least_squares(phi(x), y, ridge, torch.zeros(features, 2).double())
-    centred = stacked_least_squares(phi(x), y, ridge, run.randn(features, 2))
+    centered = stacked_least_squares(phi(x), y, ridge, run.randn(features, 2))
     run.claim(
         "M-04",
         r"\text{with the penalty } \tfrac\lambda2\|\theta\|^2:\ f=\sum_i\alpha_iK(\cdot,x_i),\ "
@@ -302,7 +302,7 @@ def penalised(run: Run, samples: int, features: int) -> None:
         control=Control(
             "a penalty on the distance from a point other than 0",
             fit.predict(new),
-            promised=phi(new) @ centred,
+            promised=phi(new) @ centered,
         ),
     )
     refits = []
@@ -349,21 +349,21 @@ def pictures(run: Run) -> None:
 
     def plot(axes: Any) -> None:
         left, right = axes[0]
-        for colour, fit in zip(COLOURS, fits, strict=False):
-            left.plot(dense, fit.predict(dense), color=colour, label=repr(fit.kernel), lw=1.2)
+        for color, fit in zip(COLORS, fits, strict=False):
+            left.plot(dense, fit.predict(dense), color=color, label=repr(fit.kernel), lw=1.2)
         left.plot(
-            dense, best.predict(dense), color=COLOURS[6], ls="--", label=f"λ = {chosen:.2g}, Gauss"
+            dense, best.predict(dense), color=COLORS[6], ls="--", label=f"λ = {chosen:.2g}, Gauss"
         )
-        left.plot(t, y, "o", color=COLOURS[6], ms=4, label="data")
+        left.plot(t, y, "o", color=COLORS[6], ms=4, label="data")
         left.set_ylim(-2.6, 2.6)
         left.set_xlabel("x")
         left.set_ylabel("f(x)")
         left.set_title("interpolants of least norm")
         left.legend(ncols=2, loc="lower center", fontsize=7)
         names = ("training", "leave-one-out", "test")
-        for colour, name, values in zip(COLOURS, names, zip(*curves, strict=True), strict=False):
-            right.semilogy(ridges.log10(), values, color=colour, label=name)
-        right.axvline(math.log10(chosen), color=COLOURS[6], lw=0.8, ls=":")
+        for color, name, values in zip(COLORS, names, zip(*curves, strict=True), strict=False):
+            right.semilogy(ridges.log10(), values, color=color, label=name)
+        right.axvline(math.log10(chosen), color=COLORS[6], lw=0.8, ls=":")
         right.set_xlabel("log₁₀ of the ridge λ")
         right.set_ylabel("mean square error")
         right.set_title("Gaussian kernel")
@@ -415,11 +415,11 @@ def descend(kernel: Kernel, x: Tensor, y: Tensor, steps: int) -> Tensor:
     return all_steps[:n, n]
 
 
-def stacked_least_squares(phi: Tensor, y: Tensor, ridge: float, centre: Tensor) -> Tensor:
-    """The minimiser of the loss plus the penalty on the distance from ``centre``."""
+def stacked_least_squares(phi: Tensor, y: Tensor, ridge: float, center: Tensor) -> Tensor:
+    """The minimizer of the loss plus the penalty on the distance from ``center``."""
     identity = math.sqrt(ridge) * torch.eye(phi.shape[1], dtype=phi.dtype)
     system = torch.cat([phi, identity])
-    solution: Tensor = torch.linalg.lstsq(system, torch.cat([y, identity @ centre])).solution
+    solution: Tensor = torch.linalg.lstsq(system, torch.cat([y, identity @ center])).solution
     return solution
 
 

@@ -1,4 +1,4 @@
-"""The law of a trained model over its random initialisation."""
+"""The law of a trained model over its random initialization."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import KernelTraining
@@ -30,7 +30,7 @@ STEEPNESS = 4.0
 
 class WideNetwork(nn.Module):
     r""":math:`f(x)=N^{-1/2}\sum_kv_k\,\mathrm{erf}(w_k\cdot\tilde x)`, :math:`\tilde x=s(x,1)`,
-    all parameters standard Gaussian (the tangent parametrisation) and all of them trained."""
+    all parameters standard Gaussian (the tangent parametrization) and all of them trained."""
 
     def __init__(
         self, width: int, generator: torch.Generator, steepness: float = STEEPNESS
@@ -135,7 +135,7 @@ def score_limit(count: int) -> float:
 
 
 def initial_law(run: Run, phi: Tensor, members: int) -> None:
-    """The law at initialisation, given the features."""
+    """The law at initialization, given the features."""
     kernel = phi @ phi.T
     theta = run.randn(phi.shape[1], members)
     start = phi @ theta
@@ -313,9 +313,9 @@ def averages(run: Run, line: Line, phi: Tensor) -> None:
     law = law_of_training(kernel, line.y)
     influence = KernelTraining(kernel[:n, :n], line.y).influence(kernel[n:, :n], math.inf)
 
-    def deviation(size: int, centre: float) -> float:
+    def deviation(size: int, center: float) -> float:
         """How far the mean of so many members is from that of the law, in the mean square."""
-        start = phi @ (centre + run.randn(phi.shape[1], groups * size))
+        start = phi @ (center + run.randn(phi.shape[1], groups * size))
         final = start[n:] + influence @ (line.y[:, None] - start[:n])
         means = final.reshape(len(line.grid), groups, size).mean(2)
         return float((means - law.mean[n:, None]).square().mean().sqrt())
@@ -421,7 +421,7 @@ def wide_ensemble(run: Run, line: Line, count: int, width: int, epochs: int) -> 
     )
 
     def ratio(values: Tensor, of: Gaussian) -> Interval:
-        """Mean over points and members of the squared standardised deviation."""
+        """Mean over points and members of the squared standardized deviation."""
         part = values[:, far] - of.mean[far]
         scaled = part.square() / of.covariance.diagonal()[far]
         return mean_interval(scaled.mean(1), confidence=CONFIDENCE)
@@ -482,9 +482,9 @@ def plot_ensembles(
     )
     for axis, (values, law, title) in zip(axes[0], panels, strict=True):
         for member in values[:25]:
-            axis.plot(x, member[order], color=COLOURS[3], linewidth=0.6, alpha=0.6)
+            axis.plot(x, member[order], color=COLORS[3], linewidth=0.6, alpha=0.6)
         mean, spread = law.mean[order], law.covariance.diagonal()[order].sqrt()
-        axis.fill_between(x, mean - 2 * spread, mean + 2 * spread, color=COLOURS[0], alpha=0.15)
-        axis.plot(x, mean, color=COLOURS[0], linewidth=2.4)
+        axis.fill_between(x, mean - 2 * spread, mean + 2 * spread, color=COLORS[0], alpha=0.15)
+        axis.plot(x, mean, color=COLORS[0], linewidth=2.4)
         axis.plot(line.x.flatten(), line.y, "ko", markersize=4, zorder=5)
         axis.set(xlabel="x", ylabel="f(x)", title=title)

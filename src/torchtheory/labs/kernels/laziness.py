@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope
 from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import DescentRule, KernelTraining
@@ -35,7 +35,7 @@ class Family:
 
     Attributes:
         widths, parameters: of each network.
-        gaps: the largest distance between network and linearised network after training.
+        gaps: the largest distance between network and linearized network after training.
         lazy: the diagnostics of each.
     """
 
@@ -49,7 +49,7 @@ class Family:
     "linearization-gap-against-width",
     room="kernels",
     covers=["M-16", "A-61"],
-    title="The wider a network, the closer it trains to its linearisation",
+    title="The wider a network, the closer it trains to its linearization",
     errata=["linearization-rate-in-parameters"],
     full={"widths": (16, 32, 64, 128, 256, 512, 1024), "seeds": 10, "steps": 200},
 )
@@ -61,12 +61,12 @@ def linearization_gap_against_width(
     steps: int = 60,
     learning_rate: float = 0.2,
 ) -> None:
-    """Networks with two hidden layers in NTK parametrisation are trained by gradient descent on
-    the squared loss, and so are their linearisations from the same start.
+    """Networks with two hidden layers in NTK parametrization are trained by gradient descent on
+    the squared loss, and so are their linearizations from the same start.
 
     The largest distance of the two on test points falls at least like the inverse root of the
     width, and so do the movement of the parameters, the drift of the tangent kernel and the gap
-    relative to what was learnt. The control keeps the second layer narrow: then nothing falls,
+    relative to what was learned. The control keeps the second layer narrow: then nothing falls,
     however many parameters there are, which is also why a rate in the number of parameters alone
     cannot be right. Look at both axes: the same points against the width and against the number
     of parameters.
@@ -166,7 +166,7 @@ def report_gaps(run: Run, families: dict[str, Family]) -> None:
     run.figure(
         "gap",
         lambda axes: plot_gaps(axes, families),
-        caption="Distance of trained network and trained linearisation, one dot a network: "
+        caption="Distance of trained network and trained linearization, one dot a network: "
         "against the width (left) and the number of parameters (right). With a narrow second "
         "layer more parameters do not help.",
         grid=(1, 2),
@@ -196,7 +196,7 @@ def linear_training_is_kernel_training(
 def linear_outputs(
     net: nn.Module, x: Tensor, y: Tensor, x_test: Tensor, steps: int, learning_rate: float
 ) -> Tensor:
-    """Outputs of the linearised network after gradient descent on the mean squared error."""
+    """Outputs of the linearized network after gradient descent on the mean squared error."""
     kernel = empirical_ntk(net, torch.cat([x, x_test]), x, outputs="trace")
     with torch.no_grad():
         start, start_test = net(x), net(x_test)
@@ -264,16 +264,16 @@ def mean(values: list[float]) -> float:
 
 def plot_gaps(axes: Any, families: dict[str, Family]) -> None:
     for axis, against in zip(axes[0], ("widths", "parameters"), strict=True):
-        for colour, (name, family) in zip(COLOURS, families.items(), strict=False):
+        for color, (name, family) in zip(COLORS, families.items(), strict=False):
             sizes = family.widths if against == "widths" else family.parameters
-            axis.loglog(sizes, family.gaps, ".", ms=5, alpha=0.5, color=colour)
+            axis.loglog(sizes, family.gaps, ".", ms=5, alpha=0.5, color=color)
             ends = sorted(set(sizes))
             means = [
                 mean([g for g, s in zip(family.gaps, sizes, strict=True) if s == size])
                 for size in ends
             ]
             power = slope(family, "gap", against).estimate
-            axis.loglog(ends, means, "-", color=colour, label=f"{name}: exponent {power:.2f}")
+            axis.loglog(ends, means, "-", color=color, label=f"{name}: exponent {power:.2f}")
         if against == "widths":
             ticks = sorted({n for family in families.values() for n in family.widths})
             axis.set_xticks(ticks, [str(n) for n in ticks])
@@ -295,7 +295,7 @@ class Journey:
         times, distances: relative distance from the start after so many steps.
         errors: training error before each step.
         start, end: its function on the grid.
-        linear: what its linearisation would end as, by its own kernel.
+        linear: what its linearization would end as, by its own kernel.
         limit: the same by the kernel of infinite width.
     """
 
@@ -310,7 +310,7 @@ class Journey:
 
     @property
     def from_linear(self) -> float:
-        """Distance from its linearisation on the grid, relative to how far it has come."""
+        """Distance from its linearization on the grid, relative to how far it has come."""
         return self._relative(self.linear)
 
     @property
@@ -343,7 +343,7 @@ def parameters_barely_move(
     norm of the tangent kernel, which is what a linear method would have found. Look at the final
     functions: the widest is next to the kernel's. The control starts from small parameters: then
     width does not keep a network where it is. The source gives neither the points nor the
-    parametrisation; here it is the NTK parametrisation, in which one learning rate suits all
+    parametrization; here it is the NTK parametrization, in which one learning rate suits all
     widths. There are 2^`doublings` steps.
     """
     at_least(seeds, 1, "seeds")
@@ -366,7 +366,7 @@ def parameters_barely_move(
     run.claim(
         "A-121",
         r"\|\Theta^{(k)}-\Theta^{(0)}\|/\|\Theta^{(0)}\| \text{ at the end falls with } n:"
-        r" \text{ ratios of neighbouring widths}",
+        r" \text{ ratios of neighboring widths}",
         promised=1,
         relation="<",
         measured=distance[1:] / distance[:-1],
@@ -390,7 +390,7 @@ def parameters_barely_move(
     run.claim(
         "A-121",
         r"\|\Phi-\Phi_0-k^\top K^{-1}(y-\Phi_0(X))\|/\|\Phi-\Phi_0\| \text{ falls with } n:"
-        r" \text{ ratios of neighbouring widths}",
+        r" \text{ ratios of neighboring widths}",
         promised=1,
         relation="<",
         measured=away[1:] / away[:-1],
@@ -501,11 +501,11 @@ def travel(
 
 def plot_journeys(axes: Any, row: list[Journey], x: Tensor, y: Tensor, grid: Tensor) -> None:
     distance, function, error = axes[0]
-    for colour, one in zip(COLOURS, row, strict=False):
+    for color, one in zip(COLORS, row, strict=False):
         name = f"n = {one.width}"
-        distance.loglog(one.times, one.distances, "o-", ms=3, color=colour, label=name)
-        function.plot(grid, one.end, color=colour, label=name)
-        error.semilogy(range(len(one.errors)), one.errors, color=colour, label=name)
+        distance.loglog(one.times, one.distances, "o-", ms=3, color=color, label=name)
+        function.plot(grid, one.end, color=color, label=name)
+        error.semilogy(range(len(one.errors)), one.errors, color=color, label=name)
     function.plot(grid, row[-1].limit, "--", color="black", lw=1.2, label="limit kernel")
     function.plot(x, y, "o", color="black", ms=5)
     distance.set_xlabel("step")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.kernels.linearization import (
@@ -31,7 +31,7 @@ SMOOTH: tuple[Any, ...] = ("logistic", "tanh", nn.Softplus(), torch.sin)
     "linearized-network",
     room="kernels",
     covers=["M-14", "L-166", "L-167", "A-61"],
-    title="A network is its tangent up to second order, and over-parametrisation straightens it",
+    title="A network is its tangent up to second order, and over-parametrization straightens it",
     full={"widths": (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000), "draws": 20},
 )
 def linearized_network(
@@ -322,8 +322,8 @@ def plot_gap(
     axes: Any, sizes: Tensor, gaps: dict[str, list[float]], rows: list[list[float]]
 ) -> None:
     left, right = axes[0]
-    for colour, (name, values) in zip(COLOURS, gaps.items(), strict=False):
-        left.loglog(sizes, values, "o-", ms=3, color=colour, label=name)
+    for color, (name, values) in zip(COLORS, gaps.items(), strict=False):
+        left.loglog(sizes, values, "o-", ms=3, color=color, label=name)
     left.set_xlabel("distance s from the start, in units of a random direction")
     left.set_ylabel("max |f - f_lin|")
     left.legend()

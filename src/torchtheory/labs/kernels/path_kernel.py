@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
@@ -55,9 +55,9 @@ def deep_path_kernel_lab(
     run.figure(
         "angles",
         lambda axes: plot_kernels(axes, angles, *digit_kernel(run)),
-        caption="Left, the normalised path kernel of two inputs at an angle, for random networks "
+        caption="Left, the normalized path kernel of two inputs at an angle, for random networks "
         "of 1, 2 and 4 hidden layers (dots, one network of width 600 each) and its limit of "
-        "infinite width (lines). Right, the normalised kernel of a trained network on ten "
+        "infinite width (lines). Right, the normalized kernel of a trained network on ten "
         "samples of each handwritten digit: a digit shares more paths with its like than with "
         "others.",
         grid=(1, 2),
@@ -379,17 +379,17 @@ def random_weights(run: Run, networks: int) -> dict[int, tuple[Tensor, Tensor]]:
             layers += [dense(run.randn(outputs, inputs)), nn.ReLU()]
         net = nn.Sequential(*layers, dense(torch.ones(1, 600).double()))
         kernel = deep_path_kernel(net, circle)
-        found[depth] = (theta, normalised(kernel)[0, 1:])
+        found[depth] = (theta, normalized(kernel)[0, 1:])
     return found
 
 
-def normalised(kernel: Tensor) -> Tensor:
+def normalized(kernel: Tensor) -> Tensor:
     size = kernel.diagonal().sqrt()
     return kernel / (size[:, None] * size)
 
 
 def wide_limit(theta: Tensor, depth: int) -> Tensor:
-    """The normalised kernel at infinite width: the angle shrinks from layer to layer."""
+    """The normalized kernel at infinite width: the angle shrinks from layer to layer."""
     value = theta.cos()
     for _ in range(depth):
         value = value * (1 - theta / math.pi)
@@ -399,12 +399,12 @@ def wide_limit(theta: Tensor, depth: int) -> Tensor:
 
 
 def digit_kernel(run: Run) -> tuple[Tensor, Tensor]:
-    """The normalised kernel of a small trained network on ten samples of each digit."""
+    """The normalized kernel of a small trained network on ten samples of each digit."""
     x, y = digits(torch.float64)
     net = mlp([64, 32, 32, 10], random=run.generator)
     fit(net, (x[:800], y[:800]), epochs=10, batch_size=100, learning_rate=0.01)
     chosen = torch.cat([(y == k).nonzero().flatten()[:10] for k in range(10)])
-    return normalised(deep_path_kernel(net, x[chosen])), y[chosen]
+    return normalized(deep_path_kernel(net, x[chosen])), y[chosen]
 
 
 def plot_kernels(
@@ -412,10 +412,10 @@ def plot_kernels(
 ) -> None:
     left, right = axes[0]
     fine = torch.linspace(0, math.pi / 2, 200, dtype=torch.float64)
-    for (depth, (theta, values)), colour in zip(angles.items(), COLOURS, strict=False):
-        left.plot(fine, wide_limit(fine, depth), color=colour, linewidth=1)
+    for (depth, (theta, values)), color in zip(angles.items(), COLORS, strict=False):
+        left.plot(fine, wide_limit(fine, depth), color=color, linewidth=1)
         word = "layer" if depth == 1 else "layers"
-        left.plot(theta, values, "o", color=colour, markersize=3.5, label=f"{depth} {word}")
+        left.plot(theta, values, "o", color=color, markersize=3.5, label=f"{depth} {word}")
     left.plot(fine, fine.cos(), "--", color="0.5", linewidth=1, label="inputs alone")
     left.set(xlabel="angle between the inputs", ylabel="K(x, x') / √(K(x, x) K(x', x'))")
     left.legend()
@@ -424,4 +424,4 @@ def plot_kernels(
     right.set(xticks=places, yticks=places, xticklabels=range(10), yticklabels=range(10))
     right.set(xlabel="digit", ylabel="digit")
     right.grid(False)
-    right.figure.colorbar(image, ax=right, label="normalised path kernel")
+    right.figure.colorbar(image, ax=right, label="normalized path kernel")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import ShapeMismatch
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.kernels.functions import Kernel, arc_cosine, gaussian
@@ -289,11 +289,11 @@ def trained_below(run: Run, dimension: int, count: int) -> nn.Sequential:
 
 def plot_rate(axis: Any, counts: list[int], errors: dict[str, list[float]]) -> None:
     marks, powers = "osD^", [math.log2(p) for p in counts]
-    for mark, colour, (name, values) in zip(marks, COLOURS, errors.items(), strict=False):
-        axis.semilogy(powers, values, marker=mark, ms=4, color=colour, label=name)
+    for mark, color, (name, values) in zip(marks, COLORS, errors.items(), strict=False):
+        axis.semilogy(powers, values, marker=mark, ms=4, color=color, label=name)
     first = next(iter(errors.values()))[0]
     line = [first * 1.6 * math.sqrt(counts[0] / p) for p in counts]
-    axis.semilogy(powers, line, ":", color=COLOURS[6], label="p^(-1/2)")
+    axis.semilogy(powers, line, ":", color=COLORS[6], label="p^(-1/2)")
     axis.set_xlabel("log₂ of the number of features p")
     axis.set_ylabel("error of the kernel")
     axis.legend(fontsize=7, loc="lower left")
@@ -302,12 +302,10 @@ def plot_rate(axis: Any, counts: list[int], errors: dict[str, list[float]]) -> N
 def plot_angle(axis: Any) -> None:
     angle = torch.linspace(0, math.pi, 200, dtype=torch.float64)
     circle = torch.stack([angle.cos(), angle.sin()], 1)
-    for colour, p in zip(COLOURS, (16, 256, 4096), strict=False):
+    for color, p in zip(COLORS, (16, 256, 4096), strict=False):
         model = RandomFeatures(2, p, random=p)
-        axis.plot(
-            angle, model.kernel(circle[:1], circle)[0], color=colour, lw=1.2, label=f"p = {p}"
-        )
-    axis.plot(angle, arc_cosine()(circle[:1], circle)[0], "--", color=COLOURS[6], label="p = ∞")
+        axis.plot(angle, model.kernel(circle[:1], circle)[0], color=color, lw=1.2, label=f"p = {p}")
+    axis.plot(angle, arc_cosine()(circle[:1], circle)[0], "--", color=COLORS[6], label="p = ∞")
     axis.set_xticks([0, math.pi / 2, math.pi], ["0", "π/2", "π"])
     axis.set_xlabel("angle between x and x'")
     axis.set_ylabel("K(x, x')")

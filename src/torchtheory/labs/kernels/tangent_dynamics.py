@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import KernelTraining
@@ -315,14 +315,14 @@ def random_part(run: Run, x: Tensor, y: Tensor, grid: Tensor, draws: int = 400) 
         starts = SideBySide(draws, 256, run.generator)(points)
     left = (starts[m:] - influence @ starts[:m]).mean(0)
     first_term = (influence @ y).abs().mean()
-    centred, shifted = (mean_interval(v, CONFIDENCE) for v in (left, left + first_term))
+    centered, shifted = (mean_interval(v, CONFIDENCE) for v in (left, left + first_term))
     run.claim(
         "A-59",
         r"\mathbb E\bigl[\Phi(\cdot,\Theta_0)-C(t)\Phi_0(X)\bigr]=0 \text{ (average over inputs)}",
         promised=0,
         relation="~",
-        measured=centred.estimate,
-        interval=centred,
+        measured=centered.estimate,
+        interval=centered,
         reason=f"{draws} networks of width 256 at t = 1",
         control=Control(
             "the first term, C(t)y in absolute value, is added",
@@ -427,12 +427,12 @@ def plot_dynamics(
 ) -> None:
     left, middle, right = axes[0]
     theta, direction = flatten(problem.parameters), descent_direction(problem)
-    left.semilogy(path.times, path.losses, color=COLOURS[0], label="gradient flow")
+    left.semilogy(path.times, path.losses, color=COLORS[0], label="gradient flow")
     for k, count in enumerate((3, 5)):
         step = float(path.times[4]) / count
         losses = _losses(problem, trajectory(direction, theta, [step] * (4 * count)))
         moments = torch.arange(4 * count + 1) * step
-        style = {"color": COLOURS[1 + k], "markersize": 3, "linewidth": 0.8}
+        style = {"color": COLORS[1 + k], "markersize": 3, "linewidth": 0.8}
         left.semilogy(moments, losses, "o-", label=f"descent, η = {step:.2g}", **style)
     left.semilogy(path.times, bound, "--", color="0.4", label="bound")
     left.minorticks_off()
@@ -442,7 +442,7 @@ def plot_dynamics(
         flow, closed = sweep.example[width]
         for i, point in enumerate((7, 19, 34)):
             label = f"width {width}" if i == 0 else None
-            middle.plot(sweep.times, flow[:, point], color=COLOURS[k], label=label)
+            middle.plot(sweep.times, flow[:, point], color=COLORS[k], label=label)
             middle.plot(sweep.times, closed[:, point], "k:", linewidth=1.2)
     middle.plot([], [], "k:", linewidth=1.2, label="closed form")
     middle.set(xlabel="t", ylabel="output", title="wide networks at three inputs")

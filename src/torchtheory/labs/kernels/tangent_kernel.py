@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.kernels.laziness import kernel_drift
@@ -28,9 +28,9 @@ from torchtheory.training.trainer import fit
     "tangent-kernel-of-a-network",
     room="kernels",
     covers=["M-15", "A-56"],
-    title="The tangent kernel is a Gram matrix of gradients, and only the linearised network's "
+    title="The tangent kernel is a Gram matrix of gradients, and only the linearized network's "
     "never moves",
-    errata=["linearised-kernel-argument"],
+    errata=["linearized-kernel-argument"],
     full={"widths": (16, 32, 64, 128, 256, 512, 1024), "seeds": 8, "samples": 40},
 )
 def tangent_kernel_of_a_network(
@@ -45,7 +45,7 @@ def tangent_kernel_of_a_network(
 
     It equals :math:`JJ^\top` with the Jacobian row by row, has no negative eigenvalue and at most
     as large a rank as there are parameters, and is the sum of the kernels of its layers. Then
-    training: the kernel of the linearised network does not move at all, that of the network does,
+    training: the kernel of the linearized network does not move at all, that of the network does,
     the less the wider it is (unless a layer stays narrow). Look at the spectrum, split by layers,
     and at the drift against the width.
     """
@@ -152,7 +152,7 @@ def structure(run: Run, net: nn.Sequential, kernel: Tensor, x: Tensor) -> None:
 
 
 def linear_kernel_stays(run: Run, net: nn.Sequential, x: Tensor) -> None:
-    """After training, the linearised network has the kernel of the start; the network has not."""
+    """After training, the linearized network has the kernel of the start; the network has not."""
     start = empirical_ntk(net, x)
     lin, trained = linearize(net), copy.deepcopy(net)
     y = run.randn(len(x), 2)
@@ -172,7 +172,7 @@ def linear_kernel_stays(run: Run, net: nn.Sequential, x: Tensor) -> None:
     same_point = start[:, :1, 0, 0]
     pair = empirical_ntk(lin, x[:1], x)[0, :, 0, 0]
     run.erratum(
-        "linearised-kernel-argument",
+        "linearized-kernel-argument",
         r"\hat\Theta_t^{\rm lin}(x,x')=\nabla f(x,\theta_0)^\top\nabla f(x,\theta_0)",
         promised=same_point[0].expand(len(x)),
         relation="==",
@@ -241,14 +241,14 @@ def plot_kernel(
         values = torch.linalg.eigvalsh(matrix).flip(0).clamp_min(1e-16)
         values = values[values > 1e-12 * values[0]]
         label = "all layers" if name == "all" else f"layer {int(name) // 2 + 1}"
-        left.semilogy(range(1, len(values) + 1), values, "o-", ms=3, color=COLOURS[k], label=label)
+        left.semilogy(range(1, len(values) + 1), values, "o-", ms=3, color=COLORS[k], label=label)
     left.set_xlabel("number of the eigenvalue")
     left.set_ylabel("eigenvalue")
     left.legend()
-    for colour, (name, (sizes, drifts)) in zip(COLOURS, family.items(), strict=False):
+    for color, (name, (sizes, drifts)) in zip(COLORS, family.items(), strict=False):
         power = fit_slope(sizes, drifts).estimate
         right.loglog(
-            sizes, drifts, "o", ms=4, alpha=0.6, color=colour, label=f"{name}: exponent {power:.2f}"
+            sizes, drifts, "o", ms=4, alpha=0.6, color=color, label=f"{name}: exponent {power:.2f}"
         )
     ticks = sorted({n for sizes, _ in family.values() for n in sizes})
     right.set_xticks(ticks, [str(n) for n in ticks])

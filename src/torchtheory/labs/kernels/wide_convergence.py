@@ -38,9 +38,9 @@ r""":math:`\sup|\tanh''|`, attained where :math:`\tanh^2=\frac13`."""
     "wide-network-convergence",
     room="kernels",
     covers=["A-122", "A-123", "A-124", "A-125"],
-    title="A wide network is trained exponentially fast without leaving its neighbourhood",
+    title="A wide network is trained exponentially fast without leaving its neighborhood",
     errata=[
-        "initialisation-shrinks-with-width",
+        "initialization-shrinks-with-width",
         "eigenvalue-moves-by-a-constant",
         "iterates-stay-longer-than-they-do",
     ],
@@ -62,7 +62,7 @@ def wide_network_convergence(
     stays bounded, so the inequality survives in a ball of radius 1, and gradient descent
     converges geometrically before it has moved by √(m/n). Each step is measured. Look at the
     measured risk below the predicted line, at the distance that shrinks with the width, and at
-    what happens under the initialisation that the source prints.
+    what happens under the initialization that the source prints.
     """
     at_least(samples, 2, "samples")
     at_least(draws, 4, "draws")
@@ -210,7 +210,7 @@ def smallest_eigenvalue(
         control=Control("the first layer N(0, I/n)", growth["printed"][-1] / widths[-1]),
     )
     run.erratum(
-        "initialisation-shrinks-with-width",
+        "initialization-shrinks-with-width",
         r"\Theta_j^{(1)}\sim\mathcal N(0,1/n)^{d+1}:\ \lambda_{\min}(\bar K_\Theta)\sim n",
         promised=1.0,
         relation="slope",
@@ -262,7 +262,7 @@ def domination(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], limit: f
         net = wide_network(n, d, random=run.generator)
         ball = ratio_in_ball(net, x, y, samples=8, steps=12, random=run.generator)
         rows.append(
-            (n, ball.centre * m / n, ball.sampled * m / n, ball.searched * m / n,
+            (n, ball.center * m / n, ball.sampled * m / n, ball.searched * m / n,
              ratio_certificate(net, x) * m / n)
         )  # fmt: skip
     n = widths[-1]
@@ -294,7 +294,7 @@ def domination(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], limit: f
     )
     run.table(
         "ratio",
-        ["n", "at the centre", "sampled", "searched", "certified", "2 λmin(E vvᵀ)"],
+        ["n", "at the center", "sampled", "searched", "certified", "2 λmin(E vvᵀ)"],
         [(*row, 2 * limit) for row in rows],
         caption="Smallest |∇r|²/r · m/n in the ball of radius 1 around a random network",
     )
@@ -482,7 +482,7 @@ def kink_jump(x: Tensor, size: float = 1e-4) -> float:
 def convergence(
     run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], steps: int
 ) -> list[WideDescent]:
-    """Measured against predicted, and the distance travelled."""
+    """Measured against predicted, and the distance traveled."""
     d = x.shape[1]
     descents, distances = [], []
     for n in repeated(widths, 2):

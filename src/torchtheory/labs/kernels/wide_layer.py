@@ -63,7 +63,7 @@ def wide_layer_fits_anything(run: Run, samples: int = 60, draws: int = 10) -> No
     )
 
 
-def randomised(run: Run, model: nn.Module) -> nn.Module:
+def randomized(run: Run, model: nn.Module) -> nn.Module:
     """The module in double precision with normal weights of variance 1 / fan-in, from the run."""
     model = model.double()
     with torch.no_grad():
@@ -74,11 +74,11 @@ def randomised(run: Run, model: nn.Module) -> nn.Module:
 
 
 def dense_network(run: Run, width: int, activation: nn.Module) -> nn.Module:
-    return randomised(run, nn.Sequential(nn.Linear(64, width), activation, nn.Linear(width, 1)))
+    return randomized(run, nn.Sequential(nn.Linear(64, width), activation, nn.Linear(width, 1)))
 
 
 def deep_network(run: Run, width: int) -> nn.Module:
-    return randomised(
+    return randomized(
         run,
         nn.Sequential(
             nn.Linear(64, 30), nn.Tanh(), nn.Linear(30, width), nn.Tanh(), nn.Linear(width, 1)
@@ -87,7 +87,7 @@ def deep_network(run: Run, width: int) -> nn.Module:
 
 
 def convolutional_network(run: Run, channels: int) -> nn.Module:
-    return randomised(
+    return randomized(
         run,
         nn.Sequential(
             nn.Unflatten(1, (1, 8, 8)),
@@ -119,8 +119,8 @@ def independence(run: Run, x: Tensor, draws: int) -> None:
     )
     line = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
     cubes = Pointwise(lambda z: z**3, "cube")
-    cubic = randomised(run, nn.Sequential(nn.Linear(1, 200), cubes, nn.Linear(200, 1)))
-    bent = randomised(run, nn.Sequential(nn.Linear(1, 200), nn.Tanh(), nn.Linear(200, 1)))
+    cubic = randomized(run, nn.Sequential(nn.Linear(1, 200), cubes, nn.Linear(200, 1)))
+    bent = randomized(run, nn.Sequential(nn.Linear(1, 200), nn.Tanh(), nn.Linear(200, 1)))
     run.claim(
         "A-120",
         r"\varrho \text{ a polynomial of degree } 3,\ d=1:\ \operatorname{rank}\le4"

@@ -1,4 +1,4 @@
-"""How finite networks approach the tangent kernel's limit, and which parametrisation has one."""
+"""How finite networks approach the tangent kernel's limit, and which parametrization has one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.kernels.dynamics import DescentRule, KernelTraining
@@ -45,16 +45,16 @@ class Course:
     room="kernels",
     covers=["M-13", "M-20", "A-58"],
     title="The tangent kernel of wide networks: its limit, the rate, and the frozen dynamics",
-    errata=["ntk-parametrisation-own-width", "tangent-kernel-ordinary-parametrisation"],
+    errata=["ntk-parametrization-own-width", "tangent-kernel-ordinary-parametrization"],
     full={"widths": (32, 64, 128, 256, 512, 1024), "networks": 12, "trained": 16_384},
 )
 def tangent_kernel_width_limit(
     run: Run, widths: tuple[int, ...] = (32, 128, 512), networks: int = 8, trained: int = 4096
 ) -> None:
-    """Networks in neural tangent parametrisation of growing width against the infinite one.
+    """Networks in neural tangent parametrization of growing width against the infinite one.
 
     The empirical kernel of random networks of depth 3 approaches the recursion's like 1/√n. The
-    same networks in the ordinary parametrisation, with the variance in the initialisation, have a
+    same networks in the ordinary parametrization, with the variance in the initialization, have a
     kernel that grows like n. A wide network trained by gradient descent follows the closed form
     with the frozen limit kernel; a narrow one does not. Look at the right panel: outputs on
     test points over time, dots for the network, lines for the limit.
@@ -67,7 +67,7 @@ def tangent_kernel_width_limit(
     wide, narrow = dynamics(run, x, trained)
     run.table(
         "widths",
-        ["width", "relative error", "mean diagonal, ordinary parametrisation"],
+        ["width", "relative error", "mean diagonal, ordinary parametrization"],
         [
             (w, float(torch.tensor(e).square().mean().sqrt()), sum(s) / len(s))
             for w, e, s in zip(widths, errors, sizes, strict=True)
@@ -78,7 +78,7 @@ def tangent_kernel_width_limit(
         "width-limit",
         lambda axes: plot_limit(axes, widths, errors, sizes, wide, narrow, trained),
         caption="Left: distance of the empirical kernel from the limit, each dot a network, and "
-        "the kernel's size in the ordinary parametrisation. Right: training a wide and a narrow "
+        "the kernel's size in the ordinary parametrization. Right: training a wide and a narrow "
         "network (dots) beside the closed form (lines), three test points.",
         grid=(1, 3),
         size=(13, 3.8),
@@ -121,7 +121,7 @@ def first_layer(run: Run) -> None:
             ),
         )
     run.erratum(
-        "ntk-parametrisation-own-width",
+        "ntk-parametrization-own-width",
         r"f^1=\frac{\sigma_w}{\sqrt{n_1}}W^1x+\sigma_bb^1 \text{ has the covariance } "
         r"\sigma_w^2\langle x,x'\rangle+\sigma_b^2",
         promised=promised["unscaled_input"],
@@ -135,7 +135,7 @@ def first_layer(run: Run) -> None:
 def convergence(
     run: Run, x: Tensor, widths: tuple[int, ...], networks: int
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Relative errors of the empirical kernel, and its size in the usual parametrisation."""
+    """Relative errors of the empirical kernel, and its size in the usual parametrization."""
     limit = limit_kernels(x, depth=3, bias_variance=BIAS).ntk
     errors: list[list[float]] = []
     sizes: list[list[float]] = []
@@ -175,11 +175,11 @@ def convergence(
         interval=falling,
         reason=f"{networks} networks at each of the widths {min(widths)} to {max(widths)}, depth "
         "3, ReLU; the error halves when the width is quadrupled",
-        control=Control("the ordinary parametrisation", away.estimate, interval=away),
+        control=Control("the ordinary parametrization", away.estimate, interval=away),
     )
     run.claim(
         "A-58",
-        r"\text{ordinary parametrisation: } K_{\Theta_0}(x,x)\sim n",
+        r"\text{ordinary parametrization: } K_{\Theta_0}(x,x)\sim n",
         promised=1.0,
         relation="slope",
         measured=growing.estimate,
@@ -187,11 +187,11 @@ def convergence(
         tolerance=0.05,
         reason="weights N(0, 2/N), the gradients of the hidden weights and of the last layer are "
         "sums over the width",
-        control=Control("neural tangent parametrisation", flat.estimate, interval=flat),
+        control=Control("neural tangent parametrization", flat.estimate, interval=flat),
     )
     first, last = (sum(row) / len(row) for row in (sizes[0], sizes[-1]))
     run.erratum(
-        "tangent-kernel-ordinary-parametrisation",
+        "tangent-kernel-ordinary-parametrization",
         rf"K_{{\Theta_0}} \text{{ converges: equal at widths {widths[0]} and {widths[-1]}}}",
         promised=first,
         relation="==",
@@ -258,15 +258,15 @@ def plot_limit(
 ) -> None:
     left, middle, right = axes[0]
     for width, row in zip(widths, errors, strict=True):
-        left.loglog([width] * len(row), row, "o", color=COLOURS[0], ms=3, alpha=0.7)
+        left.loglog([width] * len(row), row, "o", color=COLORS[0], ms=3, alpha=0.7)
     means = [math.exp(sum(math.log(e) for e in row) / len(row)) for row in errors]
     guide = [means[0] * (w / widths[0]) ** -0.5 for w in widths]
-    left.loglog(widths, guide, "--", color="grey", label="slope -1/2")
+    left.loglog(widths, guide, "--", color="gray", label="slope -1/2")
     left.loglog(
         widths,
         [sum(s) / len(s) / 100 for s in sizes],
         "s-",
-        color=COLOURS[1],
+        color=COLORS[1],
         label="ordinary: K(x,x)/100",
     )
     left.set_xticks(widths, [str(w) for w in widths])
@@ -280,9 +280,9 @@ def plot_limit(
     ):
         some = torch.linspace(1, len(course.times) - 1, 20).long()
         for point in range(course.limit.shape[1]):
-            panel.plot(course.times, course.limit[:, point], color=COLOURS[point])
+            panel.plot(course.times, course.limit[:, point], color=COLORS[point])
             panel.plot(
-                course.times[some], course.network[some, point], ".", color=COLOURS[point], ms=5
+                course.times[some], course.network[some, point], ".", color=COLORS[point], ms=5
             )
         panel.set_title(title)
         panel.set_xlabel("step")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -243,11 +243,11 @@ def hidden_movement(run: Run, name: str) -> float:
     x = torch.randn(50, 2, generator=source, dtype=torch.float64)
     y = x[:, :1] * x[:, 1:]
     start = linear_layer(net, 0).weight.detach().clone()
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(50):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (net(x) - y).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     return gap(linear_layer(net, 0).weight.detach(), start)
 
 
@@ -264,10 +264,10 @@ def plot_sheet(axes: Any, rows: list[Activation]) -> None:
     for axis, row in zip(axes.flat, rows, strict=False):
         steps = not row.known.continuous
         for part in (x < 0, x > 0) if steps else (x == x,):
-            axis.plot(x[part], row(x)[part], color=COLOURS[0])
+            axis.plot(x[part], row(x)[part], color=COLORS[0])
         slope_parts = (x < 0, x > 0) if row.known.smoothness < 1 else (x == x,)
         for part in slope_parts:
-            axis.plot(x[part], row.slope(x)[part], color=COLOURS[1], linestyle="--", linewidth=1.1)
+            axis.plot(x[part], row.slope(x)[part], color=COLORS[1], linestyle="--", linewidth=1.1)
         axis.set_ylim(-1.6, 2.6)
         values = parameters(row)
         axis.set_title(row.name + (f", {values}" if values else ""), fontsize=9)
@@ -279,8 +279,8 @@ def plot_sheet(axes: Any, rows: list[Activation]) -> None:
     for axis in axes[:, 0]:
         axis.tick_params(labelleft=True)
     last = axes.flat[len(rows)]
-    last.plot([], [], color=COLOURS[0], label="activation")
-    last.plot([], [], color=COLOURS[1], linestyle="--", label="derivative")
+    last.plot([], [], color=COLORS[0], label="activation")
+    last.plot([], [], color=COLORS[1], linestyle="--", label="derivative")
     last.legend(loc="center", fontsize=10)
     for axis in axes.flat[len(rows) :]:
         axis.axis("off")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -466,8 +466,8 @@ def piecewise(x: Any, knots: Any, values: Any, left: float, right: float) -> Any
 def plot_gradients(axis: Any, norms: dict[str, list[float]], bound: float) -> None:
     depth = len(norms["plain"]) - 1
     layers = list(range(depth + 1))
-    for colour, (name, values) in zip(COLOURS, norms.items(), strict=False):
-        axis.semilogy(layers, values, color=colour, label=f"{name} stack")
+    for color, (name, values) in zip(COLORS, norms.items(), strict=False):
+        axis.semilogy(layers, values, color=color, label=f"{name} stack")
     floor = [(1 - bound) ** (depth - i) * norms["residual"][-1] for i in layers]
     axis.semilogy(layers, floor, color="0.5", linestyle="--", label=f"$(1-{bound})^{{L-\\ell}}$")
     axis.set_xlabel("layer ℓ")
@@ -493,8 +493,8 @@ def plot_graphs(axes: Any, neurons: nx.DiGraph, graph: nx.DiGraph) -> None:
         for u, v in g.edges:
             axis.annotate("", position[v], position[u], arrowprops=ARROW)
         for v in g:
-            inner = COLOURS[1] if g.out_degree(v) == 0 else "white"
-            ends = COLOURS[0] if g.in_degree(v) == 0 else inner
+            inner = COLORS[1] if g.out_degree(v) == 0 else "white"
+            ends = COLORS[0] if g.in_degree(v) == 0 else inner
             axis.plot(*position[v], marker="o", markersize=10, color=ends, markeredgecolor="0.3")
         axis.margins(0.12)
         axis.axis("off")
@@ -505,11 +505,11 @@ def plot_difference(
 ) -> None:
     column = x.unsqueeze(1)
     left, right = axes[0]
-    left.plot(x, up(column)[:, 0].detach(), color=COLOURS[0], label="first unit")
-    left.plot(x, down(column)[:, 0].detach(), color=COLOURS[1], linestyle="--", label="second unit")
+    left.plot(x, up(column)[:, 0].detach(), color=COLORS[0], label="first unit")
+    left.plot(x, down(column)[:, 0].detach(), color=COLORS[1], linestyle="--", label="second unit")
     left.set_title("two convex units")
     right.plot(x, got, color="black", label="their difference")
-    right.scatter(knots, values, color=COLOURS[2], s=22, zorder=3, label="knots given")
+    right.scatter(knots, values, color=COLORS[2], s=22, zorder=3, label="knots given")
     right.set_title("their difference")
     for axis in (left, right):
         axis.set_xlabel("x")

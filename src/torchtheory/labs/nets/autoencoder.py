@@ -8,7 +8,7 @@ import torch
 from sklearn.decomposition import PCA, TruncatedSVD
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
 from torchtheory.labs.engine.registry import lab
@@ -22,7 +22,7 @@ from torchtheory.nets.autoencoder import LinearAutoencoder, least_loss, low_rank
     room="nets",
     covers=["L-047", "L-048", "L-049", "L-050", "L-051"],
     title="The best linear autoencoder is the truncated SVD; gradient descent finds it",
-    errata=["autoencoder-loss-normalised-twice", "truncated-product-is-identity"],
+    errata=["autoencoder-loss-normalized-twice", "truncated-product-is-identity"],
     full={"samples": 1000, "features": 30, "code": 5, "steps": 20_000, "digits_used": 1797},
 )
 def linear_autoencoder(
@@ -38,7 +38,7 @@ def linear_autoencoder(
     Gradients written out are compared with automatic ones, ranks with the bottleneck, losses of
     random and trained competitors with Eckart and Young's bound. Gradient descent from random
     weights reaches the closed-form loss. On the digits of scikit-learn the optimum equals its
-    TruncatedSVD, and equals its PCA only after centring. The picture shows the loss against the
+    TruncatedSVD, and equals its PCA only after centering. The picture shows the loss against the
     code's length next to the bound, and digits rebuilt from few numbers.
     """
     x = run.randn(samples, features) * torch.linspace(2, 0.3, features).double()
@@ -57,7 +57,7 @@ def linear_autoencoder(
         control=Control("the Frobenius form without 1/n", frobenius / 2),
     )
     run.erratum(
-        "autoencoder-loss-normalised-twice",
+        "autoencoder-loss-normalized-twice",
         r"\tfrac1{2n}\sum_i\ell_{x_i}=\tfrac1{2n}\sum_i\|x_i-DCx_i\|^2",
         promised=frobenius / (2 * samples),
         relation="==",
@@ -250,19 +250,19 @@ def real_digits(run: Run, used: int) -> None:
     pixels = digits(torch.float64)[0][:used]
     mean = pixels.mean(0)
     code = 8
-    centred = pixels - mean
+    centered = pixels - mean
     pca = PCA(n_components=code, svd_solver="full")
     theirs = torch.from_numpy(pca.inverse_transform(pca.fit_transform(pixels.numpy())))
-    ours = LinearAutoencoder.optimal(centred, code)(centred) + mean
+    ours = LinearAutoencoder.optimal(centered, code)(centered) + mean
     raw = LinearAutoencoder.optimal(pixels, code)(pixels)
     run.claim(
         ["L-051", "L-047"],
-        r"\text{on centred data the optimum is PCA (scikit-learn, digits)}",
+        r"\text{on centered data the optimum is PCA (scikit-learn, digits)}",
         promised=0,
         relation="==",
         measured=gap(ours, theirs),
         tolerance=1e-10,
-        control=Control("nothing centred", gap(raw, theirs)),
+        control=Control("nothing centered", gap(raw, theirs)),
     )
     lengths = list(range(1, 41))
     bound = [least_loss(pixels, m) for m in lengths]
@@ -319,7 +319,7 @@ def plot_digits(
 ) -> None:
     left, right = axes[0]
     left.semilogy(lengths, bound, color="0.75", linewidth=5, label="Eckart-Young")
-    left.semilogy(lengths, reached, color=COLOURS[0], marker="o", markersize=3, label="optimum")
+    left.semilogy(lengths, reached, color=COLORS[0], marker="o", markersize=3, label="optimum")
     left.set_xlabel("length of the code")
     left.set_ylabel("loss")
     left.legend()

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch.nn.functional import scaled_dot_product_attention
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -268,13 +268,13 @@ def dense_associative_memory(
     )
 
     def loads(axes: Any) -> None:
-        for colour, (p, sweep) in zip(COLOURS, sweeps.items(), strict=False):
+        for color, (p, sweep) in zip(COLORS, sweeps.items(), strict=False):
             low, high = sweep.patterns[0] / 2, sweep.patterns[-1] * 1.5
             line = sorted({max(2, round(low * (high / low) ** (k / 60))) for k in range(61)})
             axes.plot(
                 [s / n for s in line],
                 [dense_bit_error(n, s, Power(p)) for s in line],
-                color=colour,
+                color=color,
                 label=f"z{'²³⁴'[p - 2]}",
             )
             shown = [k for k, v in enumerate(sweep.bit_error.mean(1)) if v > 0]
@@ -288,7 +288,7 @@ def dense_associative_memory(
                 ],
                 fmt="o",
                 ms=3.5,
-                color=colour,
+                color=color,
             )
         axes.axvline(0.138, color="0.4", lw=0.8, ls=":")
         axes.text(0.138, 1.3e-4, " 0.138", fontsize=8)
@@ -305,15 +305,15 @@ def dense_associative_memory(
 
     def capacities(axes: Any) -> None:
         line = torch.arange(min(sizes), max(sizes) + 1)
-        for colour, (p, values) in zip(COLOURS, growth.items(), strict=False):
+        for color, (p, values) in zip(COLORS, growth.items(), strict=False):
             axes.plot(
                 line,
                 [_predicted_patterns_at(int(v), p, 0.01) for v in line],
-                color=colour,
+                color=color,
                 lw=1,
                 label=f"z{'²³⁴'[p - 2]}",
             )
-            axes.plot(sizes, values, "o", ms=4, color=colour)
+            axes.plot(sizes, values, "o", ms=4, color=color)
         axes.plot(line, 0.138 * line, color="0.4", lw=0.8, ls=":", label="0.138 n")
         axes.set(
             xscale="log", yscale="log", xlabel="neurons n", ylabel="patterns at 1 % bit errors"
@@ -356,9 +356,9 @@ def dense_associative_memory(
             for _ in range(15):
                 walk.append(modern_hopfield_update(corners, walk[-1], b))
             steps = torch.stack(walk)
-            panel.plot(steps[..., 0], steps[..., 1], color=COLOURS[0], lw=0.8)
-            panel.plot(*steps[-1].T, "o", ms=11, mfc="none", color=COLOURS[0], label="end")
-            panel.plot(*corners.T, "x", ms=6, mew=2, color=COLOURS[1], label="pattern")
+            panel.plot(steps[..., 0], steps[..., 1], color=COLORS[0], lw=0.8)
+            panel.plot(*steps[-1].T, "o", ms=11, mfc="none", color=COLORS[0], label="end")
+            panel.plot(*corners.T, "x", ms=6, mew=2, color=COLORS[1], label="pattern")
             panel.set(title=f"β = {b:g}", aspect="equal", xlim=(-1.5, 1.5), ylim=(-1.5, 1.5))
             panel.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
             panel.grid(False)
@@ -376,7 +376,7 @@ def dense_associative_memory(
     def retrieval(axes: Any) -> None:
         axes.plot(betas, errors.mean(1), "o-", ms=3.5, label="mean error")
         axes.plot(betas, errors.amax(1), "s--", ms=3.5, label="largest error")
-        axes.plot(betas, bounds.amax(1), color=COLOURS[6], lw=1, label="largest bound")
+        axes.plot(betas, bounds.amax(1), color=COLORS[6], lw=1, label="largest bound")
         axes.set(xscale="log", yscale="log", xlabel="β", ylabel="distance to the pattern")
         axes.set_ylim(1e-14, 1e5)
         axes.axvline(beta, color="0.4", lw=0.8, ls=":")

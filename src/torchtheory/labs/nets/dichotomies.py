@@ -1,4 +1,4 @@
-"""How many labellings of a point set can a hyperplane produce?"""
+"""How many labelings of a point set can a hyperplane produce?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchtheory.nets.dichotomies import (
     cover_count,
     cover_fraction,
     in_general_position,
-    realisable_dichotomies,
+    realizable_dichotomies,
 )
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.separability import separate
@@ -29,7 +29,7 @@ from torchtheory.nets.separability import separate
     "cover-dichotomies",
     room="nets",
     covers=["N-10", "N-11"],
-    title="Cover: s points in general position have C(s, n) linear labellings, half at s = 2n",
+    title="Cover: s points in general position have C(s, n) linear labelings, half at s = 2n",
     errata=["cover-number-decreases"],
     full={"points": 12, "dimension": 5, "programs": 11, "trials": 2000, "features": 30},
 )
@@ -41,12 +41,12 @@ def cover_dichotomies(
     trials: int = 100,
     features: int = 12,
 ) -> None:
-    """Gaussian points are in general position, so Cover counts their linear labellings exactly.
+    """Gaussian points are in general position, so Cover counts their linear labelings exactly.
 
-    For every s up to `points` and n up to `dimension` the labellings are listed point by point
-    and compared with the formula; up to `programs` points each of the 2^s labellings is also
+    For every s up to `points` and n up to `dimension` the labelings are listed point by point
+    and compared with the formula; up to `programs` points each of the 2^s labelings is also
     decided by a linear program. Points in special position have fewer. Then `trials` random
-    labellings in `features` dimensions are tested at several loads s/n: the share that can be
+    labelings in `features` dimensions are tested at several loads s/n: the share that can be
     separated follows a binomial distribution function, exactly ½ at s = 2n, and the step there
     sharpens as the dimension grows. The number itself never falls, contrary to what is printed.
     """
@@ -58,18 +58,18 @@ def cover_dichotomies(
     formula(run)
     grid = enumeration(run, points, dimension, programs)
     corners(run)
-    measured = random_labellings(run, trials, features)
+    measured = random_labelings(run, trials, features)
 
     run.table(
-        "labellings",
+        "labelings",
         ["points", *(f"n = {n}" for n in range(1, dimension + 1)), "2^s"],
         [(s, *(grid[s, n] for n in range(1, dimension + 1)), 2**s) for s in range(1, points + 1)],
-        caption="Linear labellings found for Gaussian points, by number of points and dimension",
+        caption="Linear labelings found for Gaussian points, by number of points and dimension",
     )
     run.figure(
         "capacity",
         lambda axis: plot_capacity(axis, measured, features),
-        caption="Share of all labellings that a hyperplane produces. The step at s/n = 2 sharpens "
+        caption="Share of all labelings that a hyperplane produces. The step at s/n = 2 sharpens "
         "with the dimension; points are measured, with 99.9% intervals.",
     )
 
@@ -147,7 +147,7 @@ def formula(run: Run) -> None:
         promised=[float(cover_count(2 * n, n)) for n in (2, 5, 10)],
         relation="<",
         measured=[float(cover_count(2 * n + 1, n)) for n in (2, 5, 10)],
-        reason="the number keeps growing; its share of all labellings falls",
+        reason="the number keeps growing; its share of all labelings falls",
     )
 
 
@@ -162,7 +162,7 @@ def recursion(points: int, dimensions: int, edge: int = 2) -> dict[tuple[int, in
 
 
 def enumeration(run: Run, points: int, dimension: int, programs: int) -> dict[tuple[int, int], int]:
-    """Count labellings of actual points, in general position and not."""
+    """Count labelings of actual points, in general position and not."""
     cells = [(s, n) for s in range(1, points + 1) for n in range(1, dimension + 1)]
     clouds = {(s, n): run.randn(s, n) for s, n in cells}
     found = {cell: count_dichotomies(clouds[cell]) for cell in run.track(cells)}
@@ -221,10 +221,10 @@ def enumeration(run: Run, points: int, dimension: int, programs: int) -> dict[tu
 def corners(run: Run) -> None:
     """The four corners of the square with a bias."""
     x, y = xor()
-    found = realisable_dichotomies(x, bias=True)
+    found = realizable_dichotomies(x, bias=True)
     run.claim(
         "N-11",
-        r"\text{the corners of the square have 14 labellings with a bias}",
+        r"\text{the corners of the square have 14 labelings with a bias}",
         promised=14,
         relation="==",
         measured=len(found),
@@ -244,8 +244,8 @@ def corners(run: Run) -> None:
     )
 
 
-def random_labellings(run: Run, trials: int, features: int) -> list[tuple[int, Interval]]:
-    """Share of random labellings that can be separated, against Cover's fraction."""
+def random_labelings(run: Run, trials: int, features: int) -> list[tuple[int, Interval]]:
+    """Share of random labelings that can be separated, against Cover's fraction."""
     loads = [round(features * load) for load in (1.5, 2.0, 2.5)]
     measured = []
     for s in loads:
@@ -300,5 +300,5 @@ def plot_capacity(axis: Any, measured: list[tuple[int, Interval]], features: int
     )
     axis.axvline(2, color="0.5", linewidth=0.8, linestyle="--")
     axis.annotate("s = 2n", (2.03, 0.94), color="0.3")
-    axis.set(xlabel="load s/n", ylabel="share of labellings $C(s,n)/2^s$", xlim=(0, 4))
+    axis.set(xlabel="load s/n", ylabel="share of labelings $C(s,n)/2^s$", xlim=(0, 4))
     axis.legend(loc="lower left")

@@ -9,7 +9,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -42,7 +42,7 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
     For every activation of the table and several widths the recursion over (W, b) is compared
     with an nn.Sequential; layer by layer values are recorded and no hook stays behind. The number
     of parameters is P(N), 53 for the network of Figure 1.1. Signs and largest outputs turn
-    functions into classifiers. Last, a small network fits a curve that no single generalised
+    functions into classifiers. Last, a small network fits a curve that no single generalized
     linear model can; a linear network of the same size is the control.
     """
     widths = ((3, 4, 6, 1), (2, 1), (5, 5, 5, 5, 3))
@@ -142,7 +142,7 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
         reason="a bias of length 5 cannot be added to Wx, which has 3 entries",
     )
     hypothesis_sets(run, x[2], hypotheses)
-    generalised_linear(run, x[3])
+    generalized_linear(run, x[3])
 
 
 def hypothesis_sets(run: Run, x: Tensor, hypotheses: int) -> None:
@@ -181,8 +181,8 @@ def hypothesis_sets(run: Run, x: Tensor, hypotheses: int) -> None:
     )
 
 
-def generalised_linear(run: Run, x: Tensor) -> None:
-    """S-04: layers as generalised linear models, one alone, and what composing them adds."""
+def generalized_linear(run: Run, x: Tensor) -> None:
+    """S-04: layers as generalized linear models, one alone, and what composing them adds."""
     net = mlp([3, 7, 5, 2], "tanh", output="logistic", random=run.generator)
     value = x
     for model in generalized_linear_models(net):
@@ -310,24 +310,24 @@ def bias_removal(run: Run, samples: int = 100) -> None:
 def fit_curve(run: Run, name: str, t: Tensor, curve: Tensor) -> Tensor:
     """Train a small network on the samples by L-BFGS; its values there."""
     net = mlp([1, 12, 12, 1], name, random=run.seed)
-    optimiser = torch.optim.LBFGS(net.parameters(), max_iter=150, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=150, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value: Tensor = (net(t) - curve).square().mean()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
     out: Tensor = net(t).detach()
     return out
 
 
 def plot_curve(axis: Any, t: Tensor, curve: Tensor, line: Tensor, fits: dict[str, Tensor]) -> None:
     axis.scatter(t, curve, s=9, color="0.6", label="samples")
-    axis.plot(t, fits["tanh"], color=COLOURS[0], label="tanh network")
-    axis.plot(t, line, color=COLOURS[2], linewidth=4, alpha=0.5, label="least-squares line")
-    axis.plot(t, fits["linear"], color=COLOURS[1], linestyle="--", label="linear network")
+    axis.plot(t, fits["tanh"], color=COLORS[0], label="tanh network")
+    axis.plot(t, line, color=COLORS[2], linewidth=4, alpha=0.5, label="least-squares line")
+    axis.plot(t, fits["linear"], color=COLORS[1], linestyle="--", label="linear network")
     axis.set_xlabel("t")
     axis.set_ylabel("value")
     axis.legend()

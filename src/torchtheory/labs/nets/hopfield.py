@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
@@ -276,22 +276,20 @@ def hopfield_dynamics(
     )
 
     def histogram(axes: Any) -> None:
-        for colour, name, r, need in (
-            (COLOURS[0], "zero diagonal", crosstalk(crowd), (n - 1) / n),
-            (COLOURS[1], "diagonal kept", crowded, 1.0),
+        for color, name, r, need in (
+            (COLORS[0], "zero diagonal", crosstalk(crowd), (n - 1) / n),
+            (COLORS[1], "diagonal kept", crowded, 1.0),
         ):
             # the values lie two apart; a bin holds four of them, or the histogram grows teeth
             value = (-crowd * r.scaled).long().flatten()
             low, high = int(value.min()), int(value.max())
             edges = [(k - 1) / n for k in range(low, high + 9, 8)]
-            axes.hist(
-                value / n, bins=edges, density=True, histtype="step", color=colour, label=name
-            )
-            axes.axvline(need, color=colour, lw=0.8, ls=":")
+            axes.hist(value / n, bins=edges, density=True, histtype="step", color=color, label=name)
+            axes.axvline(need, color=color, lw=0.8, ls=":")
         z = torch.linspace(-4, 4, 300)
         load = len(crowd) / n
         density = torch.exp(-z * z / (2 * load)) / math.sqrt(2 * math.pi * load)
-        axes.plot(z, density, color=COLOURS[6], lw=1, label="N(0, s/n)")
+        axes.plot(z, density, color=COLORS[6], lw=1, label="N(0, s/n)")
         axes.set(xlabel="cross-talk against the bit, −x C", ylabel="density", ylim=(0, 0.72))
         axes.text(1.05, 0.66, "flipped →", fontsize=8)
         axes.legend(loc="upper left")
@@ -314,13 +312,13 @@ def hopfield_dynamics(
 def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float = 0.3) -> None:
     """Images of digits are stored, a tenth of their pixels flipped, and the dynamics started.
 
-    The images are 8 x 8, grey, and first made ±1 at a threshold. Three of them chosen to be almost
+    The images are 8 x 8, gray, and first made ±1 at a threshold. Three of them chosen to be almost
     uncorrelated come back. Ten, one of each digit, do not: digits resemble one another, Hebb's
     rule adds up what they share, and the network ends in mixtures that were never stored. The same
     ten come back from a memory with a steeper energy.
     """
-    grey, labels = digits(torch.float64)
-    images = torch.where(grey > threshold, 1.0, -1.0).double()
+    gray, labels = digits(torch.float64)
+    images = torch.where(gray > threshold, 1.0, -1.0).double()
     n = images.shape[1]
     few, chosen = _least_correlated(images, labels)
     ten = torch.stack([images[labels == k][0] for k in range(10)])
@@ -471,8 +469,8 @@ def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float
 
     def noise(axes: Any) -> None:
         share = [k / n for k in shares]
-        for colour, (name, values) in zip(COLOURS, curves.items(), strict=False):
-            axes.plot(share, values, "o-", ms=3, color=colour, label=name)
+        for color, (name, values) in zip(COLORS, curves.items(), strict=False):
+            axes.plot(share, values, "o-", ms=3, color=color, label=name)
         axes.plot(share, [1 - 2 * v for v in share], color="0.5", lw=1, ls=":", label="no recall")
         axes.set(xlabel="share of pixels flipped", ylabel="mean overlap after recall")
         axes.legend(loc="lower left")

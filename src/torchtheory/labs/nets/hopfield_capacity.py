@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from scipy import integrate
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -27,7 +27,7 @@ from torchtheory.nets.hopfield_capacity import (
     room="nets",
     covers=["N-16", "N-17"],
     title="How many patterns: bit errors, stable patterns, and the collapse near 0.138",
-    errata=["hopfield-tail-not-normalised", "hopfield-capacity-logarithm"],
+    errata=["hopfield-tail-not-normalized", "hopfield-capacity-logarithm"],
     full={"sizes": (250, 500, 1000), "loads": 20, "trials": 10},
 )
 def hopfield_capacity_lab(
@@ -96,7 +96,7 @@ def hopfield_capacity_lab(
     )
     area, _ = integrate.quad(lambda z: math.exp(-z * z / (2 * 0.138)), 1, math.inf)
     run.erratum(
-        "hopfield-tail-not-normalised",
+        "hopfield-tail-not-normalized",
         r"\int_1^\infty e^{-nz^2/(2s)}dz = \tfrac12\big(1-\operatorname{erf}\sqrt{n/(2s)}\big)",
         promised=limit,
         relation="==",
@@ -326,12 +326,12 @@ def hopfield_capacity_lab(
 
     def bit_errors(axes: Any) -> None:
         fine_loads = [0.04 + 0.002 * k for k in range(84)]
-        for colour, name, sweep, zero in (
-            (COLOURS[0], "zero diagonal", large, True),
-            (COLOURS[1], "diagonal kept", kept, False),
+        for color, name, sweep, zero in (
+            (COLORS[0], "zero diagonal", large, True),
+            (COLORS[1], "diagonal kept", kept, False),
         ):
             line = [hopfield_bit_error(n, round(a * n), zero_diagonal=zero) for a in fine_loads]
-            axes.plot(fine_loads, line, color=colour, label=f"{name}: predicted")
+            axes.plot(fine_loads, line, color=color, label=f"{name}: predicted")
             seen = [k for k, v in enumerate(sweep.bit_error.mean(1)) if v > 0]
             bars = [mean_interval(sweep.bit_error[k], 0.95) for k in seen]
             axes.errorbar(
@@ -344,11 +344,11 @@ def hopfield_capacity_lab(
                 ],
                 fmt="o",
                 ms=3.5,
-                color=colour,
+                color=color,
                 label=f"{name}: measured",
             )
         asymptotic = [hopfield_bit_error(n, round(a * n), method="asymptotic") for a in fine_loads]
-        axes.plot(fine_loads, asymptotic, color=COLOURS[6], lw=1, ls="--", label="Q(√(n/s))")
+        axes.plot(fine_loads, asymptotic, color=COLORS[6], lw=1, ls="--", label="Q(√(n/s))")
         axes.set(
             yscale="log", ylim=(1e-7, 0.05), xlabel="load s/n", ylabel="bits flipped in one step"
         )
@@ -375,14 +375,14 @@ def hopfield_capacity_lab(
                 fmt="o-",
                 ms=3,
                 lw=1,
-                color=COLOURS[k % 6],
+                color=COLORS[k % 6],
                 label=f"n = {size}",
             )
         alphas = [critical_load() * k / 100 for k in range(1, 101)]
         axes.plot(
             [*alphas, critical_load()],
             [*(retrieval_overlap(a) for a in alphas), 0.0],
-            color=COLOURS[6],
+            color=COLORS[6],
             lw=1.2,
             ls="--",
             label="n → ∞ (mean field)",
@@ -406,13 +406,13 @@ def hopfield_capacity_lab(
                 for c in range(1, round(0.2 * size) + 1)
             ]
             ratio = [c * math.log(size) / size for c in range(1, round(0.2 * size) + 1)]
-            axes.plot(ratio, law, color=COLOURS[k % 6], label=f"n = {size}")
+            axes.plot(ratio, law, color=COLORS[k % 6], label=f"n = {size}")
             axes.plot(
                 [c * math.log(size) / size for c in sweep.patterns],
                 sweep.stable.mean(1),
                 "o",
                 ms=3.5,
-                color=COLOURS[k % 6],
+                color=COLORS[k % 6],
             )
         for place, name in (
             (0.25, "n/(4 ln n)"),

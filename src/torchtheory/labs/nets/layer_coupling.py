@@ -1,4 +1,4 @@
-"""Coupled layers, and what normalising over a batch costs."""
+"""Coupled layers, and what normalizing over a batch costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
@@ -27,22 +27,22 @@ EXACT = 1e-12
     "layer-coupling",
     room="nets",
     covers=["M-92", "M-95"],
-    title="Layers move together; batch normalisation loosens that, at the price of the batch",
+    title="Layers move together; batch normalization loosens that, at the price of the batch",
     full={"depth": 20, "repeats": 2000, "steps": 1500},
 )
 def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80) -> None:
     """A gradient step on a chain of scalars is a polynomial of degree L in the step size.
 
-    All its coefficients are computed and compared with the step itself. With normalisation after
+    All its coefficients are computed and compared with the step itself. With normalization after
     every layer the output no longer depends on the sizes of the weights at all. The price is that
-    a sample's output depends on its batch: its noise falls like 1/B, while layer normalisation has
+    a sample's output depends on its batch: its noise falls like 1/B, while layer normalization has
     none. Look at the noise, and at the test error of the same network trained with either at
     several batch sizes on the 8 × 8 digits (the lectures' table speaks of larger data).
     """
     at_least(depth, 3, "depth")
     at_least(repeats, 30, "repeats")
     scalar_chain(run, depth)
-    normalised_chain(run, depth)
+    normalized_chain(run, depth)
     noise = batch_noise(run, repeats)
     errors = trained(run, steps)
 
@@ -50,13 +50,13 @@ def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80
         left, right = axes[0]
         sizes = torch.tensor(noise["sizes"], dtype=torch.float64).log2()
         left.plot(
-            sizes, torch.tensor(noise["batch"]).log2(), "o-", color=COLOURS[0], label="batch norm"
+            sizes, torch.tensor(noise["batch"]).log2(), "o-", color=COLORS[0], label="batch norm"
         )
         left.plot(
             sizes,
             math.log2(noise["batch"][0]) - (sizes - sizes[0]),
             ":",
-            color=COLOURS[6],
+            color=COLORS[6],
             label="slope -1",
         )
         left.set_xlabel("log₂ of the batch size")
@@ -68,7 +68,7 @@ def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80
                 torch.tensor(list(values), dtype=torch.float64).log2(),
                 list(values.values()),
                 "o-",
-                color=COLOURS[k],
+                color=COLORS[k],
                 label=name,
             )
         right.set_xlabel("log₂ of the batch size")
@@ -80,7 +80,7 @@ def layer_coupling(run: Run, depth: int = 6, repeats: int = 200, steps: int = 80
         "batch-size",
         plot,
         caption="Batch statistics are noisy in small batches. With two samples a batch every "
-        "normalised value is ±1.",
+        "normalized value is ±1.",
         grid=(1, 2),
         size=(10.0, 3.4),
     )
@@ -156,15 +156,15 @@ def scalar_chain(run: Run, depth: int) -> None:
     )
 
 
-def normalised_chain(run: Run, depth: int) -> None:
-    """The chain with batch normalisation after every layer."""
+def normalized_chain(run: Run, depth: int) -> None:
+    """The chain with batch normalization after every layer."""
     x = run.randn(16)
 
-    def outputs(weights: Tensor, normalised: bool) -> Tensor:
+    def outputs(weights: Tensor, normalized: bool) -> Tensor:
         value = x
         for w in weights:
             value = w * value
-            if normalised:
+            if normalized:
                 value = standardize(value, 0)
         return value
 
@@ -172,14 +172,14 @@ def normalised_chain(run: Run, depth: int) -> None:
     factors = 10 ** (2 * run.rand(20, depth) - 1)
     run.claim(
         "M-92",
-        r"\text{normalised after every layer, } y \text{ does not depend on any } |w_l|",
+        r"\text{normalized after every layer, } y \text{ does not depend on any } |w_l|",
         promised=torch.stack([outputs(weights, True)] * 20),
         relation="==",
         measured=torch.stack([outputs(weights * c, True) for c in factors]),
         tolerance=1e-11,
         reason="20 random rescalings of every layer by 0.1 to 10",
         control=Control(
-            "without normalisation",
+            "without normalization",
             torch.stack([outputs(weights * c, False) for c in factors]),
             promised=torch.stack([outputs(weights, False)] * 20),
         ),
@@ -187,7 +187,7 @@ def normalised_chain(run: Run, depth: int) -> None:
 
 
 def batch_noise(run: Run, repeats: int) -> dict[str, list[float]]:
-    """How much a sample's normalised value, and the statistics, vary with its batch."""
+    """How much a sample's normalized value, and the statistics, vary with its batch."""
     features = 16
     sample = run.randn(features)
     sizes = [2**k for k in range(3, 10)]
@@ -206,7 +206,7 @@ def batch_noise(run: Run, repeats: int) -> dict[str, list[float]]:
     for name, values, rest in (
         ("the batch mean", means, "of mean"),
         ("the batch variance", spreads, "of variance"),
-        ("a sample's normalised value", outputs, "of output"),
+        ("a sample's normalized value", outputs, "of output"),
     ):
         rate = fit_slope(sizes, values)
         constant = fit_slope(sizes, [v * s for v, s in zip(values, sizes, strict=True)])
@@ -228,19 +228,19 @@ def batch_noise(run: Run, repeats: int) -> dict[str, list[float]]:
         )
     run.claim(
         "M-95, M-94",
-        r"\text{layer normalisation: a sample's output is the same in every batch}",
+        r"\text{layer normalization: a sample's output is the same in every batch}",
         promised=0.0,
         relation="==",
         measured=largest,
         tolerance=EXACT,
         reason=f"batches of {sizes[0]} to {sizes[-1]}",
-        control=Control("batch normalisation, largest deviation", math.sqrt(max(outputs))),
+        control=Control("batch normalization, largest deviation", math.sqrt(max(outputs))),
     )
     pair = standardize(run.randn(500, 2, features), 1)
     three = standardize(run.randn(500, 3, features), 1)
     run.claim(
         "M-95",
-        r"B=2:\ \text{every normalised value is } \pm1",
+        r"B=2:\ \text{every normalized value is } \pm1",
         promised=1.0,
         relation="==",
         measured=pair.abs(),
@@ -252,7 +252,7 @@ def batch_noise(run: Run, repeats: int) -> dict[str, list[float]]:
 
 
 def trained(run: Run, steps: int) -> dict[str, dict[int, float]]:
-    """The same network with batch and with layer normalisation, at several batch sizes."""
+    """The same network with batch and with layer normalization, at several batch sizes."""
     (x, y), (test_x, test_y) = split(*digits(), test_fraction=0.25, random=run.generator)
     start = [linear(64, 32, random=run.generator), linear(32, 10, random=run.generator)]
     errors: dict[str, dict[int, float]] = {"batch norm": {}, "layer norm": {}}

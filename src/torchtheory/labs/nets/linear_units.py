@@ -175,7 +175,7 @@ def collapse(run: Run, samples: int) -> None:
     nets = [mlp(w, "linear", random=run.generator) for w in shapes]
     flat = [collapse_linear(net) for net in nets]
     rectified = mlp(shapes[0], "relu", random=run.generator)
-    linearised = collapse_linear(nn.Sequential(*(m for m in rectified if isinstance(m, nn.Linear))))
+    linearized = collapse_linear(nn.Sequential(*(m for m in rectified if isinstance(m, nn.Linear))))
     run.claim(
         ["N-26", "L-046"],
         r"W=W^L\cdots W^1,\ b=\sum_\ell W^L\cdots W^{\ell+1}b^\ell:\ \text{same outputs}",
@@ -183,7 +183,7 @@ def collapse(run: Run, samples: int) -> None:
         relation="==",
         measured=[gap(one(x), net(x)) for one, net in zip(flat, nets, strict=True)],
         tolerance=1e-13,
-        control=Control("ReLU layers collapsed as if linear", gap(linearised(x), rectified(x))),
+        control=Control("ReLU layers collapsed as if linear", gap(linearized(x), rectified(x))),
     )
     bottlenecks = range(1, 9)
     ranks = [

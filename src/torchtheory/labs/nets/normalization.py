@@ -1,4 +1,4 @@
-"""Normalisation of batches and layers: what changes and what cannot."""
+"""Normalization of batches and layers: what changes and what cannot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -30,17 +30,17 @@ TINY = 1e-30  # torch wants δ > 0 in training; this one is lost to rounding
     "normalization",
     room="nets",
     covers=["N-129", "N-130", "N-131", "M-93", "M-94", "M-118"],
-    title="Batch and layer normalisation as identities",
-    errata=["batch-norm-unit-variance", "covariance-not-centred"],
+    title="Batch and layer normalization as identities",
+    errata=["batch-norm-unit-variance", "covariance-not-centered"],
     full={"samples": 500, "features": 60},
 )
 def normalization(run: Run, samples: int = 40, features: int = 6) -> None:
     """Torch's layers against the definitions, and what a network with them no longer depends on.
 
-    Batch normalisation after a linear layer forgets the length of every weight vector: outputs do
+    Batch normalization after a linear layer forgets the length of every weight vector: outputs do
     not change under w → cw, and the gradient is orthogonal to w. It is the same affine map written
     as γ w/‖w‖_Σ, it folds away in evaluation mode, and without γ a one-unit network has only two
-    shapes left. Layer normalisation does the like sample by sample, whatever else is in the batch.
+    shapes left. Layer normalization does the like sample by sample, whatever else is in the batch.
     Look at the three curves that coincide, and at what γ does to them.
     """
     at_least(samples, 4, "samples")
@@ -49,9 +49,9 @@ def normalization(run: Run, samples: int = 40, features: int = 6) -> None:
     golden(run)
     batch_statistics(run, x)
     inference(run, x)
-    reparametrisation(run, x)
+    reparametrization(run, x)
     folding(run)
-    layer_normalisation(run, x)
+    layer_normalization(run, x)
     role_of_scale(run)
 
 
@@ -115,13 +115,13 @@ def batch_statistics(run: Run, x: Tensor) -> None:
     )
     spread = torch.logspace(-3, 1, 9, dtype=torch.float64)
     data = standardize(run.randn(50, 9), 0) * spread
-    normalised = standardize(data, 0, eps=eps).var(0, correction=0)
+    normalized = standardize(data, 0, eps=eps).var(0, correction=0)
     run.claim(
         "M-93",
         r"\operatorname{Var}\tilde z=s^2/(s^2+\delta)",
         promised=spread**2 / (spread**2 + eps),
         relation="==",
-        measured=normalised,
+        measured=normalized,
         tolerance=EXACT,
         reason="features of deviation 0.001 to 10, δ = 0.001",
         control=Control("δ = 0", standardize(data, 0).var(0, correction=0)),
@@ -131,7 +131,7 @@ def batch_statistics(run: Run, x: Tensor) -> None:
         r"\operatorname{Var}\tilde z=1 \text{ with } \delta>0",
         promised=1.0,
         relation="==",
-        measured=normalised,
+        measured=normalized,
         tolerance=1e-6,
         reason="a feature of deviation 0.001 with δ = 0.001 has variance 0.001 afterwards",
     )
@@ -158,7 +158,7 @@ def batch_statistics(run: Run, x: Tensor) -> None:
         frozen = gamma * direction / (x.var(0, correction=0) + eps).sqrt()
     run.claim(
         "M-93",
-        r"\text{back-propagation through batch normalisation equals central differences}",
+        r"\text{back-propagation through batch normalization equals central differences}",
         promised=differences,
         relation="==",
         measured=gradient,
@@ -207,13 +207,13 @@ def inference(run: Run, x: Tensor) -> None:
     )
 
 
-def reparametrisation(run: Run, x: Tensor) -> None:
-    """BN of a linear layer: a normalised weight, blind to the weight's own length."""
+def reparametrization(run: Run, x: Tensor) -> None:
+    """BN of a linear layer: a normalized weight, blind to the weight's own length."""
     units = 5
     weight = run.randn(units, x.shape[1])
     gamma, shift = run.randn(units).abs() + 0.5, run.randn(units)
     unit = reparametrize(weight, x, gamma, shift)
-    normalised = gamma * standardize(x @ weight.T, 0) + shift
+    normalized = gamma * standardize(x @ weight.T, 0) + shift
     second = x.T @ x / len(x)  # E[x xᵀ], as printed
     lengths = torch.einsum("mi,ij,mj->m", weight, second, weight).sqrt()
     printed = shift + gamma * ((x - x.mean(0)) @ weight.T) / lengths
@@ -223,33 +223,33 @@ def reparametrisation(run: Run, x: Tensor) -> None:
         r"=\mu+\gamma\tfrac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma},\ \Sigma=\operatorname{Cov}(x)",
         promised=x @ unit.weight.T + unit.bias,
         relation="==",
-        measured=normalised,
+        measured=normalized,
         tolerance=EXACT,
-        control=Control("Σ = E[xxᵀ], inputs not centred", normalised, promised=printed),
+        control=Control("Σ = E[xxᵀ], inputs not centered", normalized, promised=printed),
     )
     run.erratum(
-        "covariance-not-centred",
+        "covariance-not-centered",
         r"\mu+\gamma\tfrac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma}"
         r" \text{ with } \Sigma=\mathbb E[xx^\top]",
         promised=printed,
         relation="==",
-        measured=normalised,
+        measured=normalized,
         tolerance=1e-6,
         reason="inputs whose mean is not 0",
     )
-    centred = x - x.mean(0)
-    parts = reparametrize(weight, centred, gamma, shift)
+    centered = x - x.mean(0)
+    parts = reparametrize(weight, centered, gamma, shift)
     directions = weight / weight.norm(dim=1, keepdim=True)
-    expected = shift + gamma * (centred @ directions.T) * parts.norm_ratio
+    expected = shift + gamma * (centered @ directions.T) * parts.norm_ratio
     run.claim(
         "N-130",
         r"\mathbb Ex=0:\ =\mu+\gamma\bigl(\tfrac w{\|w\|_2}\bigr)^\top x\,"
         r"\tfrac{\|w\|_I}{\|w\|_\Sigma}",
         promised=expected,
         relation="==",
-        measured=gamma * standardize(centred @ weight.T, 0) + shift,
+        measured=gamma * standardize(centered @ weight.T, 0) + shift,
         tolerance=EXACT,
-        control=Control("the ratio of norms left out", shift + gamma * (centred @ directions.T)),
+        control=Control("the ratio of norms left out", shift + gamma * (centered @ directions.T)),
     )
 
     net = nn.Sequential(
@@ -271,7 +271,7 @@ def reparametrisation(run: Run, x: Tensor) -> None:
         tolerance=1e-10,
         reason="c = 0.01, 0.5, 3, 100; δ = 0",
         control=Control(
-            "without batch normalisation",
+            "without batch normalization",
             torch.stack([scaled(plain, c) for c in factors]),
             promised=torch.stack([plain(x).detach()] * len(factors)),
         ),
@@ -289,12 +289,12 @@ def reparametrisation(run: Run, x: Tensor) -> None:
         relation="==",
         measured=gradients[0],
         tolerance=1e-10,
-        control=Control("without batch normalisation", gradients[1]),
+        control=Control("without batch normalization", gradients[1]),
     )
 
 
 def folding(run: Run) -> None:
-    """Batch normalisation folds into the layer before it; the model given stays as it was."""
+    """Batch normalization folds into the layer before it; the model given stays as it was."""
     generator = run.generator
     net = nn.Sequential(
         nn.Conv2d(2, 6, 3, groups=2, dtype=torch.float64),
@@ -324,13 +324,13 @@ def folding(run: Run) -> None:
         relation="==",
         measured=folded(images).detach(),
         tolerance=EXACT,
-        reason="a grouped convolution and a dense layer, each with batch normalisation; "
+        reason="a grouped convolution and a dense layer, each with batch normalization; "
         f"{sum(isinstance(m, nn.Identity) for m in folded.modules())} layers folded away",
         control=Control("the same network in training mode", training),
     )
 
 
-def layer_normalisation(run: Run, x: Tensor) -> None:
+def layer_normalization(run: Run, x: Tensor) -> None:
     """Statistics over the features of one sample."""
     features, eps = x.shape[1], 1e-5
     layer = nn.LayerNorm(features, eps=eps, dtype=torch.float64).requires_grad_(False)
@@ -373,7 +373,7 @@ def layer_normalisation(run: Run, x: Tensor) -> None:
         measured=layer(x),
         tolerance=EXACT,
         control=Control(
-            "batch normalisation in batches of 2 against one batch",
+            "batch normalization in batches of 2 against one batch",
             pairs,
             promised=standardize(x, 0, eps=eps)[: len(pairs)],
         ),
@@ -408,7 +408,7 @@ def role_of_scale(run: Run) -> None:
         measured=torch.stack([network(w) for w in values]),
         tolerance=EXACT,
         control=Control(
-            "without batch normalisation", torch.stack([torch.tanh(w * x) for w in values])
+            "without batch normalization", torch.stack([torch.tanh(w * x) for w in values])
         ),
     )
     run.claim(
@@ -424,9 +424,9 @@ def role_of_scale(run: Run) -> None:
         ),
     )
     slopes = []
-    for normalised in (True, False):
+    for normalized in (True, False):
         w = torch.tensor(1.7, dtype=torch.float64, requires_grad=True)
-        output = network(w) if normalised else torch.tanh(w * x)
+        output = network(w) if normalized else torch.tanh(w * x)
         (slope,) = torch.autograd.grad((output - 0.3).square().mean(), w)
         slopes.append(float(slope))
     run.claim(
@@ -436,13 +436,13 @@ def role_of_scale(run: Run) -> None:
         relation="==",
         measured=slopes[0],
         tolerance=EXACT,
-        control=Control("without batch normalisation", slopes[1]),
+        control=Control("without batch normalization", slopes[1]),
     )
     pre = 1.7 * x
     restored = network(1.7, gamma=float(pre.std()), shift=float(pre.mean()))
     run.claim(
         "M-118",
-        r"\gamma=\sigma,\ \theta=\mu \text{ restores the network without normalisation}",
+        r"\gamma=\sigma,\ \theta=\mu \text{ restores the network without normalization}",
         promised=torch.tanh(pre),
         relation="==",
         measured=restored,
@@ -454,12 +454,12 @@ def role_of_scale(run: Run) -> None:
         order = x.argsort()
         left, middle, right = axes[0]
         for k, w in enumerate(values):
-            left.plot(x[order], torch.tanh(w * x)[order], color=COLOURS[k], label=f"w = {w:g}")
+            left.plot(x[order], torch.tanh(w * x)[order], color=COLORS[k], label=f"w = {w:g}")
             middle.plot(
-                x[order], network(w)[order], color=COLOURS[k], lw=5 - 1.8 * k, label=f"w = {w:g}"
+                x[order], network(w)[order], color=COLORS[k], lw=5 - 1.8 * k, label=f"w = {w:g}"
             )
-            right.plot(x[order], network(1.0, gamma=w)[order], color=COLOURS[k], label=f"γ = {w:g}")
-        middle.plot(x[order], network(-1.0)[order], ":", color=COLOURS[6], label="w = -1")
+            right.plot(x[order], network(1.0, gamma=w)[order], color=COLORS[k], label=f"γ = {w:g}")
+        middle.plot(x[order], network(-1.0)[order], ":", color=COLORS[6], label="w = -1")
         for panel, title in zip(
             axes[0],
             ("tanh(w x)", "tanh(BN(w x)), no γ", "tanh(γ BN(x))"),
@@ -472,7 +472,7 @@ def role_of_scale(run: Run) -> None:
     run.figure(
         "role-of-gamma",
         plot,
-        caption="Left: the weight's size shapes the function. Middle: after batch normalisation it "
+        caption="Left: the weight's size shapes the function. Middle: after batch normalization it "
         "does not, and only its sign is left. Right: γ gives the freedom back.",
         grid=(1, 3),
         size=(11.0, 3.2),

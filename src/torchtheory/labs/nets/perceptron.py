@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import PlantedSample, separable_gaussians, unit_vectors
 from torchtheory.labs.engine.registry import lab
@@ -428,17 +428,17 @@ def plot_trajectory(axes: Any, planted: PlantedSample) -> None:
     last = novikoff_bound(x, y, bias=False).updates
     t = torch.arange(len(steps))
     left, right = axes[0]
-    left.plot(t, sides.norm_bound, "--", color=COLOURS[1], label=r"$R\sqrt{t}$")
-    left.plot(t, sides.norm, color=COLOURS[1], label=r"$\|w_t\|$")
-    left.plot(t, sides.alignment, color=COLOURS[0], label=r"$w^\top w_t$")
-    left.plot(t, sides.alignment_bound, "--", color=COLOURS[0], label=r"$t\gamma$")
+    left.plot(t, sides.norm_bound, "--", color=COLORS[1], label=r"$R\sqrt{t}$")
+    left.plot(t, sides.norm, color=COLORS[1], label=r"$\|w_t\|$")
+    left.plot(t, sides.alignment, color=COLORS[0], label=r"$w^\top w_t$")
+    left.plot(t, sides.alignment_bound, "--", color=COLORS[0], label=r"$t\gamma$")
     left.set(xlabel="updates t", title=f"this run: {len(steps) - 1} updates")
     left.legend()
     far = torch.linspace(0, 1.15 * last, 400)
-    right.plot(far, sides.radius * far.sqrt(), "--", color=COLOURS[1], label=r"$R\sqrt{t}$")
-    right.plot(far, far * sides.margin, "--", color=COLOURS[0], label=r"$t\gamma$")
-    right.plot(t, sides.norm, color=COLOURS[1])
-    right.plot(t, sides.alignment, color=COLOURS[0])
+    right.plot(far, sides.radius * far.sqrt(), "--", color=COLORS[1], label=r"$R\sqrt{t}$")
+    right.plot(far, far * sides.margin, "--", color=COLORS[0], label=r"$t\gamma$")
+    right.plot(t, sides.norm, color=COLORS[1])
+    right.plot(t, sides.alignment, color=COLORS[0])
     right.annotate(
         "this run ends here",
         (float(t[-1]), float(sides.norm[-1])),
@@ -463,7 +463,7 @@ def plot_bound(axis: Any, rows: list[tuple[float, float, int, int, int, int]]) -
     ratio = [(radius / gamma) ** 2 for gamma, radius, *_ in rows]
     axis.loglog(ratio, [row[2] for row in rows], "o", label="Gaussian samples")
     sizes = [2, 5, 10, 50, 200]
-    axis.loglog(sizes, sizes, "s", color=COLOURS[1], label="unit vectors")
+    axis.loglog(sizes, sizes, "s", color=COLORS[1], label="unit vectors")
     line = [1, max(ratio) * 1.5]
     axis.loglog(line, line, color="0.4", linewidth=1, label="Novikoff's bound")
     axis.set(xlabel=r"$R^2/\gamma^2$", ylabel="updates")

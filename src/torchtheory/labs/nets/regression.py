@@ -1,4 +1,4 @@
-"""Least squares and logistic regression: gradients, minimisers, and when there is none."""
+"""Least squares and logistic regression: gradients, minimizers, and when there is none."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import linear_sample, logistic_sample, separable_gaussians
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.regression import (
-    NoMinimiser,
+    NoMinimizer,
     least_squares,
     logistic_gradient,
     logistic_hessian,
@@ -31,7 +31,7 @@ from torchtheory.nets.separability import max_margin, weakly_separating_directio
     "regression",
     room="nets",
     covers=["N-20", "N-21"],
-    title="Least squares and logistic regression, down to where the minimiser ceases to exist",
+    title="Least squares and logistic regression, down to where the minimizer ceases to exist",
     errata=["least-squares-transposed"],
     full={"samples": 500, "dimension": 20, "trials": 60, "steps": 200_000, "epochs": 60},
 )
@@ -46,9 +46,9 @@ def regression(
     """Both regressions are fitted to data of their own model and compared with what is promised.
 
     Least squares: the residual is orthogonal to every feature, the gradient is the one calculus
-    gives, and gradient descent from 0 finds the minimiser of smallest norm where there are many.
+    gives, and gradient descent from 0 finds the minimizer of smallest norm where there are many.
     Logistic regression: the loss is convex and max‖x‖²/4-smooth, and Newton, gradient descent and
-    SGD agree on its minimiser. On data that a hyperplane separates there is none: the loss goes
+    SGD agree on its minimizer. On data that a hyperplane separates there is none: the loss goes
     to 0, the weights to infinity, and their direction to that of the largest margin.
     """
     at_least(samples, 10, "samples")
@@ -59,7 +59,7 @@ def regression(
     minimum_norm(run, dimension)
     printed_formula(run, dimension)
     calculus(run, samples, dimension)
-    curves = minimiser(run, samples, dimension, epochs)
+    curves = minimizer(run, samples, dimension, epochs)
     existence(run, trials)
     path = divergence(run, steps)
 
@@ -133,7 +133,7 @@ def linear(run: Run, samples: int, dimension: int) -> None:
         measured=losses,
         tolerance=1e-12,
         control=Control(
-            "the weights that made the data in place of the minimiser",
+            "the weights that made the data in place of the minimizer",
             fit.loss,
             promised=half_sum_of_squares(planted, x, y),
         ),
@@ -149,7 +149,7 @@ def linear(run: Run, samples: int, dimension: int) -> None:
 
 
 def minimum_norm(run: Run, dimension: int) -> None:
-    """More features than samples: which of the many minimisers?"""
+    """More features than samples: which of the many minimizers?"""
     x, y, *_ = linear_sample(2 * dimension, 5 * dimension, random=run.generator)
     fit = least_squares(x, y)
     step = 1 / torch.linalg.matrix_norm(x, ord=2) ** 2
@@ -295,8 +295,8 @@ def squared_error_curvature(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return values[0]
 
 
-def minimiser(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, Tensor]:
-    """Three methods, one minimiser."""
+def minimizer(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, Tensor]:
+    """Three methods, one minimizer."""
     x, y, *_ = logistic_sample(samples, dimension, signal=2.0, random=run.generator)
     newton = logistic_regression(x, y)
     first = logistic_regression(x, y, max_iterations=1)
@@ -306,7 +306,7 @@ def minimiser(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, 
     )
     run.claim(
         "N-21",
-        r"\nabla\ell(w^\star)=0 \text{ at the minimiser Newton's method finds}",
+        r"\nabla\ell(w^\star)=0 \text{ at the minimizer Newton's method finds}",
         promised=0,
         relation="==",
         measured=logistic_gradient(newton.weight, x, y),
@@ -363,7 +363,7 @@ def now_and_before(losses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def existence(run: Run, trials: int) -> None:
-    """A minimiser exists iff no direction separates the classes, not even weakly."""
+    """A minimizer exists iff no direction separates the classes, not even weakly."""
     disagree, without = [], 0
     for _ in run.track(range(trials), "existence"):
         x, signs = run.randn(24, 12), run.signs(24)
@@ -372,18 +372,18 @@ def existence(run: Run, trials: int) -> None:
         without += direction is not None
     run.claim(
         "N-21",
-        r"\text{a minimiser exists iff no } v \text{ has } (2y_i-1)v^\top x_i\ge0, \text{ not all }"
+        r"\text{a minimizer exists iff no } v \text{ has } (2y_i-1)v^\top x_i\ge0, \text{ not all }"
         r"0: \text{ exceptions}",
         promised=0,
         relation="==",
         measured=disagree,
-        reason=f"{trials} random labellings of 24 points in 12 dimensions, {without} without one",
+        reason=f"{trials} random labelings of 24 points in 12 dimensions, {without} without one",
     )
     x, signs = run.randn(100, 5), run.signs(100)
     planted = separable_gaussians(100, 5, margin=0.1, random=run.generator)
     run.claim(
         "N-21",
-        r"\text{the pulls } |p_i-y_i| \text{ of a minimiser cancel: }"
+        r"\text{the pulls } |p_i-y_i| \text{ of a minimizer cancel: }"
         r"\|\textstyle\sum|p_i-y_i|(2y_i-1)x_i\|/\sum|p_i-y_i|=0",
         promised=0,
         relation="==",
@@ -398,7 +398,7 @@ def existence(run: Run, trials: int) -> None:
     mixed = torch.tensor([-1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
     run.claim(
         "N-21",
-        r"\text{classes that touch have no minimiser either}",
+        r"\text{classes that touch have no minimizer either}",
         promised=True,
         relation="==",
         measured=weakly_separating_direction(x, touching) is not None,
@@ -409,7 +409,7 @@ def existence(run: Run, trials: int) -> None:
 def balance(x: Tensor, signs: Tensor) -> float:
     """Norm of the weighted mean of the signed points where Newton's method ends."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoMinimiser)
+        warnings.simplefilter("ignore", NoMinimizer)
         fit = logistic_regression(x, (signs + 1) / 2, max_iterations=60, tolerance=1e-12)
     pulls = torch.sigmoid(-signs * (x @ fit.weight))
     return float(((pulls * signs) @ x).norm() / pulls.sum())
@@ -505,7 +505,7 @@ def plot_least_squares(axes: Any, x: Tensor, y: Tensor) -> None:
         x[:, 0], torch.minimum(y, fitted), torch.maximum(y, fitted), color="0.6", linewidth=1
     )
     left.plot(x[:, 0], y, "o", markersize=4, label="data")
-    left.plot(line, line * fit.weight[0] + fit.bias, color=COLOURS[1], label="least squares")
+    left.plot(line, line * fit.weight[0] + fit.bias, color=COLORS[1], label="least squares")
     left.set(xlabel="x", ylabel="y")
     left.legend()
     reach = 1.4 * float(torch.maximum(fit.weight[0].abs(), fit.bias.abs())) + 0.3
@@ -523,10 +523,8 @@ def plot_least_squares(axes: Any, x: Tensor, y: Tensor) -> None:
         w = w - rate * design.T @ (design @ w - y)
         steps.append(w)
     walk = torch.stack(steps)
-    right.plot(
-        walk[:, 0], walk[:, 1], ".-", color=COLOURS[0], linewidth=1, label="gradient descent"
-    )
-    right.plot(*fit.weight, fit.bias, "*", color=COLOURS[1], markersize=12, label="minimiser")
+    right.plot(walk[:, 0], walk[:, 1], ".-", color=COLORS[0], linewidth=1, label="gradient descent")
+    right.plot(*fit.weight, fit.bias, "*", color=COLORS[1], markersize=12, label="minimizer")
     right.set(xlabel="slope", ylabel="intercept", aspect="equal")
     right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import xor
 from torchtheory.labs.engine.registry import lab
@@ -236,16 +236,16 @@ def overlapping(run: Run, samples: int) -> bool:
 def train(run: Run, x: Tensor, y: Tensor, steps: int) -> tuple[nn.Sequential, float]:
     """A network with two features in its last hidden layer, trained by L-BFGS."""
     net = mlp([2, 8, 2, 1], "tanh", random=run.seed + 1)
-    optimiser = torch.optim.LBFGS(net.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value: Tensor = nn.functional.softplus(-y * net(x)[:, 0]).mean()
         value = value + 1e-4 * torch.stack([p.square().sum() for p in net.parameters()]).sum()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         return net, float((y * net(x)[:, 0] > 0).double().mean())
 
@@ -282,10 +282,10 @@ def small_steps(run: Run, features: int, units: int, x: Tensor, y: Tensor, rate:
 def plot_coordinates(axes: Any, y: Tensor, *panels: Tensor) -> None:
     titles = (("x₁", "x₂"), ("radius r", "angle φ"), ("feature 1", "feature 2"))
     for axis, points, (across, up) in zip(axes[0], panels, titles, strict=True):
-        for colour, marker, label in ((COLOURS[0], "o", -1), (COLOURS[1], "^", 1)):
+        for color, marker, label in ((COLORS[0], "o", -1), (COLORS[1], "^", 1)):
             chosen = points[y == label]
             axis.scatter(
-                chosen[:, 0], chosen[:, 1], s=12, color=colour, marker=marker, label=f"y = {label}"
+                chosen[:, 0], chosen[:, 1], s=12, color=color, marker=marker, label=f"y = {label}"
             )
         found = separate(points, y)
         if found.weight is not None and found.bias is not None:
@@ -310,8 +310,8 @@ def draw_line(axis: Any, w: Tensor, b: Tensor, points: Tensor) -> None:
 
 def plot_square(axis: Any, t: Tensor, square: Tensor, fits: dict[str, Tensor]) -> None:
     axis.scatter(t, square, s=9, color="0.6", label="samples of x²")
-    for colour, (name, values) in zip(COLOURS[1::-1], fits.items(), strict=True):
-        axis.plot(t, values, color=colour, label=name)
+    for color, (name, values) in zip(COLORS[1::-1], fits.items(), strict=True):
+        axis.plot(t, values, color=color, label=name)
     axis.set_xlabel("x")
     axis.set_ylabel("f(x)")
     axis.legend()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import separable_gaussians, xor
@@ -65,7 +65,7 @@ def linear_separability(
         "version-space",
         lambda axes: plot_version_space(axes, small.x, small.y),
         caption="Each data point (left) is a half-plane of weights that classify it correctly "
-        "(right, same colour). The darker the region, the more points are right; the version space "
+        "(right, same color). The darker the region, the more points are right; the version space "
         "is where all are.",
         grid=(1, 2),
         size=(8.4, 4),
@@ -93,7 +93,7 @@ def decided(run: Run, samples: int, dimension: int, trials: int) -> None:
         broken = y.clone()
         broken[0] *= -1
         lowest_broken.append(float((broken * (x @ found.weight + found.bias)).min()))
-        # the midpoint of two positive points, labelled negative, is in the positive hull
+        # the midpoint of two positive points, labeled negative, is in the positive hull
         inside = torch.cat([x, (x[y > 0][:2]).mean(0, keepdim=True)])
         labels = torch.cat([y, -y.new_ones(1)])
         refuted = separate(inside, labels)
@@ -307,13 +307,13 @@ def exclusive_or(run: Run) -> None:
 
 
 def scatter(axis: Any, x: Tensor, y: Tensor) -> None:
-    for label, marker, colour in ((1, "o", COLOURS[0]), (-1, "s", COLOURS[1])):
+    for label, marker, color in ((1, "o", COLORS[0]), (-1, "s", COLORS[1])):
         chosen = x[y == label]
         axis.scatter(
             chosen[:, 0],
             chosen[:, 1],
             marker=marker,
-            color=colour,
+            color=color,
             label=f"y = {label:+d}",
             zorder=3,
         )
@@ -357,8 +357,8 @@ def plot_version_space(axes: Any, x: Tensor, y: Tensor) -> None:
         interpolation="nearest",
     )
     for i in range(len(x)):
-        colour = COLOURS[i % len(COLOURS)]
-        left.scatter(*x[i], color=colour, s=160, marker="o" if y[i] > 0 else "s", zorder=3)
+        color = COLORS[i % len(COLORS)]
+        left.scatter(*x[i], color=color, s=160, marker="o" if y[i] > 0 else "s", zorder=3)
         left.annotate(
             "+" if y[i] > 0 else "−",
             tuple(x[i].tolist()),
@@ -372,13 +372,13 @@ def plot_version_space(axes: Any, x: Tensor, y: Tensor) -> None:
         along = torch.stack([-normal[1], normal[0]])
         ends = torch.stack([-2 * along, 2 * along])
         # dashes and steps: two points in one direction have the same line and arrow
-        right.plot(ends[:, 0], ends[:, 1], color=colour, linestyle="--" if i % 2 else "-")
+        right.plot(ends[:, 0], ends[:, 1], color=color, linestyle="--" if i % 2 else "-")
         start = (0.4 + 0.55 * i / len(x)) * along
         right.annotate(
             "",
             tuple((start + 0.18 * normal).tolist()),
             xytext=tuple(start.tolist()),
-            arrowprops={"arrowstyle": "->", "color": colour, "linewidth": 1.5},
+            arrowprops={"arrowstyle": "->", "color": color, "linewidth": 1.5},
         )
     best = max_margin(x, y, bias=False).weight
     right.plot(*(0.6 * best).tolist(), "*", color="white", markeredgecolor="black", markersize=13)
@@ -404,7 +404,7 @@ def plot_xor(axes: Any) -> None:
     grid = torch.linspace(-0.4, 1.4, 200, dtype=torch.float64)
     a, b = torch.meshgrid(grid, grid, indexing="xy")
     value = 1 - 2 * (a + b).relu() + 4 * (a + b - 1).relu()
-    left.contourf(a, b, value, levels=[-9, 0, 9], colors=[COLOURS[1], COLOURS[0]], alpha=0.18)
+    left.contourf(a, b, value, levels=[-9, 0, 9], colors=[COLORS[1], COLORS[0]], alpha=0.18)
     scatter(left, x, y)
     left.set(aspect="equal", title="input space", xlabel="$x_1$", ylabel="$x_2$")
     left.set(xticks=[0, 1], yticks=[0, 1])
@@ -415,7 +415,7 @@ def plot_xor(axes: Any) -> None:
     h2 = torch.linspace(-0.4, 1.4, 200, dtype=torch.float64)
     a, b = torch.meshgrid(h1, h2, indexing="xy")
     right.contourf(
-        a, b, 1 - 2 * a + 4 * b, levels=[-20, 0, 20], colors=[COLOURS[1], COLOURS[0]], alpha=0.18
+        a, b, 1 - 2 * a + 4 * b, levels=[-20, 0, 20], colors=[COLORS[1], COLORS[0]], alpha=0.18
     )
     scatter(right, hidden, y)
     for point, name in (((0, 0), "(0,0)"), ((1, 0), "(0,1) and (1,0)"), ((2, 1), "(1,1)")):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -254,7 +254,7 @@ def rescaling(run: Run, x: Tensor, sizes: list[int]) -> None:
     )
     run.claim(
         "A-12",
-        r"\text{canonical form with units of length 1: rescaled ReLU networks are recognised}",
+        r"\text{canonical form with units of length 1: rescaled ReLU networks are recognized}",
         promised=0,
         relation="==",
         measured=forms["scaled"],
@@ -378,36 +378,36 @@ def plot_between(axis: Any, run: Run) -> None:
     x = torch.linspace(-1, 1, 50, dtype=torch.float64).unsqueeze(1)
     y = torch.sin(4 * x)
     net = mlp([1, 10, 1], "tanh", random=run.seed)
-    optimiser = torch.optim.LBFGS(net.parameters(), max_iter=150, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=150, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value: Tensor = (net(x) - y).square().mean()
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
     start: Parameters = {k: p.detach() for k, p in net.named_parameters()}
     layer = hidden_layers(net)[0]
     order = torch.randperm(layer.units, generator=torch.Generator().manual_seed(1))
     end = permute_units(start, layer, order)
     aligned = permute_units(end, layer, order.argsort())
     steps = torch.linspace(0, 1, 101, dtype=torch.float64)
-    for colour, goal, label in ((COLOURS[1], end, "permuted"), (COLOURS[0], aligned, "aligned")):
+    for color, goal, label in ((COLORS[1], end, "permuted"), (COLORS[0], aligned, "aligned")):
         losses = []
         for t in steps:
             theta = {k: (1 - t) * start[k] + t * goal[k] for k in start}
             values = torch.func.functional_call(net, theta, (x,))
             losses.append(float((values - y).square().mean()))
-        axis.semilogy(steps, losses, color=colour, label=f"to the {label} copy")
+        axis.semilogy(steps, losses, color=color, label=f"to the {label} copy")
     axis.set_xlabel("share of the way")
     axis.set_ylabel("mean squared error")
     axis.legend()
 
 
 def plot_identity(axis: Any, z: Tensor) -> None:
-    axis.plot(z, torch.sigmoid(z), color=COLOURS[1], label="σ(z)")
-    axis.plot(z, torch.tanh(z), color=COLOURS[0], label="tanh z")
+    axis.plot(z, torch.sigmoid(z), color=COLORS[1], label="σ(z)")
+    axis.plot(z, torch.tanh(z), color=COLORS[0], label="tanh z")
     axis.plot(z, 2 * torch.sigmoid(2 * z) - 1, color="black", linestyle=":", label="2σ(2z) − 1")
     axis.set_xlabel("z")
     axis.legend()

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.dichotomies import realisable_dichotomies
+from torchtheory.nets.dichotomies import realizable_dichotomies
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.threshold_neuron import (
     Gate,
@@ -197,16 +197,16 @@ def functions_with_weights(n: int, values: tuple[int, ...]) -> Tensor:
 
 def hyperplane_functions(n: int) -> Tensor:
     """All truth tables a hyperplane with real weights makes of the corners of the cube."""
-    return realisable_dichotomies(boolean_inputs(n).double(), bias=True).labels > 0
+    return realizable_dichotomies(boolean_inputs(n).double(), bias=True).labels > 0
 
 
 def plot_sixteen(axis: Any, neuron: Tensor, hyperplane: Tensor) -> None:
     corners = boolean_inputs(2)
     tables = [table.bool() for table in boolean_inputs(4)]
     groups = [
-        ("one threshold neuron", COLOURS[0]),
-        ("one unit with real weights", COLOURS[2]),
-        ("two layers", COLOURS[1]),
+        ("one threshold neuron", COLORS[0]),
+        ("one unit with real weights", COLORS[2]),
+        ("two layers", COLORS[1]),
     ]
 
     def group(table: Tensor) -> int:
@@ -216,8 +216,8 @@ def plot_sixteen(axis: Any, neuron: Tensor, hyperplane: Tensor) -> None:
 
     names = {}
     for place, table in enumerate(sorted(tables, key=group)):
-        name, colour = groups[group(table)]
-        names[name] = colour
+        name, color = groups[group(table)]
+        names[name] = color
         across, down = place % 8, place // 8
         axis.plot(
             [2.2 * across + side for side in (0, 0, 1, 1, 0)],
@@ -230,8 +230,8 @@ def plot_sixteen(axis: Any, neuron: Tensor, hyperplane: Tensor) -> None:
             2.2 * across + corners[:, 0],
             -2.4 * down + corners[:, 1],
             s=90,
-            c=[colour if fires else "white" for fires in table],
-            edgecolors=colour,
+            c=[color if fires else "white" for fires in table],
+            edgecolors=color,
             linewidths=1.5,
         )
         axis.annotate(
@@ -241,8 +241,8 @@ def plot_sixteen(axis: Any, neuron: Tensor, hyperplane: Tensor) -> None:
             color="0.3",
             fontsize=8,
         )
-    for name, colour in names.items():
-        axis.scatter([], [], s=60, color=colour, label=name)
+    for name, color in names.items():
+        axis.scatter([], [], s=60, color=color, label=name)
     axis.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.16), fontsize=9)
     axis.set(xlim=(-0.6, 17), ylim=(-3.3, 1.5), xticks=[], yticks=[], aspect="equal")
     for side in ("left", "bottom"):

@@ -1,4 +1,4 @@
-"""Weight normalisation: its gradient is projected, and its vector only grows."""
+"""Weight normalization: its gradient is projected, and its vector only grows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -27,15 +27,15 @@ EXACT = 1e-12
     "weight-normalization",
     room="nets",
     covers=["N-132", "N-133"],
-    title="Weight normalisation projects the gradient",
+    title="Weight normalization projects the gradient",
     full={"samples": 100_000, "steps": 400},
 )
 def weight_normalization(run: Run, samples: int = 4000, steps: int = 60) -> None:
-    """w = γv/‖v‖ as torch's parametrisation has it, and the picture of its gradient.
+    """w = γv/‖v‖ as torch's parametrization has it, and the picture of its gradient.
 
     The gradient in v is the gradient in w with its part along w taken out, so gradient descent
-    can only lengthen v, by exactly η²‖∇‖² a step. On centred, white inputs weight normalisation
-    is batch normalisation, up to the sampling error of the batch. Look at the arrows: the
+    can only lengthen v, by exactly η²‖∇‖² a step. On centered, white inputs weight normalization
+    is batch normalization, up to the sampling error of the batch. Look at the arrows: the
     projected one is tangent to the circle.
     """
     at_least(samples, 100, "samples")
@@ -191,13 +191,13 @@ def lengths(run: Run, layer: nn.Module, x: Tensor, y: Tensor, steps: int) -> Non
 
 
 def like_batch_norm(run: Run, samples: int) -> None:
-    """On white, centred inputs batch and weight normalisation agree up to sampling."""
+    """On white, centered inputs batch and weight normalization agree up to sampling."""
     n = 6
     weight = run.randn(4, n)
     direction = weight / weight.norm(dim=1, keepdim=True)
     mixing = torch.diag(torch.logspace(-1, 1, n, dtype=torch.float64))
     sizes = [samples // 2**k for k in range(6)][::-1]
-    repeats, errors, coloured = 30, [], []
+    repeats, errors, colored = 30, [], []
     for size in sizes:
         gaps, others = [], []
         for _ in range(repeats):
@@ -207,8 +207,8 @@ def like_batch_norm(run: Run, samples: int) -> None:
             other = reparametrize(weight, x @ mixing).norm_ratio
             others.append(float((other - 1).square().mean()))
         errors.append(math.sqrt(sum(gaps) / repeats))
-        coloured.append(math.sqrt(sum(others) / repeats))
-    rate, flat = fit_slope(sizes, errors), fit_slope(sizes, coloured)
+        colored.append(math.sqrt(sum(others) / repeats))
+    rate, flat = fit_slope(sizes, errors), fit_slope(sizes, colored)
     run.claim(
         "N-132",
         r"\text{white inputs: } \|w\|_I/\|w\|_\Sigma-1 \text{ goes like } s^{-1/2}"
@@ -256,10 +256,10 @@ def projection_picture(run: Run) -> None:
             (w, -(across * v.norm()), "its part across w", 1),
             (w, -along * w, "its part along w, removed", 4),
         ]
-        for start, move, name, colour in arrows:
+        for start, move, name, color in arrows:
             left.quiver(
                 *start, *move, angles="xy", scale_units="xy", scale=1, width=0.009,
-                color=COLOURS[colour], label=name,
+                color=COLORS[color], label=name,
             )  # fmt: skip
         left.set_xlim(-1.5, 1.5)
         left.set_ylim(-2.1, 1.4)
@@ -275,9 +275,9 @@ def projection_picture(run: Run) -> None:
             trail.append(point - 0.9 * weight_norm_gradient(unit - goal, point, one)[1])
             free.append(free[-1] - 0.15 * (free[-1] - goal))
         right.plot(turn.cos(), turn.sin(), color="0.8", lw=1)
-        right.plot(*torch.stack(trail).T, ".-", color=COLOURS[1], label="v under weight norm")
-        right.plot(*torch.stack(free).T, ".-", color=COLOURS[0], label="w by plain descent")
-        right.plot(*goal, "*", color=COLOURS[6], ms=9, label="best w")
+        right.plot(*torch.stack(trail).T, ".-", color=COLORS[1], label="v under weight norm")
+        right.plot(*torch.stack(free).T, ".-", color=COLORS[0], label="w by plain descent")
+        right.plot(*goal, "*", color=COLORS[6], ms=9, label="best w")
         right.set_aspect("equal")
         right.set_ylim(-2.2, 2.4)
         right.legend(loc="lower right", fontsize=7)

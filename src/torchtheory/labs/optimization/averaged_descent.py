@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -77,14 +77,14 @@ def averaged_descent(
     )
 
 
-def smoothed_norm(centre: Tensor, softness: float) -> tuple[Function, Direction]:
+def smoothed_norm(center: Tensor, softness: float) -> tuple[Function, Direction]:
     r"""½√(‖θ-c‖² + ε²), convex and nearly half a norm, and its gradient, shorter than ½."""
 
     def r(theta: Tensor) -> Tensor:
-        made: Tensor = ((theta - centre).square().sum(-1) + softness**2).sqrt() / 2
+        made: Tensor = ((theta - center).square().sum(-1) + softness**2).sqrt() / 2
         return made
 
-    return r, lambda theta, _: (theta - centre) / (4 * r(theta)[..., None])
+    return r, lambda theta, _: (theta - center) / (4 * r(theta)[..., None])
 
 
 def root_steps(count: int) -> list[float]:
@@ -93,9 +93,9 @@ def root_steps(count: int) -> list[float]:
 
 
 def convex_rate(run: Run, trials: int, longest: int) -> list[tuple[int, Interval]]:
-    centre = torch.tensor([0.6, 0.0, 0.5], dtype=torch.float64)
+    center = torch.tensor([0.6, 0.0, 0.5], dtype=torch.float64)
     softness = 1e-3
-    r, slope = smoothed_norm(centre, softness)
+    r, slope = smoothed_norm(center, softness)
     sizes = [round(10 * (longest / 10) ** (k / 6)) for k in range(7)]
 
     start = torch.zeros(trials, 3, dtype=torch.float64)
@@ -330,7 +330,7 @@ def plot(axes: Any, gaps: list[tuple[int, Interval]], errors: Errors) -> None:
         [g.estimate for g in found],
         yerr=error_bars(found),
         fmt="o-",
-        color=COLOURS[0],
+        color=COLORS[0],
         markersize=4,
         label="averaged iterate",
     )
@@ -341,8 +341,8 @@ def plot(axes: Any, gaps: list[tuple[int, Interval]], errors: Errors) -> None:
         times = range(1, len(path.averaged) + 1)
         # below that there is only rounding
         shown = [v if v > 1e-14 else math.nan for v in path.distance[1:].tolist()]
-        ax.loglog(times, shown, color=COLOURS[1], label="last iterate")
-        ax.loglog(times, path.averaged, color=COLOURS[0], label="average")
+        ax.loglog(times, shown, color=COLORS[1], label="last iterate")
+        ax.loglog(times, path.averaged, color=COLORS[0], label="average")
         ax.set(xlabel="iterations K", ylabel="mean squared distance", title=name)
         ax.minorticks_off()
         ax.legend(loc="lower left")

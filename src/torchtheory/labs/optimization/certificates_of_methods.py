@@ -44,7 +44,7 @@ from torchtheory.training.momentum import HeavyBall, Nesterov
 def certificates_of_methods(
     run: Run, size: int = 6, iterations: int = 60, trials: int = 30
 ) -> None:
-    """Losses written down while an optimiser ran are all that is given.
+    """Losses written down while an optimizer ran are all that is given.
 
     The heavy ball on a quadratic, Nesterov's method on convex and strongly convex functions,
     stochastic descent and its average: each against its own theorem. The heavy ball's bound is one
@@ -177,7 +177,7 @@ def huber_like(x: Tensor) -> Tensor:
 def stochastic(
     run: Run, size: int, steps: int, trials: int
 ) -> list[tuple[str, ConvergenceCertificate]]:
-    # ten noisy examples a parameter: far from separable, so that there is a minimiser
+    # ten noisy examples a parameter: far from separable, so that there is a minimizer
     x = run.randn(10 * size, size)
     x = x / x.norm(dim=1, keepdim=True)
     y = torch.sign(x[:, 0] + 0.5 * run.randn(len(x)))

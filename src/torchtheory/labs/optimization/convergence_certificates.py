@@ -51,7 +51,7 @@ def convergence_certificates(
     """Gradient descent on regressions, on functions without convexity and on a small network.
 
     Each run is certified: the promise of the theorem at every step, beside what was measured.
-    Ridge and penalised logistic regression are strongly convex, and the distance to the minimiser
+    Ridge and penalized logistic regression are strongly convex, and the distance to the minimizer
     falls geometrically; least squares of deficient rank, plain logistic regression and Huber's
     loss are convex, and the gap falls like 1/k; Rosenbrock's function and a tanh network are
     neither, and still some gradient is small. In the controls an assumption is broken, and the
@@ -107,7 +107,7 @@ def tilted(z: Tensor) -> Tensor:
     return ((z.square() - 1).square() + 0.3 * z).sum(-1)
 
 
-def minimiser_of(function: Function, start: Tensor, steps: int = 12) -> Tensor:
+def minimizer_of(function: Function, start: Tensor, steps: int = 12) -> Tensor:
     """By Newton's method, which has converged to rounding on the regressions here."""
     return last_iterate(newton_direction(function), start, [1.0] * steps)
 
@@ -128,20 +128,20 @@ def constants(run: Run, x: Tensor, y: Tensor) -> None:
         largest.append(big)
         low.append(float(spectra[:, 0].min()))
         high.append(float(spectra[:, -1].max()))
-    unpenalised = torch.func.vmap(torch.func.hessian(logistic(x, y, 0.0)))(points)
+    unpenalized = torch.func.vmap(torch.func.hessian(logistic(x, y, 0.0)))(points)
     bent = torch.func.vmap(
         torch.func.hessian(lambda w: ridge(x, y, PENALTY)(w) + w.square().square().sum())
     )(points)
     run.claim(
         "L-127",
-        r"\mu I\preceq\nabla^2f: \text{ smallest eigenvalue met, ridge and penalised logistic}",
+        r"\mu I\preceq\nabla^2f: \text{ smallest eigenvalue met, ridge and penalized logistic}",
         promised=least,
         relation=">=",
         measured=low,
         tolerance=1e-10,
         control=Control(
             "the logistic regression has no penalty",
-            float(torch.linalg.eigvalsh(unpenalised)[:, 0].min()),
+            float(torch.linalg.eigvalsh(unpenalized)[:, 0].min()),
             PENALTY,
         ),
     )
@@ -238,7 +238,7 @@ def strongly_convex(
     distances, gaps = [], []
     start = 2 * run.randn(d)
     for name, f, (mu, big) in cases:
-        best = minimiser_of(f, torch.zeros(d, dtype=torch.float64))
+        best = minimizer_of(f, torch.zeros(d, dtype=torch.float64))
         for share in (1.0, 0.5):
             eta = share / big
             done = gradient_descent(f, start, eta, iterations)
@@ -246,7 +246,7 @@ def strongly_convex(
                 "smoothness": big,
                 "convexity": mu,
                 "minimum": float(f(best)),
-                "minimiser": best,
+                "minimizer": best,
             }
             far = certify(done, Assumptions("strongly convex distance", eta, **known))
             high = certify(done, Assumptions("strongly convex", eta, **known))
@@ -258,7 +258,7 @@ def strongly_convex(
         "smoothness": 10.0,
         "convexity": 1.0,
         "minimum": 0.0,
-        "minimiser": torch.zeros(1, dtype=torch.float64),
+        "minimizer": torch.zeros(1, dtype=torch.float64),
     }
     broken = "x⁴ near its minimum, which is not strongly convex"
     far = certify(flat, Assumptions("strongly convex distance", 0.1, **wrong))
@@ -276,14 +276,14 @@ def convex(
     target = x[:, 0] + run.randn(len(x))
     start = 2 * run.randn(d)
     pull = torch.linalg.lstsq(narrow, target[:, None], driver="gelsd").solution[:, 0]
-    # the closest of all minimisers differs from the start in the row space only
+    # the closest of all minimizers differs from the start in the row space only
     rows = torch.linalg.pinv(narrow) @ narrow
     closest = start + rows @ (pull - start)
     cases: list[tuple[str, Function, float, Tensor]] = [
         ("least squares, deficient rank", ridge(narrow, target, 0.0), ridge_constants(narrow)[1],
          closest),
         ("logistic", logistic(x, y, 0.0), logistic_ridge_constants(x)[1],
-         minimiser_of(logistic(x, y, 0.0), torch.zeros(d, dtype=torch.float64))),
+         minimizer_of(logistic(x, y, 0.0), torch.zeros(d, dtype=torch.float64))),
         # the second derivative of Huber's loss is 1 or 0
         ("Huber", huber(x, target), ridge_constants(x)[1],
          last_iterate(gradient_of(huber(x, target)), start, [1.9 / ridge_constants(x)[1]] * 2000)),
@@ -292,10 +292,10 @@ def convex(
     for name, f, big, best in cases:
         eta = 1 / big
         done = gradient_descent(f, start, eta, iterations)
-        known: dict[str, Any] = {"minimum": float(f(best)), "minimiser": best}
+        known: dict[str, Any] = {"minimum": float(f(best)), "minimizer": best}
         found.append((name, certify(done, Assumptions("convex", eta, smoothness=big, **known))))
 
-    # smooth with L = 2 and one minimiser, but flat far out
+    # smooth with L = 2 and one minimizer, but flat far out
     plateau = gradient_descent(
         lambda w: (w.square() / (1 + w.square())).sum(-1),
         torch.full((1,), 5.0, dtype=torch.float64),
@@ -429,7 +429,7 @@ def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
         (ridge(x, y, PENALTY), ridge_constants(x, PENALTY)),
         (logistic(x, y, PENALTY), logistic_ridge_constants(x, PENALTY)),
     ):
-        best = minimiser_of(f, torch.zeros(d, dtype=torch.float64))
+        best = minimizer_of(f, torch.zeros(d, dtype=torch.float64))
         done = gradient_descent(f, start, 1 / big, iterations)
         gaps.append(done.values - f(best))
         squares.append(done.gradient_norms.square())
@@ -447,7 +447,7 @@ def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
         relation=">=",
         measured=torch.cat(gaps),
         tolerance=1e-14,
-        reason="ridge and penalised logistic regression",
+        reason="ridge and penalized logistic regression",
         control=Control(
             "|x|^1.5, whose gradient is not Lipschitz at 0, with L = 2",
             root(near),

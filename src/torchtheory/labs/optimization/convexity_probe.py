@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -46,7 +46,7 @@ def convexity_probe(run: Run, dim: int = 5, pairs: int = 400, width: int = 3) ->
     """
     verdicts(run, dim, pairs, width)
     sets(run, dim, pairs)
-    characterisations(run, dim, pairs)
+    characterizations(run, dim, pairs)
     directions(run, dim)
     run.figure(
         "chord-tangent-parabola",
@@ -169,7 +169,7 @@ def sets(run: Run, dim: int, pairs: int) -> None:
     )
 
 
-def characterisations(run: Run, dim: int, pairs: int) -> None:
+def characterizations(run: Run, dim: int, pairs: int) -> None:
     """Chord, tangent and parabola on random pairs."""
     x, y = 2 * run.randn(pairs, dim), 2 * run.randn(pairs, dim)
     weights = run.rand(pairs, 1)
@@ -333,12 +333,12 @@ def plot(axes: Any) -> None:
     values = f(grid[:, None])
     left.plot(grid, values, color="0.2", label="f")
     ends = torch.tensor([[-1.8], [1.5]], dtype=torch.float64)
-    left.plot(ends[:, 0], f(ends), "o-", color=COLOURS[0], label="chord")
+    left.plot(ends[:, 0], f(ends), "o-", color=COLORS[0], label="chord")
     at = torch.tensor([0.6], dtype=torch.float64)
     low = torch.func.grad(lambda x: f(x))(at)
-    left.plot(grid, f(at) + low * (grid - at), color=COLOURS[2], label="tangent")
+    left.plot(grid, f(at) + low * (grid - at), color=COLORS[2], label="tangent")
     _, _, high = parabola_bounds(f, at, grid[:, None], 1.0)
-    left.plot(grid, high, "--", color=COLOURS[1], label="parabola, L = 1")
+    left.plot(grid, high, "--", color=COLORS[1], label="parabola, L = 1")
     left.set(xlabel="x", ylabel="f(x)", ylim=(-0.2, 3.6))
     left.legend(loc="upper center")
 
@@ -349,8 +349,8 @@ def plot(axes: Any) -> None:
     probe = probe_convexity(g, grid[::10, None], generator=0)
     chord = probe.worst
     pair = torch.stack([chord.start, chord.end])
-    middle.plot(pair[:, 0], g(pair), "o-", color=COLOURS[0], label="the worst chord found")
-    middle.plot(chord.between, chord.height, "*", color=COLOURS[1], markersize=11, label="above it")
+    middle.plot(pair[:, 0], g(pair), "o-", color=COLORS[0], label="the worst chord found")
+    middle.plot(chord.between, chord.height, "*", color=COLORS[1], markersize=11, label="above it")
     middle.set(xlabel="x", ylabel="f(x)")
     middle.legend(loc="upper center")
 
@@ -364,6 +364,6 @@ def plot(axes: Any) -> None:
     path = shares * worst.start + (1 - shares) * worst.end
     heights = torch.func.vmap(network)(path)
     right.plot(shares, heights, color="0.2", label="loss between the two")
-    right.plot([0, 1], [heights[0], heights[-1]], "o-", color=COLOURS[0], label="chord")
+    right.plot([0, 1], [heights[0], heights[-1]], "o-", color=COLORS[0], label="chord")
     right.set(xlabel=r"$\alpha$", ylabel="loss")
     right.legend(loc="best")

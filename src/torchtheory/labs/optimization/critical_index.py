@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -240,7 +240,7 @@ def plot(axes: Any, glass: SphericalSpinGlass, found: CriticalSet, points: Criti
     energy = found.values / glass.size
     grid = torch.linspace(float(energy.min()) - 0.25, float(energy.max()) + 0.1, 200)
     left.plot(expected_index(grid, 3), grid, color="0.4", label="many spins")
-    left.plot(found.index, energy, "o", color=COLOURS[0], markersize=4, alpha=0.7, label="found")
+    left.plot(found.index, energy, "o", color=COLORS[0], markersize=4, alpha=0.7, label="found")
     left.axhline(-2 * math.sqrt(2 / 3), color="0.4", linewidth=0.9, linestyle=":")
     left.set(
         xlabel="index (share of negative eigenvalues)",
@@ -248,7 +248,7 @@ def plot(axes: Any, glass: SphericalSpinGlass, found: CriticalSet, points: Criti
         title=f"spin glass, p = 3, n = {glass.size}",
     )
     left.legend(loc="upper left")
-    right.plot(points.index, points.values, "o", color=COLOURS[1], markersize=4, alpha=0.7)
+    right.plot(points.index, points.values, "o", color=COLORS[1], markersize=4, alpha=0.7)
     right.set(
         xlabel="index (share of negative eigenvalues)",
         ylabel="loss",

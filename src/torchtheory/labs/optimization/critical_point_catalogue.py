@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -315,18 +315,18 @@ def plot_curves(axes: Any, ends: Tensor, stopped: Tensor) -> None:
         axis.plot(places, torch.full_like(places, -0.35), "|", color="black", markersize=9)
         axis.set(xlabel="θ", ylabel="h(θ)", ylim=(-0.55, 3.2))
         axis.annotate("ends of gradient descent", (-1.4, -0.25), fontsize=8, va="bottom")
-    colours = {
-        "plateau": COLOURS[4],
-        "global minimum": COLOURS[2],
-        "local maximum": COLOURS[1],
-        "local minimum": COLOURS[0],
+    colors = {
+        "plateau": COLORS[4],
+        "global minimum": COLORS[2],
+        "local maximum": COLORS[1],
+        "local minimum": COLORS[0],
     }
     seen = set()
     for letter, at, label in LETTERS:
         height = float(curve(torch.tensor([at]).double()))
         new = None if label in seen else label
         seen.add(label)
-        upper.plot(at, height, "o", color=colours[label], markersize=7, label=new)
+        upper.plot(at, height, "o", color=colors[label], markersize=7, label=new)
         upper.annotate(letter, (at, height), xytext=(0, 8), textcoords="offset points", ha="center")
     upper.legend(loc="upper center", ncols=2)
     upper.set_title("Figure 4.1: everything there is")

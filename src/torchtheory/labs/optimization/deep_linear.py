@@ -10,7 +10,7 @@ import torch
 from scipy import optimize
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -131,7 +131,7 @@ def closed_forms(run: Run, x: Tensor, y: Tensor, moments: Covariances, values: T
     )
     run.claim(
         "B-35",
-        r"W_{\ell+1}^\top W_{\ell+1}=W_\ell W_\ell^\top \text{ for the balanced factorisation}",
+        r"W_{\ell+1}^\top W_{\ell+1}=W_\ell W_\ell^\top \text{ for the balanced factorization}",
         promised=0,
         relation="==",
         measured=torch.cat(unbalanced),
@@ -342,11 +342,11 @@ def origin(run: Run, x: Tensor, y: Tensor, moments: Covariances) -> None:
         measured=at_best.eigenvalues[-1],
     )
     net = nn.Sequential(*(dense(0 * layer) for layer in best))
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
     for i in torch.randint(len(x), (100,), generator=run.generator).tolist():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (net(x[i]) - y[i]).square().sum().backward()
-        optimiser.step()
+        optimizer.step()
     with torch.no_grad():
         after = (net(x) - y).square().sum(1).mean()
     run.erratum(
@@ -412,10 +412,10 @@ def certified(run: Run, samples: int, starts: int, steps: int) -> None:
 
 
 def plot_reports(axis: Any, reports: list[tuple[str, SaddleReport]]) -> None:
-    colours = {
-        "global minimum": COLOURS[2],
-        "strict saddle": COLOURS[0],
-        "degenerate saddle": COLOURS[1],
+    colors = {
+        "global minimum": COLORS[2],
+        "strict saddle": COLORS[0],
+        "degenerate saddle": COLORS[1],
     }
     seen = set()
     names: dict[tuple[float, float], str] = {}
@@ -423,7 +423,7 @@ def plot_reports(axis: Any, reports: list[tuple[str, SaddleReport]]) -> None:
         label = None if report.label in seen else report.label
         seen.add(report.label)
         at = (report.value, report.smallest_eigenvalue)
-        axis.plot(*at, "o", color=colours.get(report.label, "black"), label=label, markersize=5)
+        axis.plot(*at, "o", color=colors.get(report.label, "black"), label=label, markersize=5)
         place = round(at[0], 6), round(at[1], 6)
         names[place] = f"{names[place]} and {name}" if place in names else name
     for place, name in names.items():

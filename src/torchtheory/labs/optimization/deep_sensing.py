@@ -1,4 +1,4 @@
-"""A matrix learnt as a product of several: what the flow conserves, and how the factors line up."""
+"""A matrix learned as a product of several: what the flow conserves, and how factors line up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.implicit_bias.layer_balance import (
@@ -60,7 +60,7 @@ def deep_matrix_sensing(
     until: float = 1.0,
     iterations: int = 500,
 ) -> None:
-    """W = W_L ... W_1 is learnt from measurements ⟨W, A⟩ labelled by a planted matrix.
+    """W = W_L ... W_1 is learned from measurements ⟨W, A⟩ labeled by a planted matrix.
 
     With independent standard normal entries of A the expected loss is ‖W - W*‖²/(2L), and the
     gradient of each factor has a closed form. From it the flow conserves W_{k+1}ᵀW_{k+1} - W_kW_kᵀ,
@@ -377,7 +377,7 @@ def compare_decompositions(W: Tensor, run: Run) -> Tensor:
 
 
 def completion(run: Run, iterations: int, size: int = 8, step: float = 0.05) -> Tensor:
-    """A matrix of rank one learnt from some of its entries; ``[factors, start, iteration]``: error
+    """A matrix of rank one learned from some of its entries; ``[factors, start, iteration]``: error
     at the others. The first row and the first column are shown, so the rank decides the rest."""
     u, v = (nn.functional.normalize(run.randn(size), dim=0) for _ in range(2))
     target = 4 * torch.outer(u, v)
@@ -439,11 +439,11 @@ def plot(
 ) -> None:
     left, *values_axes, completed = axes.flat
     flow = drift(paths["not balanced"])
-    left.semilogy(bent.times[1:], drift(bent)[1:], color=COLOURS[1], label="flow, tanh between")
+    left.semilogy(bent.times[1:], drift(bent)[1:], color=COLORS[1], label="flow, tanh between")
     for (step, moved), shade in zip(changes.items(), (1.0, 0.65, 0.35), strict=True):
         times = step * torch.arange(len(moved))
         left.semilogy(
-            times[1:], moved[1:], color=COLOURS[0], alpha=shade, label=f"descent, η = {step:g}"
+            times[1:], moved[1:], color=COLORS[0], alpha=shade, label=f"descent, η = {step:g}"
         )
     left.semilogy(
         paths["not balanced"].times[1:], flow[1:].clamp_min(1e-16), color="0.4", label="flow"
@@ -455,8 +455,8 @@ def plot(
     left.legend(loc="upper right", ncols=2, fontsize=7)
     for k, (small, large) in enumerate(hidden):
         name = "one factor" if k == 0 else f"{k + 1} factors"
-        completed.semilogy(small, color=COLOURS[k], label=name)
-        completed.semilogy(large, color=COLOURS[k], linestyle="--", linewidth=1)
+        completed.semilogy(small, color=COLORS[k], label=name)
+        completed.semilogy(large, color=COLORS[k], linestyle="--", linewidth=1)
     completed.plot([], [], color="0.4", linestyle="--", linewidth=1, label="large start")
     completed.set(xlabel="step", ylabel="error at hidden entries", title="Matrix completion")
     completed.legend(loc="lower left")
@@ -470,7 +470,7 @@ def plot(
             lines = axis.plot(
                 path.times,
                 values,
-                color=COLOURS[k],
+                color=COLORS[k],
                 linestyle=("-", "--", ":")[k % 3],
                 linewidth=2.6 - 0.6 * k,
             )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -93,7 +93,7 @@ def derivatives(run: Run) -> None:
         control=Control("targets uncorrelated with inputs", [order(unrelated, d) for d in depths]),
     )
     third = torch.func.jacfwd(torch.func.hessian(risk))(torch.zeros(3).double())
-    off_centre = torch.func.jacfwd(torch.func.hessian(risk))(torch.full((3,), 0.5).double())
+    off_center = torch.func.jacfwd(torch.func.hessian(risk))(torch.full((3,), 0.5).double())
     run.claim(
         "B-37",
         r"\partial^3R/\partial w_1\partial w_2\partial w_3=-2\sigma_{yx} \text{ at } 0",
@@ -101,7 +101,7 @@ def derivatives(run: Run) -> None:
         relation="==",
         measured=float(third[0, 1, 2]),
         tolerance=1e-12,
-        control=Control("at (½, ½, ½)", float(off_centre[0, 1, 2])),
+        control=Control("at (½, ½, ½)", float(off_center[0, 1, 2])),
     )
     flat = [torch.func.hessian(risk)(torch.zeros(d).double()).reshape(-1) for d in (3, 4, 5)]
     run.claim(
@@ -331,17 +331,17 @@ def plot_escape(
 ) -> None:
     escape, loss = axes[0]
     for k, (depth, (sizes, measured)) in enumerate(times.items()):
-        escape.loglog(sizes, measured, "o", color=COLOURS[k], markersize=4, label=f"L = {depth}")
+        escape.loglog(sizes, measured, "o", color=COLORS[k], markersize=4, label=f"L = {depth}")
         grid = torch.logspace(float(sizes[-1].log10()), float(sizes[0].log10()), 60)
         predicted = [plateau_time(depth, float(s), 1.0, LEFT) for s in grid]
-        escape.loglog(grid, predicted, color=COLOURS[k], linewidth=1)
+        escape.loglog(grid, predicted, color=COLORS[k], linewidth=1)
     escape.set(
         xlabel="start at distance ε", ylabel="time at the origin",
         title=r"Escape from the origin of $(1-w_1\cdots w_L)^2$",
     )  # fmt: skip
     escape.legend()
     for k, (depth, path) in enumerate(paths.items()):
-        loss.plot(path, color=COLOURS[k], label=f"L = {depth}")
+        loss.plot(path, color=COLORS[k], label=f"L = {depth}")
     for level in levels:
         loss.axhline(level, color="0.5", linewidth=0.8, linestyle="--")
     loss.set(xlabel="step", ylabel="risk", title="Steps of the loss", xscale="log")

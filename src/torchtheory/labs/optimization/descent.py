@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -403,8 +403,8 @@ def plot_regimes(axes: Any) -> None:
     for axis, relative in zip(axes[0], (1.8, 2.0, 2.06), strict=True):
         path = gradient_descent(h, start, relative / 10, 25).points
         axis.contour(first, second, heights, levels=8, colors="0.75", linewidths=0.7)
-        axis.plot(path[:, 0], path[:, 1], "o-", markersize=3, linewidth=0.9, color=COLOURS[0])
-        axis.plot(0, 0, "*", color=COLOURS[1], markersize=10)
+        axis.plot(path[:, 0], path[:, 1], "o-", markersize=3, linewidth=0.9, color=COLORS[0])
+        axis.plot(0, 0, "*", color=COLORS[1], markersize=10)
         axis.set(
             title=rf"$\eta = {relative:g}/\lambda_{{\max}}$",
             xlabel=r"$\theta_1$",
@@ -417,8 +417,8 @@ def plot_regimes(axes: Any) -> None:
 def plot_gradients(axes: Any, shown: list[tuple[str, Tensor, Tensor]]) -> None:
     for axis, (name, best, bound) in zip(axes[0], shown, strict=True):
         times = range(1, len(best) + 1)
-        axis.loglog(times, best[:, :40].clamp_min(1e-20), color=COLOURS[0], linewidth=0.5)
-        axis.loglog(times, bound, "--", color=COLOURS[1], label="bound, largest gap")
+        axis.loglog(times, best[:, :40].clamp_min(1e-20), color=COLORS[0], linewidth=0.5)
+        axis.loglog(times, bound, "--", color=COLORS[1], label="bound, largest gap")
         axis.set(xlabel="iterates T", ylabel="smallest squared gradient", title=name)
         axis.set_ylim(1e-14, 1e4)
         axis.legend(loc="upper right")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -33,7 +33,7 @@ from torchtheory.optimization.landscape.critical_points import classify, critica
     room="optimization",
     covers=["L-118", "L-120"],
     title="Gradient flow from many starts, and gradient descent beside it",
-    errata=["flow-unique-minimiser", "definite-at-zero"],
+    errata=["flow-unique-minimizer", "definite-at-zero"],
     full={"side": 9, "width": 8},
 )
 def descent_and_flow(run: Run, side: int = 4, width: int = 3) -> None:
@@ -46,7 +46,7 @@ def descent_and_flow(run: Run, side: int = 4, width: int = 3) -> None:
     """
     flows = paths(run, side)
     energy(run, flows)
-    sizes = discretisation(run)
+    sizes = discretization(run)
     critical(run, width)
     run.figure(
         "figure-5-2",
@@ -123,8 +123,8 @@ def paths(run: Run, side: int) -> list[tuple[str, Function, Tensor, list[float]]
         control=Control("one of the starts is the maximum at 0", judged(valleys, ridge)),
     )
     run.erratum(
-        "flow-unique-minimiser",
-        r"f \text{ convex} \implies \text{all trajectories end at one minimiser: different ends}",
+        "flow-unique-minimizer",
+        r"f \text{ convex} \implies \text{all trajectories end at one minimizer: different ends}",
         promised=1,
         relation="<=",
         measured=counts["flat"],
@@ -165,7 +165,7 @@ def energy(run: Run, flows: list[tuple[str, Function, Tensor, list[float]]]) -> 
     )
 
 
-def discretisation(run: Run) -> list[tuple[float, float, float]]:
+def discretization(run: Run) -> list[tuple[float, float, float]]:
     """Euler's method: distance from the flow, against the classical bound."""
 
     def f(x: Tensor) -> Tensor:
@@ -232,7 +232,7 @@ def critical(run: Run, width: int) -> None:
     near = torch.linspace(-0.1, 0.1, 41, dtype=torch.float64)[:, None]
     run.claim(
         "L-118",
-        r"0 \text{ is a minimiser of } x^4: \text{ smallest value nearby}",
+        r"0 \text{ is a minimizer of } x^4: \text{ smallest value nearby}",
         promised=0,
         relation=">=",
         measured=quartic(near),
@@ -252,7 +252,7 @@ def critical(run: Run, width: int) -> None:
     between = torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(well))(starts))[:, 0]
     run.claim(
         "L-118",
-        r"x^\star \text{ a local minimiser} \implies \nabla f=0,\ \nabla^2f\succeq0:"
+        r"x^\star \text{ a local minimizer} \implies \nabla f=0,\ \nabla^2f\succeq0:"
         r" \text{ smallest eigenvalue}",
         promised=0,
         relation=">=",
@@ -317,17 +317,17 @@ def plot_paths(axes: Any, flows: list[tuple[str, Function, Tensor, list[float]]]
         axis.contour(first, second, heights, levels=sorted(set(levels.tolist())), colors="0.8",
                      linewidths=0.7)  # fmt: skip
         for k in range(path.shape[1]):
-            axis.plot(path[:, k, 0], path[:, k, 1], color=COLOURS[0], linewidth=0.8)
+            axis.plot(path[:, k, 0], path[:, k, 1], color=COLORS[0], linewidth=0.8)
         axis.plot(path[0, :, 0], path[0, :, 1], ".", color="0.3", markersize=4)
-        axis.plot(path[-1, :, 0], path[-1, :, 1], "*", color=COLOURS[1], markersize=10)
+        axis.plot(path[-1, :, 0], path[-1, :, 1], "*", color=COLORS[1], markersize=10)
         axis.set(title=name, xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
         axis.grid(visible=False)
 
 
 def plot_sizes(axis: Any, sizes: list[tuple[float, float, float]]) -> None:
     steps, away, bound = zip(*sizes, strict=True)
-    axis.loglog(steps, away, "o-", color=COLOURS[0], label="measured")
-    axis.loglog(steps, bound, "--", color=COLOURS[1], label="bound")
+    axis.loglog(steps, away, "o-", color=COLORS[0], label="measured")
+    axis.loglog(steps, bound, "--", color=COLORS[1], label="bound")
     axis.set(xlabel=r"step $\eta$", ylabel="distance from the flow")
     axis.minorticks_off()
     axis.set_xticks(steps, [f"1/{round(1 / s)}" for s in steps])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -348,7 +348,7 @@ def plot_runs(axes: Any, noise: float, top: float, seed: int) -> None:
             axis.scatter(
                 shown, well(shown[:, None]), c=range(len(shown)), cmap="Blues", s=12, vmin=-40
             )
-            axis.plot(path[-1], well(path[-1:]), "*", color=COLOURS[1], markersize=13)
+            axis.plot(path[-1], well(path[-1:]), "*", color=COLORS[1], markersize=13)
             name = "stochastic gradient descent" if column >= 2 else "gradient descent"
             axis.set_title(f"{name}, from {float(path[0]):g}", fontsize=9)
             axis.set(xlim=(-1.75, 1.75), ylim=(-0.6, 3.6), xticks=[-1, 0, 1], yticks=[0, 1, 2, 3])
@@ -359,7 +359,7 @@ def plot_runs(axes: Any, noise: float, top: float, seed: int) -> None:
 
 
 def plot_basins(axis: Any, outcomes: dict[float, tuple[Tensor, Tensor, int]], top: float) -> None:
-    for (size, (starts, hits, copies)), colour in zip(outcomes.items(), COLOURS, strict=False):
+    for (size, (starts, hits, copies)), color in zip(outcomes.items(), COLORS, strict=False):
         share = hits.double() / copies
         if size == 0:
             axis.plot(starts, share, drawstyle="steps-mid", color="0.3", label="no noise")
@@ -375,7 +375,7 @@ def plot_basins(axis: Any, outcomes: dict[float, tuple[Tensor, Tensor, int]], to
             markersize=3,
             linewidth=1,
             elinewidth=0.6,
-            color=colour,
+            color=color,
             label=f"noise {size:.2g}",
         )
     axis.axvline(top, color="0.6", linewidth=0.8, linestyle=":")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import hessian, vmap
 from torch.optim import SGD
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -211,16 +211,16 @@ def plot(
     ends: list[tuple[float, Tensor, Tensor]],
 ) -> None:
     left, middle, right = axes[0]
-    for (eta, times, sharpness, losses), colour in zip(curves, COLOURS, strict=False):
-        left.plot(times, sharpness, ".-", color=colour, label=rf"$\eta={eta:g}$")
-        left.axhline(2 / eta, color=colour, linestyle="--", linewidth=0.9)
-        middle.semilogy(eta * torch.arange(len(losses)), losses, color=colour, linewidth=0.9)
+    for (eta, times, sharpness, losses), color in zip(curves, COLORS, strict=False):
+        left.plot(times, sharpness, ".-", color=color, label=rf"$\eta={eta:g}$")
+        left.axhline(2 / eta, color=color, linestyle="--", linewidth=0.9)
+        middle.semilogy(eta * torch.arange(len(losses)), losses, color=color, linewidth=0.9)
     left.set(xlabel=r"time $\eta k$", ylabel=r"sharpness $\lambda_{\max}$", ylim=(0, None))
     left.legend(loc="lower right")
     middle.set(xlabel=r"time $\eta k$", ylabel="loss")
-    for (eta, flow, end), colour in zip(ends, COLOURS, strict=False):
-        right.plot(flow, end, ".", color=colour, label=rf"$\eta={eta:g}$")
-        right.axhline(2 / eta, color=colour, linestyle="--", linewidth=0.9)
+    for (eta, flow, end), color in zip(ends, COLORS, strict=False):
+        right.plot(flow, end, ".", color=color, label=rf"$\eta={eta:g}$")
+        right.axhline(2 / eta, color=color, linestyle="--", linewidth=0.9)
     low, high = float(ends[0][1].min()), float(ends[0][1].max())
     right.plot([low, high], [low, high], color="0.6", linewidth=0.9, label="the same as flow")
     right.set(xlabel="sharpness where flow ends", ylabel="sharpness where descent ends")

@@ -9,7 +9,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.generalization.implicit_bias.layer_balance import balanced_weights
 from torchtheory.labs.engine.registry import lab
@@ -31,14 +31,14 @@ DEPTHS = (1, 2, 3, 4)
 
 
 @lab(
-    "depth-of-factorisation",
+    "depth-of-factorization",
     room="optimization",
     covers=["L-164", "L-165"],
     title="More factors learn the singular values of a matrix later, faster and one by one",
     errata=["factor-velocity-last-frame"],
     full={"size": 8, "until": 4.0, "small": 1e-4, "step": 0.002},
 )
-def depth_of_factorisation(
+def depth_of_factorization(
     run: Run, size: int = 4, until: float = 1.0, small: float = 1e-3, step: float = 0.01
 ) -> None:
     """The product of balanced factors obeys an equation in which only the product appears.
@@ -47,7 +47,7 @@ def depth_of_factorisation(
     the factors. Where start and target share their singular vectors, every singular value moves on
     its own, by ṡ = s^(2-2/L)(s* - s): with one factor all modes take the same time, with more the
     large ones come first and the others wait. Look at the four panels, where gradient descent on
-    the factors lies on the curves of that equation, and a mode is learnt only when the one before
+    the factors lies on the curves of that equation, and a mode is learned only when the one before
     has long been done.
     """
     velocities(run, size)
@@ -354,7 +354,7 @@ def waiting(run: Run, targets: Tensor, small: float) -> None:
     deep = DEPTHS[1:]
     run.claim(
         "L-165",
-        r"L\ge2: \text{ the larger } s^\star, \text{ the sooner it is half learnt}",
+        r"L\ge2: \text{ the larger } s^\star, \text{ the sooner it is half learned}",
         promised=torch.stack([half[L][1:] for L in deep]),
         relation="<",
         measured=torch.stack([half[L][:-1] for L in deep]),
@@ -403,7 +403,7 @@ def waiting(run: Run, targets: Tensor, small: float) -> None:
         "times",
         ["factors", "s*", "time until s*/10", "until s*/2", "until 9 s*/10"],
         rows,
-        caption=f"When each singular value is learnt, from {small:g} on",
+        caption=f"When each singular value is learned, from {small:g} on",
     )
 
 
@@ -419,8 +419,8 @@ def plot_modes(
         values = torch.linalg.svdvals(products[shown])
         for k, goal in enumerate(targets):
             axis.axhline(float(goal), color="0.8", linewidth=0.8, linestyle="--")
-            axis.plot(grid, curves[:, k], color=COLOURS[k], label=f"$s^\\star={float(goal):g}$")
-            axis.plot(times[shown], values[:, k], "o", color=COLOURS[k], markersize=3.2)
+            axis.plot(grid, curves[:, k], color=COLORS[k], label=f"$s^\\star={float(goal):g}$")
+            axis.plot(times[shown], values[:, k], "o", color=COLORS[k], markersize=3.2)
         name = "one factor" if depth == 1 else f"{depth} factors"
         axis.set(title=name, xlabel="time", ylabel="singular values", ylim=(-0.1, 3.3))
     axes[0, 0].legend(loc="lower right")

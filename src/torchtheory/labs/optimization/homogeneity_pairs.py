@@ -1,4 +1,4 @@
-"""Which networks and regularisers the theory of parallel networks covers, and which it does not."""
+"""Which networks and regularizers the theory of parallel networks covers, and which it does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -34,7 +34,7 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
     "homogeneity-pairs",
     room="optimization",
     covers=["B-45", "B-47"],
-    title="Weight decay matches two layers: degrees of networks and of their regularisers",
+    title="Weight decay matches two layers: degrees of networks and of their regularizers",
     full={"depths": (1, 2, 3, 4, 5, 6, 8), "copies": (1, 2, 4, 8, 16, 32, 64, 128)},
 )
 def homogeneity_pairs(
@@ -44,7 +44,7 @@ def homogeneity_pairs(
 
     ReLU networks without biases are, with their number of layers as the degree; so are
     convolutions, max-pooling and leaky ReLU, and biases in the only hidden layer do no harm.
-    The theorems on global optimality ask the regulariser to have the *same* degree, and weight
+    The theorems on global optimality ask the regularizer to have the *same* degree, and weight
     decay always has degree 2. What happens otherwise is computed: with a penalty of higher degree
     copies of a network make any function free, with one of lower degree the cost is not convex,
     and a penalty that forgets a layer bounds nothing. Look at the cost of splitting a unit.
@@ -176,7 +176,7 @@ def refused(run: Run) -> None:
     bad = {
         "tanh": two_layers(nn.Tanh()),
         "sigmoid": two_layers(nn.Sigmoid()),
-        "batch normalisation": two_layers(normal).eval(),
+        "batch normalization": two_layers(normal).eval(),
         "output bias": two_layers(nn.ReLU(), bias=True),
         "skip connection": nn.Sequential(Skip(), nn.Linear(3, 2, bias=False)).double(),
     }
@@ -192,7 +192,7 @@ def refused(run: Run) -> None:
     verdicts = {name: match_degrees(model, x) for name, model in [*bad.items(), *good.items()]}
     run.claim(
         "B-45",
-        r"\text{tanh, sigmoid, batch normalisation, output bias, skip connection: how many are "
+        r"\text{tanh, sigmoid, batch normalization, output bias, skip connection: how many are "
         r"refused}",
         promised=len(bad),
         relation="==",
@@ -375,14 +375,14 @@ def plot(
     }
     for i, (name, (style, size, label)) in enumerate(styles.items()):
         axis.plot(
-            depths, degrees[name], style, markersize=size, color=COLOURS[(0, 4, 6, 1)[i]],
+            depths, degrees[name], style, markersize=size, color=COLORS[(0, 4, 6, 1)[i]],
             label=label,
         )  # fmt: skip
     axis.set(xlabel="layers L", ylabel="degree", xticks=depths, yticks=range(max(depths) + 1))
     axis.legend()
     axis = axes[0, 1]
     for i, (p, values) in enumerate(costs.items()):
-        axis.loglog(copies, values, "o-", color=COLOURS[i + 2], label=f"penalty of degree {p}")
+        axis.loglog(copies, values, "o-", color=COLORS[i + 2], label=f"penalty of degree {p}")
     axis.set(xlabel="units r", ylabel="penalty of the same function", xticks=copies)
     axis.set_xticklabels([str(r) for r in copies])
     axis.minorticks_off()

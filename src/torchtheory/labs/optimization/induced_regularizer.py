@@ -12,7 +12,7 @@ from scipy.spatial import ConvexHull
 from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -34,13 +34,13 @@ from torchtheory.optimization.parallel_networks.subnetworks import (
 
 
 @lab(
-    "induced-regulariser",
+    "induced-regularizer",
     room="optimization",
     covers=["B-46", "B-48"],
     title="Weight decay on a wide ReLU layer is a norm of its outputs",
     full={"samples": 8, "trials": 30, "grids": (8, 16, 32, 64, 128, 256, 512, 1024)},
 )
-def induced_regulariser(
+def induced_regularizer(
     run: Run, samples: int = 5, trials: int = 4, grids: tuple[int, ...] = (8, 16, 32, 64, 128)
 ) -> None:
     """The least weight decay of any network with given outputs, as a function of the outputs.
@@ -64,7 +64,7 @@ def induced_regulariser(
         "parallel-networks",
         plot_networks,
         caption="A hidden layer of four ReLU units as four subnetworks (left), and three deep "
-        "subnetworks of four layers of weights side by side (right), a colour each.",
+        "subnetworks of four layers of weights side by side (right), a color each.",
         grid=(1, 2),
         size=(9.5, 3.4),
     )
@@ -76,7 +76,7 @@ def induced_regulariser(
         lambda axes: plot_ball(axes, ball, torch.stack(touching), curves),
         caption="Left, two samples: outputs of single units of penalty 1 (curves), their convex "
         "hull, and outputs Z scaled to Ω(Z) = 1 (dots), which lie on its boundary. Right, Ω by a "
-        "linear programme over a grid of directions, and how far that can be off.",
+        "linear program over a grid of directions, and how far that can be off.",
         grid=(1, 2),
         size=(9.5, 3.8),
     )
@@ -201,7 +201,7 @@ def scaling(run: Run, x: Tensor, units: ParallelNetwork, deep: ParallelNetwork) 
     )
 
 
-# -- the induced regulariser --------------------------------------------------------------------
+# -- the induced regularizer --------------------------------------------------------------------
 
 
 def penalties(run: Run, x: Tensor, trials: int) -> list[tuple[Tensor, InducedPenalty]]:
@@ -437,7 +437,7 @@ def against_grids(
     run.claim(
         "B-48",
         r"\Omega\le\Omega_N\le\Omega/\cos(\pi/N) \text{ for units along } N \text{ directions and "
-        r"the kinks, by a linear programme}",
+        r"the kinks, by a linear program}",
         promised=promised,
         relation="<=",
         measured=with_kinks,
@@ -474,7 +474,7 @@ def three_dimensions(run: Run) -> None:
     worst = (torch.relu(x @ half.T).T @ found.dual).abs().min().clamp(min=1e-3)
     run.claim(
         "B-48",
-        r"\text{three inputs, over all cells: } \Omega\le\text{ a linear programme over "
+        r"\text{three inputs, over all cells: } \Omega\le\text{ a linear program over "
         r"1500 random units}",
         promised=float(upper),
         relation="<=",
@@ -517,9 +517,9 @@ def draw_network(axis: Any, widths: list[int], count: int) -> None:
                     ends = place(layer, block, i), place(layer + 1, block, j)
                     across += [ends[0][0], ends[1][0], math.nan]
                     up += [ends[0][1], ends[1][1], math.nan]
-        axis.plot(across, up, color=COLOURS[block], linewidth=0.8)
+        axis.plot(across, up, color=COLORS[block], linewidth=0.8)
         hidden = [place(layer, block, i) for layer in layers[1:-1] for i in range(widths[layer])]
-        axis.plot(*zip(*hidden, strict=True), "o", color=COLOURS[block], markersize=9)
+        axis.plot(*zip(*hidden, strict=True), "o", color=COLORS[block], markersize=9)
     outside = [place(layer, 0, i) for layer in (0, layers[-1]) for i in range(widths[layer])]
     axis.plot(*zip(*outside, strict=True), "o", color="black", markersize=9)
 
@@ -535,9 +535,9 @@ def plot_ball(
     axis = axes[0, 0]
     hull = ConvexHull(torch.cat([said, -said]).numpy())
     corners = hull.points[hull.vertices]
-    axis.fill(corners[:, 0], corners[:, 1], color=COLOURS[5], alpha=0.3, label="convex hull")
-    axis.plot(said[:, 0], said[:, 1], color=COLOURS[0], label="units, outgoing weight 1")
-    axis.plot(-said[:, 0], -said[:, 1], color=COLOURS[1], label="outgoing weight -1")
+    axis.fill(corners[:, 0], corners[:, 1], color=COLORS[5], alpha=0.3, label="convex hull")
+    axis.plot(said[:, 0], said[:, 1], color=COLORS[0], label="units, outgoing weight 1")
+    axis.plot(-said[:, 0], -said[:, 1], color=COLORS[1], label="outgoing weight -1")
     axis.plot(touching[:, 0], touching[:, 1], "k.", markersize=6, label="Z / Ω(Z)")
     axis.set(xlabel="output at the first sample", ylabel="at the second", aspect="equal")
     axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

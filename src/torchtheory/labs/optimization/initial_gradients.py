@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -16,9 +16,9 @@ from torchtheory.labs.engine.run import Run
 from torchtheory.models.problem import Problem
 from torchtheory.nets.feedforward import mlp
 from torchtheory.optimization.initial_scale import (
-    InitialisationReport,
+    InitializationReport,
     fresh_growths,
-    initialisation_report,
+    initialization_report,
 )
 from torchtheory.optimization.linear_networks.initial_gradients import (
     gaussian_gradient_bound,
@@ -37,10 +37,10 @@ SCALES = (0.5, 0.9, 1.0, 1.1, 2.0)
 
 
 @lab(
-    "gradient-norms-at-initialisation",
+    "gradient-norms-at-initialization",
     room="optimization",
     covers=["L-155", "L-158", "L-159"],
-    title="How large gradients are at initialisation: an exact formula, layer by layer",
+    title="How large gradients are at initialization: an exact formula, layer by layer",
     errata=["deep-linear-gradient-inner-vector", "dominating-term-threshold"],
     full={"draws": 40_000, "networks": 1000, "width": 32, "deepest": 16},
 )
@@ -413,18 +413,18 @@ def _interval(row: tuple[int, float, Interval, float, Interval], place: int) -> 
     return row[2] if place == 2 else row[4]
 
 
-def deep_relu(run: Run) -> InitialisationReport:
+def deep_relu(run: Run) -> InitializationReport:
     """The report on a network that torch's default does not suit."""
     width, depth = 100, 12
     x = run.randn(64, width)
     targets = run.randn(64, 1)
     net = mlp([width] * depth + [1], "relu", bias=False, random=run.generator)
     problem = Problem(net, (x, targets), task="regression")
-    report = initialisation_report(problem, draws=4, seed=run.seed)
+    report = initialization_report(problem, draws=4, seed=run.seed)
     assert report.growth_predicted is not None
     assert report.factor is not None
     linear = nn.Sequential(*[m for m in net if isinstance(m, nn.Linear)])
-    straight = initialisation_report(Problem(linear, (x, targets), task="regression"), draws=4)
+    straight = initialization_report(Problem(linear, (x, targets), task="regression"), draws=4)
     run.claim(
         "L-159",
         r"\text{ReLU, torch's default } \sigma^2=\tfrac1{3n}: \text{ growth a layer} =\log"
@@ -487,7 +487,7 @@ def deep_relu(run: Run) -> InitialisationReport:
         control=Control("torch's default", others[1].estimate),
     )
     run.table(
-        "initialisation",
+        "initialization",
         ["layer", "fan-in", "deviation", "advised", "predicted", "fresh", "repaired"],
         [
             (r.layer, r.fan_in, r.deviation, r.advised, r.predicted, r.fresh, r.repaired)
@@ -499,19 +499,19 @@ def deep_relu(run: Run) -> InitialisationReport:
     return report
 
 
-def plot(axes: Any, fans: Fans, report: InitialisationReport, width: int) -> None:
+def plot(axes: Any, fans: Fans, report: InitializationReport, width: int) -> None:
     left, middle, right = axes[0]
-    for (scale, rows), colour in zip(fans.items(), COLOURS, strict=False):
+    for (scale, rows), color in zip(fans.items(), COLORS, strict=False):
         depths = [r[0] for r in rows]
         for ax, place in ((left, 2), (middle, 4)):
             found = [_interval(r, place) for r in rows]
             ax.semilogy(
                 depths,
                 [r[1] if place == 2 else r[3] for r in rows],
-                color=colour,
+                color=color,
                 label=rf"$\sigma\sqrt{{d}}={scale:g}$",
             )
-            ax.semilogy(depths, [f.estimate for f in found], "o", color=colour, markersize=4)
+            ax.semilogy(depths, [f.estimate for f in found], "o", color=color, markersize=4)
     for ax, name in ((left, r"term of $\hat y$"), (middle, "term of $y$")):
         ax.set(xlabel="depth L", ylabel=r"$\mathbb{E}\,\|\partial\ell/\partial W^L\|^2$")
         ax.set_title(f"{name}, d = {width}")
@@ -522,7 +522,7 @@ def plot(axes: Any, fans: Fans, report: InitialisationReport, width: int) -> Non
         layers,
         [r.fresh for r in report.layers],
         "o-",
-        color=COLOURS[1],
+        color=COLORS[1],
         label="torch's default",
         markersize=4,
     )
@@ -533,7 +533,7 @@ def plot(axes: Any, fans: Fans, report: InitialisationReport, width: int) -> Non
         layers,
         [r.repaired for r in report.layers],
         "s-",
-        color=COLOURS[0],
+        color=COLORS[0],
         label="deviation advised",
         markersize=4,
     )

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -232,8 +232,8 @@ def interpolation(run: Run) -> None:
 
 
 def plot(ax: Any, spread: dict[str, Tensor]) -> None:
-    for (name, values), colour in zip(spread.items(), COLOURS, strict=False):
-        ax.loglog(range(1, len(values) + 1), values, color=colour, label=name)
+    for (name, values), color in zip(spread.items(), COLORS, strict=False):
+        ax.loglog(range(1, len(values) + 1), values, color=color, label=name)
     times = range(1, len(next(iter(spread.values()))) + 1)
     ax.loglog(times, [1 / i for i in times], "--", color="0.4", label=r"$\sigma^2/i$")
     level = accumulated_variance(1.0, 0.2, 1.0)

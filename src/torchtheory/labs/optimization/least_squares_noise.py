@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -222,8 +222,8 @@ def consistent_or_not(run: Run, iterations: int) -> Errors:
 def plot(axes: Any, plateau: Plateau, errors: Errors) -> None:
     left, right = axes[0]
     level, paths = plateau
-    for (name, values), colour in zip(paths.items(), COLOURS, strict=False):
-        left.semilogy(values.clamp_min(1e-12), color=colour, label=name)
+    for (name, values), color in zip(paths.items(), COLORS, strict=False):
+        left.semilogy(values.clamp_min(1e-12), color=color, label=name)
     left.axhline(level, linestyle="--", color="0.4", label="stationary value")
     left.set(
         xlabel="iteration k",
@@ -233,10 +233,10 @@ def plot(axes: Any, plateau: Plateau, errors: Errors) -> None:
     )
     left.legend()
     found, floor = errors
-    for (name, path), colour in zip(found.items(), (COLOURS[1], COLOURS[0]), strict=True):
+    for (name, path), color in zip(found.items(), (COLORS[1], COLORS[0]), strict=True):
         # below that there is only rounding
         clear = path.distance[path.distance > 1e-16]
-        right.semilogy(clear, color=colour, label=f"{name} system")
+        right.semilogy(clear, color=color, label=f"{name} system")
     right.axhline(floor, linestyle="--", color="0.4", label="floor, inconsistent")
     right.set(
         xlabel="iteration k",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtheory.core.errors import NotConverged
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -67,7 +67,7 @@ def loss_landscape_slices(
         lambda axes: plot_zooms(axes, slices, bottoms),
         caption="The loss on a plane through the trained parameters (cross) at four scales, each "
         "panel a quarter of the one before as wide (the dashed square). White dots in the first "
-        "are its local minima; colours are on a logarithmic scale.",
+        "are its local minima; colors are on a logarithmic scale.",
         grid=(2, 2),
         size=(10, 8),
     )
@@ -75,7 +75,7 @@ def loss_landscape_slices(
         "segments",
         lambda axis: plot_segments(axis, segments),
         caption="The loss between a trained network and itself with two hidden units exchanged, "
-        "for all neighbours in the first hidden layer; the highest in red. A flat line at the "
+        "for all neighbors in the first hidden layer; the highest in red. A flat line at the "
         "bottom is an exchange of units that do nothing.",
     )
 
@@ -95,7 +95,7 @@ def example(run: Run) -> None:
     other = flatten(swapped)
     probe = probe_segment(problem, theta, other, count=3)
 
-    def realise(point: Tensor, at: Tensor) -> Tensor:
+    def realize(point: Tensor, at: Tensor) -> Tensor:
         return problem.function(unflatten(point, problem.parameters), at)
 
     line = torch.linspace(-3, 3, 61, dtype=torch.float64)[:, None]
@@ -106,12 +106,12 @@ def example(run: Run) -> None:
         r"\Phi(\cdot,\theta)=\Phi(\cdot,\bar\theta)=\varrho_R(x+1)-\varrho_R(x)",
         promised=torch.stack([function, function]),
         relation="==",
-        measured=torch.stack([realise(theta, line), realise(other, line)]),
+        measured=torch.stack([realize(theta, line), realize(other, line)]),
         tolerance=1e-12,
         reason="61 points of [-3, 3]; θ̄ is θ with the two hidden units exchanged",
         control=Control(
             "half way between them",
-            realise(middle, line).expand(2, *line.shape),
+            realize(middle, line).expand(2, *line.shape),
         ),
     )
     run.claim(
@@ -194,7 +194,7 @@ def exchanged(run: Run, problem: Problem) -> list[SegmentProbe]:
         relation="==",
         measured=[float(p.losses[-1]) for p in probes],
         tolerance=1e-12,
-        reason="neighbouring units of the first layer",
+        reason="neighboring units of the first layer",
         control=Control(
             "the weights that leave the units stay where they are",
             losses_at(problem, torch.stack(half)),
@@ -217,22 +217,22 @@ def zooms(run: Run, problem: Problem, grid: int, coarse: float) -> list[LossSlic
     positions = torch.linspace(-1, 1, grid, dtype=torch.float64)
     positions[grid // 2] = 0
     slices = [loss_slice(problem, directions, coarse / ZOOM**k * positions) for k in range(4)]
-    centre = grid // 2
+    center = grid // 2
     risk = problem.risk(problem.train)
     shifted = loss_slice(problem, directions, coarse * positions + coarse / grid)
     run.claim(
         "A-53",
-        r"\text{the value at the centre of every zoom is the trained risk}",
+        r"\text{the value at the center of every zoom is the trained risk}",
         promised=risk,
         relation="==",
-        measured=torch.stack([s.values[centre, centre] for s in slices]),
+        measured=torch.stack([s.values[center, center] for s in slices]),
         tolerance=1e-12,
         reason=f"half widths {', '.join(f'{coarse / ZOOM**k:g}' for k in range(4))} in units of "
         "the network's own filters",
-        control=Control("a grid that misses the centre", shifted.values[centre, centre]),
+        control=Control("a grid that misses the center", shifted.values[center, center]),
     )
     reach = (grid - 1) // 2 // ZOOM
-    inner = slice(centre - reach, centre + reach + 1)
+    inner = slice(center - reach, center + reach + 1)
     other = loss_slice(
         problem, random_directions(problem, 2, random=run.generator), slices[1].positions[::ZOOM]
     )
@@ -243,7 +243,7 @@ def zooms(run: Run, problem: Problem, grid: int, coarse: float) -> list[LossSlic
         relation="==",
         measured=torch.stack([s.values[::ZOOM, ::ZOOM] for s in slices[1:]]),
         tolerance=1e-9,
-        reason=f"{(2 * reach + 1) ** 2} points for each pair of neighbouring zooms",
+        reason=f"{(2 * reach + 1) ** 2} points for each pair of neighboring zooms",
         control=Control(
             "the zoom is along two other directions",
             other.values,
@@ -334,7 +334,7 @@ def plot_zooms(axes: Any, slices: list[LossSlice], bottoms: Tensor) -> None:
                              format="%.1f")  # fmt: skip
         if found is slices[0]:
             axis.plot(*bottoms.T, "o", color="white", markeredgecolor="black", markersize=6)
-        axis.plot(0, 0, "+", color=COLOURS[1], markersize=12, markeredgewidth=2)
+        axis.plot(0, 0, "+", color=COLORS[1], markersize=12, markeredgewidth=2)
         edge = float(grid[-1])
         if found is not slices[-1]:
             small = edge / ZOOM
@@ -356,7 +356,7 @@ def plot_segments(axis: Any, probes: list[SegmentProbe]) -> None:
         axis.plot(
             probe.positions,
             probe.losses,
-            color=COLOURS[1] if top else COLOURS[0],
+            color=COLORS[1] if top else COLORS[0],
             linewidth=1.6 if top else 0.9,
             alpha=1.0 if top else 0.6,
         )

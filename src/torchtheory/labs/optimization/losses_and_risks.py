@@ -1,4 +1,4 @@
-"""What is minimised: losses of one example, and their mean over a sample or a law."""
+"""What is minimized: losses of one example, and their mean over a sample or a law."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -219,7 +219,7 @@ def all_samples(run: Run, samples: int) -> list[tuple[str, float, float]]:
     least = float(law @ losses(best_slope(points, law)))
     run.claim(
         "L-115",
-        r"x_S \text{ minimises } \mathcal R_S:\ \mathbb E_S\,\mathcal R_S(x_S)\le\min\mathcal R",
+        r"x_S \text{ minimizes } \mathcal R_S:\ \mathbb E_S\,\mathcal R_S(x_S)\le\min\mathcal R",
         promised=least,
         relation="<=",
         measured=mean_chosen,
@@ -295,14 +295,14 @@ def plot(axes: Any) -> None:
     y = torch.tensor([0.2, 0.8], dtype=torch.float64)
     grid = torch.linspace(0.02, 0.98, 200, dtype=torch.float64)
     nu = torch.stack([grid, 1 - grid], 1)
-    left.plot(grid, cross_entropy(y, nu), color=COLOURS[0], label="cross-entropy")
-    left.axhline(float(entropy(y)), color=COLOURS[1], linestyle="--", label="entropy H(y)")
-    left.plot(0.2, float(entropy(y)), "o", color=COLOURS[1])
+    left.plot(grid, cross_entropy(y, nu), color=COLORS[0], label="cross-entropy")
+    left.axhline(float(entropy(y)), color=COLORS[1], linestyle="--", label="entropy H(y)")
+    left.plot(0.2, float(entropy(y)), "o", color=COLORS[1])
     left.set(xlabel=r"prediction $\nu_1$", ylabel="nats", ylim=(0.4, 2), title="on the simplex")
     left.legend(loc="upper center")
     single = torch.linspace(0.001, 1, 200, dtype=torch.float64)[:, None]
-    right.plot(single, entropy(single), color=COLOURS[1], label=r"$-y\log y$, said to be smaller")
+    right.plot(single, entropy(single), color=COLORS[1], label=r"$-y\log y$, said to be smaller")
     ones = cross_entropy(single, torch.ones_like(single))
-    right.plot(single, ones, color=COLOURS[0], label=r"$-y\log 1$")
+    right.plot(single, ones, color=COLORS[0], label=r"$-y\log 1$")
     right.set(xlabel="y, one class", ylabel="nats", ylim=(-0.05, 0.6), title="off the simplex")
     right.legend(loc="upper right")

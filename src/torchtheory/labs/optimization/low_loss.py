@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.kernels.wide_layer import fit_last_layer
@@ -27,7 +27,7 @@ from torchtheory.optimization.landscape.low_loss_paths import (
     last_layer_problem,
     low_loss_path,
     make_monotone,
-    minimise_last_layer,
+    minimize_last_layer,
     path_losses,
 )
 from torchtheory.optimization.landscape.parameter_space import losses_at
@@ -53,9 +53,9 @@ def low_loss_paths(
     """For fixed hidden units the loss is convex in the output weights.
 
     That is enough to join two minima of a wide network by a path of seven straight legs: half of
-    the units move onto their nearest neighbours and are merged into them, their places are taken
+    the units move onto their nearest neighbors and are merged into them, their places are taken
     by units of the other network, and the output weights do the rest. Only the first and the last
-    leg can raise the loss, by an amount that is bounded through the distance of neighbours, which
+    leg can raise the loss, by an amount that is bounded through the distance of neighbors, which
     shrinks as the network grows. Look at the straight path beside it, which does not get lower.
     Then a path from a bad start is rescaled in its last layer until the loss falls all the way.
     """
@@ -137,7 +137,7 @@ def convexity(run: Run, x: Tensor, y: Tensor) -> None:
         reason="ten random segments of the last layer",
         control=Control("segments in all parameters", outside),
     )
-    fit = minimise_last_layer(squared, tolerance=1e-7, iterations=5000)
+    fit = minimize_last_layer(squared, tolerance=1e-7, iterations=5000)
     exact = fit_last_layer(net, x, y).model
     with torch.no_grad():
         best = float((exact(x) - y).square().mean())
@@ -152,7 +152,7 @@ def convexity(run: Run, x: Tensor, y: Tensor) -> None:
         reason=f"by descent (gradient {fit.gradient_norm:.1e} left), against least squares",
         control=Control(
             "other hidden units",
-            minimise_last_layer(
+            minimize_last_layer(
                 Problem(other, (x, y), task="regression"), tolerance=1e-7, iterations=5000
             ).risk,
         ),
@@ -259,7 +259,7 @@ def paths(
     )
     run.claim(
         "A-118",
-        r"\text{merging neighbours and exchanging idle units do not change the loss}",
+        r"\text{merging neighbors and exchanging idle units do not change the loss}",
         promised=0,
         relation="==",
         measured=torch.stack(still),
@@ -292,7 +292,7 @@ def paths(
         reason=f"upper end of the 99% interval around {made.estimate:.2f}; ε falls like n^(-1/2)",
         control=Control("the straight path", direct.high),
     )
-    neighbours(run, widths, repeats)
+    neighbors(run, widths, repeats)
     trained(run, x, y, widths[0], reach, rows[0][1])
     small = low_loss_path(problem, *ends)
     merged, apart = small.corners[2][-width:], small.corners[1][-width:]
@@ -310,7 +310,7 @@ def paths(
         "paths",
         ["width", "ε of the start", "ε of the end", "‖θ⁽²⁾‖₁", "barrier", "straight"],
         rows,
-        caption="Largest distance of a unit from its nearest neighbour at either end, and the "
+        caption="Largest distance of a unit from its nearest neighbor at either end, and the "
         "barriers, for one pair a width",
     )
     return profiles, barriers
@@ -344,7 +344,7 @@ def barrier_slopes(
     return made, fit_slope(widths, [max(s, 1e-15) for _, _, s, _ in barriers])
 
 
-def neighbours(run: Run, widths: tuple[int, ...], repeats: int) -> None:
+def neighbors(run: Run, widths: tuple[int, ...], repeats: int) -> None:
     """How far a random unit is from the nearest of m = n/2 others.
 
     A cap of chordal radius r is r²/4 of the sphere, so that the nearest is farther with probability
@@ -407,7 +407,7 @@ def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: fl
         relation="<=",
         measured=torch.stack([losses[0].max(), losses[-1].max()]).sqrt(),
         reason=f"width {width}; farthest unit {float(path.start_distances.max()):.2g} and "
-        f"{float(path.end_distances.max()):.2g} from its neighbour, {random:.2g} with random rows: "
+        f"{float(path.end_distances.max()):.2g} from its neighbor, {random:.2g} with random rows: "
         "that units are well spread is a hypothesis, not a consequence of being a minimum",
     )
     run.table(
@@ -517,17 +517,15 @@ def plot(
 ) -> None:
     left, middle, right = axes[0]
     ends = (min(profiles), max(profiles))
-    for width, colour in zip(ends, COLOURS, strict=False):
+    for width, color in zip(ends, COLORS, strict=False):
         losses, straight = profiles[width]
         place = torch.arange(len(LEGS))[:, None] + torch.linspace(0, 1, count)
-        left.plot(
-            place.flatten(), losses.flatten(), color=colour, label=f"constructed, n = {width}"
-        )
+        left.plot(place.flatten(), losses.flatten(), color=color, label=f"constructed, n = {width}")
         left.plot(
             torch.linspace(0, len(LEGS), len(straight)),
             straight,
             "--",
-            color=colour,
+            color=color,
             linewidth=1,
             label=f"straight, n = {width}",
         )
@@ -537,12 +535,12 @@ def plot(
     widths = [w for w, *_ in barriers]
     for k, (name, marker) in enumerate((("constructed", "o"), ("straight", "s"), ("bound", "_"))):
         heights = [b[k + 1] for b in barriers]
-        middle.loglog(widths, heights, marker, color=COLOURS[k], markersize=5, label=name)
+        middle.loglog(widths, heights, marker, color=COLORS[k], markersize=5, label=name)
     middle.set(xlabel="width n", ylabel="barrier")
     middle.legend(loc="lower left")
     before, after, zero = curves
-    right.semilogy(before.clamp_min(1e-6), color=COLOURS[1], label="constructed path")
-    right.semilogy(after.clamp_min(1e-6), color=COLOURS[0], label="last layer rescaled")
+    right.semilogy(before.clamp_min(1e-6), color=COLORS[1], label="constructed path")
+    right.semilogy(after.clamp_min(1e-6), color=COLORS[0], label="last layer rescaled")
     right.axhline(zero, color="0.5", linewidth=0.9, linestyle="--")
     right.annotate(
         "zero function", (1, zero), xytext=(0, -10), textcoords="offset points", fontsize=8

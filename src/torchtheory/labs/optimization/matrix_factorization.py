@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -17,17 +17,17 @@ from torchtheory.optimization.linear_networks.second_moments import Covariances
 from torchtheory.optimization.linear_networks.two_layer_critical_points import (
     linear_critical_points,
 )
-from torchtheory.primer.objectives import factorisation_gradients, factorise
+from torchtheory.primer.objectives import factorization_gradients, factorize
 
 
 @lab(
-    "matrix-factorisation-optimum",
+    "matrix-factorization-optimum",
     room="optimization",
     covers=["L-060"],
     title="Two factors of inner width p leave exactly half the squared tail of the spectrum",
     full={"rows": 12, "columns": 10, "rank": 4, "sweeps": 500, "steps": 5000},
 )
-def matrix_factorisation_optimum(
+def matrix_factorization_optimum(
     run: Run, rows: int = 8, columns: int = 6, rank: int = 2, sweeps: int = 100, steps: int = 600
 ) -> None:
     """The least of ½‖UV - R‖² over factors of inner width p is ½ Σ_{i>p} σ_i(R)².
@@ -48,7 +48,7 @@ def matrix_factorisation_optimum(
     def loss(U: Tensor, V: Tensor) -> Tensor:
         return half_square(U, V, R)
 
-    alternating = [factorise(R, rank, sweeps=sweeps, generator=run.generator) for _ in range(3)]
+    alternating = [factorize(R, rank, sweeps=sweeps, generator=run.generator) for _ in range(3)]
     autoencoder = LinearAutoencoder.optimal(R, rank)
     with torch.no_grad():
         # the sum over rows, where the autoencoder takes the mean
@@ -57,7 +57,7 @@ def matrix_factorisation_optimum(
     # the network sees the unit vectors, and is to answer with the columns of R
     shown = Covariances.from_samples(torch.eye(columns).double(), R.T)
     network = linear_critical_points(shown, rank)[0]
-    narrow = factorise(R, rank - 1, sweeps=sweeps, generator=run.generator) if rank > 1 else None
+    narrow = factorize(R, rank - 1, sweeps=sweeps, generator=run.generator) if rank > 1 else None
     run.claim(
         "L-060",
         r"\min_{U,V}\tfrac12\|UV-R\|_F^2=\tfrac12\sum_{i>p}\sigma_i(R)^2: \text{ alternating least "
@@ -127,7 +127,7 @@ def critical_ladder(run: Run, R: Tensor, left: Tensor, sigma: Tensor, rank: int)
     for chosen in combinations(range(len(sigma)), rank):
         U = left[:, list(chosen)]
         V = U.T @ R
-        gradients += [g.reshape(-1) for g in factorisation_gradients(U, V, R)]
+        gradients += [g.reshape(-1) for g in factorization_gradients(U, V, R)]
         value = float((U @ V - R).square().sum()) / 2
         rest = [i for i in range(len(sigma)) if i not in chosen]
         losses.append(value)
@@ -139,7 +139,7 @@ def critical_ladder(run: Run, R: Tensor, left: Tensor, sigma: Tensor, rank: int)
         else:
             at_minimum = curvature
         rows.append((", ".join(str(i + 1) for i in chosen), value, curvature))
-    nudged = [g.reshape(-1) for g in factorisation_gradients(U + 0.01 * run.randn(*U.shape), V, R)]
+    nudged = [g.reshape(-1) for g in factorization_gradients(U + 0.01 * run.randn(*U.shape), V, R)]
     run.claim(
         "L-060",
         r"U=U_I,\ V=U_I^\top R \text{ is critical for every choice } I \text{ of } p \text{ left "
@@ -205,7 +205,7 @@ def descend_from(R: Tensor, U: Tensor, V: Tensor, rate: float, steps: int) -> Te
     losses = []
     for _ in range(steps):
         losses.append(half_square(U, V, R))
-        by_U, by_V = factorisation_gradients(U, V, R)
+        by_U, by_V = factorization_gradients(U, V, R)
         U, V = U - rate * by_U, V - rate * by_V
     losses.append(half_square(U, V, R))
     return torch.stack(losses)
@@ -221,6 +221,6 @@ def plot_descent(axis: Any, paths: list[Tensor], sigma: Tensor, rank: int) -> No
             textcoords="offset points", ha="right", fontsize=8,
         )  # fmt: skip
     for i, path in enumerate(paths):
-        axis.semilogy(path, color=COLOURS[i], label=f"start {i + 1}")
+        axis.semilogy(path, color=COLORS[i], label=f"start {i + 1}")
     axis.set(xlabel="step", ylabel=r"$\frac{1}{2}\|UV-R\|_F^2$", xlim=(0, 1.25 * last))
     axis.legend(loc="upper right", bbox_to_anchor=(1, 0.93))

@@ -1,4 +1,4 @@
-"""Second and fourth moments of random matrices: the rules behind every initialiser."""
+"""Second and fourth moments of random matrices: the rules behind every initializer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -330,16 +330,16 @@ def plot(axes: Any, curves: tuple[list[int], Curves, Curves]) -> None:
     for ax, found in ((left, second), (right, fourth)):
         for k, (law, points) in enumerate(found.items()):
             at = [layer + 0.06 * (k - 1) for layer in layers]
-            colour = COLOURS[k]
+            color = COLORS[k]
             if ax is right or k == 0:
-                ax.plot(layers, [p for p, _ in points], color=colour if ax is right else "0.4")
+                ax.plot(layers, [p for p, _ in points], color=color if ax is right else "0.4")
             ax.errorbar(
                 at,
                 [i.estimate for _, i in points],
                 yerr=error_bars([i for _, i in points]),
                 fmt="o",
                 markersize=3.5,
-                color=colour,
+                color=color,
                 label=f"{law}, κ = {KURTOSIS[law]:g}",
             )
         ax.legend(loc="upper left")

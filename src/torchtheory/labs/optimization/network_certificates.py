@@ -13,13 +13,13 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.descent.iterates import gradient_descent
 from torchtheory.optimization.parallel_networks.factorization_certificates import (
-    certify_factorisation,
+    certify_factorization,
 )
 from torchtheory.optimization.parallel_networks.induced_regularizer import induced_penalty
 from torchtheory.optimization.parallel_networks.network_certificates import (
@@ -168,7 +168,7 @@ def objectives(weights: Tensor, x: Tensor, y: Tensor, strength: float) -> Tensor
 
 
 def matrix_case(run: Run) -> None:
-    """Linear units on the identity: the certificate of factorisations."""
+    """Linear units on the identity: the certificate of factorizations."""
     Y, strength = run.randn(5, 4), 0.5
     unit = linear_unit(5, 4)
     differences: list[float] = []
@@ -176,7 +176,7 @@ def matrix_case(run: Run) -> None:
     for width in (0, 1, 3, 5):
         U, V = run.randn(5, width), run.randn(4, width)
         network = parallel_network(unit, torch.cat([U, V]).T)
-        reference = certify_factorisation(Y, U, V, strength)
+        reference = certify_factorization(Y, U, V, strength)
         for x, into in ((torch.eye(5).double(), differences), (run.randn(5, 5), elsewhere)):
             found = certify_network(network, x, HalfSquares(Y), strength)
             assert found.lower_bound is not None
@@ -189,7 +189,7 @@ def matrix_case(run: Run) -> None:
             ]
     run.claim(
         "B-49",
-        r"\text{linear units, } X=I: \text{ the certificate of matrix factorisations}",
+        r"\text{linear units, } X=I: \text{ the certificate of matrix factorizations}",
         promised=0,
         relation="==",
         measured=differences,
@@ -526,7 +526,7 @@ def plot(axes: Any, ladder: list[ParallelNetwork], path: DescentPath, least: flo
     for r in (0, 1, 2, 4):
         worth = ((y - ladder[r](x)).T @ hidden).abs()[0]
         axis.plot(
-            angles.rad2deg(), worth, color=COLOURS[min(r, 3)], label=f"{r} unit" + "s" * (r != 1)
+            angles.rad2deg(), worth, color=COLORS[min(r, 3)], label=f"{r} unit" + "s" * (r != 1)
         )
     axis.axhline(strength, color="black", linewidth=0.9, linestyle="--", label="λ")
     axis.set(xlabel="direction of the unit (degrees)", ylabel="worth of a further unit",
@@ -534,8 +534,8 @@ def plot(axes: Any, ladder: list[ParallelNetwork], path: DescentPath, least: flo
     axis.legend(ncols=3, loc="upper center")
     axis = axes[0, 1]
     found = [certify_network(n, x, loss, strength) for n in ladder]
-    axis.plot([c.objective for c in found], "o-", color=COLOURS[0], label="objective")
-    axis.plot([c.lower_bound for c in found], "s-", color=COLOURS[1], label="lower bound")
+    axis.plot([c.objective for c in found], "o-", color=COLORS[0], label="objective")
+    axis.plot([c.lower_bound for c in found], "s-", color=COLORS[1], label="lower bound")
     axis.set(xlabel="units", ylabel="objective", xticks=range(5), ylim=(0, None))
     axis.legend()
     axis = axes[0, 2]
@@ -545,7 +545,7 @@ def plot(axes: Any, ladder: list[ParallelNetwork], path: DescentPath, least: flo
     for i, stage in enumerate(stages):
         where = [k for k, s in enumerate(path.stages) if s == stage]
         if where:
-            axis.plot(where, values[where].clamp(min=1e-9), ".", markersize=4, color=COLOURS[i],
+            axis.plot(where, values[where].clamp(min=1e-9), ".", markersize=4, color=COLORS[i],
                       label=stage)  # fmt: skip
     axis.set(yscale="log", xlabel="point of the path", ylabel="objective above the optimum")
     axis.legend()

@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev, vmap
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -436,9 +436,9 @@ def wide_network(run: Run, width: int, iterations: int) -> ConvergenceCertificat
 def plot_functions(axes: Any) -> None:
     left, right = axes[0]
     grid = torch.linspace(-5, 5, 300, dtype=torch.float64)
-    left.plot(grid, wavy(grid[:, None]), color=COLOURS[0], label=r"$x^2+3\sin^2x$")
+    left.plot(grid, wavy(grid[:, None]), color=COLORS[0], label=r"$x^2+3\sin^2x$")
     slopes = gradient_of(wavy)(grid[:, None], 0)[:, 0]
-    left.plot(grid, slopes.square() / (2 * 0.175), "--", color=COLOURS[1],
+    left.plot(grid, slopes.square() / (2 * 0.175), "--", color=COLORS[1],
               label=r"$f'^2/(2\cdot0.175)$")  # fmt: skip
     left.set(xlabel="x", ylabel="f(x)", ylim=(0, 30))
     left.legend(loc="lower left")
@@ -448,7 +448,7 @@ def plot_functions(axes: Any) -> None:
     drawn = right.contourf(x, y, valley(torch.stack([x, y], -1)), levels=12, cmap="Blues_r")
     right.figure.colorbar(drawn, ax=right)
     line = torch.linspace(-4, 4, 200).double()
-    right.plot(line, line.sin(), color=COLOURS[1], linewidth=2, label="minima")
+    right.plot(line, line.sin(), color=COLORS[1], linewidth=2, label="minima")
     for k in range(6):
         start = torch.tensor([-3.2 + 1.3 * k, 2.0 if k % 2 else -2.0], dtype=torch.float64)
         path = gradient_descent(valley, start, 0.2, 40).points
@@ -461,8 +461,8 @@ def plot_functions(axes: Any) -> None:
 def plot_geometric(axes: Any, curves: list[tuple[str, Tensor, Tensor]]) -> None:
     for axis, (name, values, bound) in zip(axes[0], curves, strict=True):
         shown = min(len(values), int((values.amax(1) > 1e-15).sum()) + 8)
-        axis.semilogy(values[:shown, :40].clamp_min(1e-16), color=COLOURS[0], linewidth=0.5)
-        axis.semilogy(bound[:shown], "--", color=COLOURS[1], label=r"$(1-\mu/L)^T$ bound")
+        axis.semilogy(values[:shown, :40].clamp_min(1e-16), color=COLORS[0], linewidth=0.5)
+        axis.semilogy(bound[:shown], "--", color=COLORS[1], label=r"$(1-\mu/L)^T$ bound")
         axis.set(xlabel="steps T", ylabel="gap", title=name, ylim=(1e-16, 1e6))
         axis.legend(loc="upper right")
 

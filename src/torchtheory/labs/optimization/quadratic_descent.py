@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -133,7 +133,7 @@ def closed_form(
 
 
 def growth(f: Function, best: Tensor, start: Tensor, eta: float, steps: int = 400) -> float:
-    """Distance from the minimiser after many steps, over the distance before."""
+    """Distance from the minimizer after many steps, over the distance before."""
     last = gradient_descent(f, start, eta, steps).points[-1]
     return float((last - best).norm() / (start - best).norm())
 
@@ -216,7 +216,7 @@ def optimal_rates(
     late = 60 * len(matrix)
 
     def late_factor(eta: float) -> float:
-        # around the minimiser, where nothing is lost to rounding
+        # around the minimizer, where nothing is lost to rounding
         path = gradient_descent(quadratic(matrix, 0 * linear), away, eta, late)
         return float((path.values[late] / path.values[late - 20]) ** (1 / 20))
 
@@ -278,7 +278,7 @@ def preconditioning(run: Run, matrix: Tensor, linear: Tensor, start: Tensor) -> 
     plain = gradient_descent(quadratic(matrix, linear), start, 0.19, 1)
     run.claim(
         "L-126",
-        r"x=Q^{-1/2}u,\ \eta=1: \text{ one step reaches the minimiser, distance}",
+        r"x=Q^{-1/2}u,\ \eta=1: \text{ one step reaches the minimizer, distance}",
         promised=0,
         relation="<=",
         measured=(done.points[1] @ root - best).norm(),
@@ -441,15 +441,15 @@ def plot_rates(axis: Any, report: ConditionReport) -> None:
     axis.plot(
         steps * report.largest,
         [report.rate(float(e)) for e in steps],
-        color=COLOURS[0],
+        color=COLORS[0],
         label=r"$\max_i(1-\eta\lambda_i)^2$",
     )
-    for where, name, colour in (
-        (1.0, r"$1/\lambda_{\max}$", COLOURS[1]),
-        (report.optimal_step * report.largest, r"$\eta^\star$", COLOURS[2]),
-        (2.0, r"$2/\lambda_{\max}$", COLOURS[3]),
+    for where, name, color in (
+        (1.0, r"$1/\lambda_{\max}$", COLORS[1]),
+        (report.optimal_step * report.largest, r"$\eta^\star$", COLORS[2]),
+        (2.0, r"$2/\lambda_{\max}$", COLORS[3]),
     ):
-        axis.axvline(where, color=colour, linestyle="--", linewidth=1, label=name)
+        axis.axvline(where, color=color, linestyle="--", linewidth=1, label=name)
     axis.set(
         xlabel=r"step $\eta$, in units of $1/\lambda_{\max}$",
         ylabel="factor per step",
@@ -482,8 +482,8 @@ def plot_contours(axes: Any) -> None:
             heights.flatten(), torch.tensor([0.02, 0.1, 0.25, 0.45, 0.7]).double()
         )
         axis.contour(first, second, heights, levels=levels.tolist(), colors="0.6", linewidths=0.8)
-        axis.plot(path[:, 0], path[:, 1], "o-", markersize=3, linewidth=0.6, color=COLOURS[0])
-        axis.plot(0, 0, "*", color=COLOURS[1], markersize=10)
+        axis.plot(path[:, 0], path[:, 1], "o-", markersize=3, linewidth=0.6, color=COLORS[0])
+        axis.plot(0, 0, "*", color=COLORS[1], markersize=10)
         axis.set_title(rf"{name}: $\kappa = {report.condition:.3g}$", fontsize=9)
         axis.set(xlabel="$u_1$", xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), aspect="equal")
     axes[0, 0].set_ylabel("$u_2$")

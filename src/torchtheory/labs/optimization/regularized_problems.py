@@ -1,4 +1,4 @@
-"""A loss and a regulariser: derivatives of their sum, and two cases with a closed form."""
+"""A loss and a regularizer: derivatives of their sum, and two cases with a closed form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -18,19 +18,19 @@ from torchtheory.training.shrinkage import shrink
 
 
 @lab(
-    "regularised-training-problem",
+    "regularized-training-problem",
     room="optimization",
     covers=["B-27"],
-    title="Loss plus regulariser: derivatives for any network, closed forms for ridge and PCA",
+    title="Loss plus regularizer: derivatives for any network, closed forms for ridge and PCA",
     full={"rows": 20, "columns": 12},
 )
-def regularised_training_problem(run: Run, rows: int = 8, columns: int = 6) -> None:
-    """Training minimises a loss of the outputs plus λ times a regulariser of the weights.
+def regularized_training_problem(run: Run, rows: int = 8, columns: int = 6) -> None:
+    """Training minimizes a loss of the outputs plus λ times a regularizer of the weights.
 
     For a network with a sigmoid, max-pooling and ReLU the gradient and a product with the Hessian
     of that sum are compared with difference quotients. Two cases are solved in closed form: ridge
     regression, where the solution is least squares shrunk along the eigenvectors of the inputs,
-    and the best factorisation with orthonormal columns, principal component analysis. Look at how
+    and the best factorization with orthonormal columns, principal component analysis. Look at how
     far random subspaces stay behind the leading one.
     """
     network_derivatives(run)
@@ -71,7 +71,7 @@ def network_derivatives(run: Run) -> None:
         tolerance=1e-7,
         reason=f"sigmoid, max-pooling and ReLU; {len(flatten(function.parameters))} weights",
         control=Control(
-            "the regulariser is left out of the gradient",
+            "the regularizer is left out of the gradient",
             gradient_check(objective, theta, torch.func.grad(fit)).error,
         ),
     )
@@ -88,7 +88,7 @@ def network_derivatives(run: Run) -> None:
         measured=(product - quotient).abs().max() / product.abs().max(),
         tolerance=1e-6,
         control=Control(
-            "the regulariser is left out",
+            "the regularizer is left out",
             (hessian_vector_product(fit, theta, direction) - quotient).abs().max()
             / product.abs().max(),
         ),
@@ -117,7 +117,7 @@ def ridge_regression(run: Run) -> None:
         control=Control("half of λ, as if the loss had a factor ½", ridge_gradient(half)),
     )
     fitted = torch.linalg.lstsq(X.T, T.T).solution
-    shrunk = torch.stack([shrink(2 * gram, w, 2 * weight).minimiser for w in fitted.T], 1)
+    shrunk = torch.stack([shrink(2 * gram, w, 2 * weight).minimizer for w in fitted.T], 1)
     run.claim(
         "B-27",
         r"\text{it is the least squares solution shrunk by } \lambda_i/(\lambda_i+\lambda) "
@@ -172,7 +172,7 @@ def principal_components(run: Run, Y: Tensor) -> tuple[list[float], list[float]]
 
 def plot(axis: Any, tails: list[float], others: list[float]) -> None:
     ranks = range(1, len(tails) + 1)
-    axis.semilogy(ranks, others, "s-", color=COLOURS[1], label="best of 100 random subspaces")
-    axis.semilogy(ranks, tails, "o-", color=COLOURS[0], label="leading singular vectors")
+    axis.semilogy(ranks, others, "s-", color=COLORS[1], label="best of 100 random subspaces")
+    axis.semilogy(ranks, tails, "o-", color=COLORS[0], label="leading singular vectors")
     axis.set(xlabel="dimensions r", ylabel="what is left of the squared norm", xticks=ranks)
     axis.legend()

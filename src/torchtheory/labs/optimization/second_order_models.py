@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -39,7 +39,7 @@ from torchtheory.optimization.descent.newton import (
     full={"size": 30, "samples": 300, "width": 12},
 )
 def second_order_models(run: Run, size: int = 6, samples: int = 60, width: int = 4) -> None:
-    """A quadratic model of f at a point is minimised instead of f.
+    """A quadratic model of f at a point is minimized instead of f.
 
     With the Hessian it is Newton's method: one step on a quadratic, and near a minimum the error
     is squared at every step. With the diagonal, or a block for every layer, of the Hessian it is
@@ -56,8 +56,8 @@ def second_order_models(run: Run, size: int = 6, samples: int = 60, width: int =
     run.figure(
         "models",
         lambda axes: plot(axes, curves),
-        caption="Left: a function, its quadratic model at the blue point and the model's minimiser "
-        "in red. Middle: isotropic models, whose minimisers are the steps of gradient descent. "
+        caption="Left: a function, its quadratic model at the blue point and the model's minimizer "
+        "in red. Middle: isotropic models, whose minimizers are the steps of gradient descent. "
         "Right: a badly scaled logistic regression descended with each kind of curvature.",
         grid=(1, 3),
         size=(12.5, 3.5),
@@ -78,7 +78,7 @@ def newton(run: Run, size: int) -> None:
         return f(x) + x.square().square().sum(-1)
 
     def after(g: Function) -> Tensor:
-        end: Tensor = start + quadratic_model(g, start).minimiser() - best
+        end: Tensor = start + quadratic_model(g, start).minimizer() - best
         return end
 
     run.claim(
@@ -131,7 +131,7 @@ def indefinite(run: Run) -> None:
 
     def refused(model: QuadraticModel) -> int:
         try:
-            model.minimiser()
+            model.minimizer()
         except NotPositiveDefinite as error:
             d = error.direction
             return int(float(d @ (model.curvature @ d)) <= 0)
@@ -140,7 +140,7 @@ def indefinite(run: Run) -> None:
     at = [run.randn(2) for _ in range(10)]
     run.claim(
         "L-121",
-        r"\nabla^2f \text{ indefinite: the model has no minimiser, and a direction of no positive "
+        r"\nabla^2f \text{ indefinite: the model has no minimizer, and a direction of no positive "
         r"curvature is returned: cases}",
         promised=len(at),
         relation="==",
@@ -342,7 +342,7 @@ def network(run: Run, width: int) -> None:
     )
     values, vectors = torch.linalg.eigh(dense)
     model = quadratic_model_of(problem)
-    damped = model.minimiser(damping=1.05 * max(0.0, -float(values[0])) + 0.1)
+    damped = model.minimizer(damping=1.05 * max(0.0, -float(values[0])) + 0.1)
     down = vectors[:, values < 0]
     part = down @ (down.T @ model.slope)
     run.claim(
@@ -365,10 +365,10 @@ def isotropic(run: Run, size: int) -> None:
 
     x = run.randn(size)
     steps = (0.01, 0.1, 0.3)
-    moves = torch.stack([isotropic_model(f, x, eta).minimiser() for eta in steps])
+    moves = torch.stack([isotropic_model(f, x, eta).minimizer() for eta in steps])
     slope = torch.func.grad(f)(x)
     expected = torch.stack([-eta * slope for eta in steps])
-    newtons = quadratic_model(f, x).minimiser()
+    newtons = quadratic_model(f, x).minimizer()
     run.claim(
         "L-123",
         r"\arg\min_\Delta f+\nabla f\cdot\Delta+\tfrac1{2\eta}\|\Delta\|^2=-\eta\nabla f",
@@ -379,15 +379,15 @@ def isotropic(run: Run, size: int) -> None:
         control=Control("the Hessian in place of 1/η", newtons.expand(3, -1)),
     )
     same = LinearOperator.identity(size, dtype=torch.float64)
-    unit = QuadraticModel(float(f(x)), slope, same).minimiser()
+    unit = QuadraticModel(float(f(x)), slope, same).minimizer()
     run.erratum(
         "gradient-descent-identity-hessian",
-        r"\nabla^2f=I \implies \text{the minimiser of the second-order model is } -\eta\nabla f",
+        r"\nabla^2f=I \implies \text{the minimizer of the second-order model is } -\eta\nabla f",
         promised=expected[1],
         relation="==",
         measured=unit,
         tolerance=1e-6,
-        reason="η = 0.1: with the Hessian I the minimiser is -∇f, ten times as long",
+        reason="η = 0.1: with the Hessian I the minimizer is -∇f, ten times as long",
     )
     moves = run.randn(300, size)
     values = f(x + moves)
@@ -421,20 +421,18 @@ def plot(axes: Any, curves: list[tuple[str, Tensor]]) -> None:
     model = quadratic_model(f, at)
     left, middle, right = axes[0]
     left.plot(grid, f(grid[:, None]), color="0.2", label="f")
-    left.plot(grid, values(model, grid - at), ":", color=COLOURS[0], label="model")
-    goal = at + model.minimiser()
-    left.plot(at, f(at), "o", color=COLOURS[0])
+    left.plot(grid, values(model, grid - at), ":", color=COLORS[0], label="model")
+    goal = at + model.minimizer()
+    left.plot(at, f(at), "o", color=COLORS[0])
     left.plot(goal, model(goal - at), "o", color="#d00000")
     middle.plot(grid, f(grid[:, None]), color="0.2", label="f")
     point = torch.tensor([-1.9], dtype=torch.float64)
-    middle.plot(point, f(point), "o", color=COLOURS[0])
-    for eta, colour in zip((0.2, 0.45, 0.7), COLOURS[1:], strict=False):
+    middle.plot(point, f(point), "o", color=COLORS[0])
+    for eta, color in zip((0.2, 0.45, 0.7), COLORS[1:], strict=False):
         crude = isotropic_model(f, point, eta)
-        middle.plot(
-            grid, values(crude, grid - point), ":", color=colour, label=rf"$\eta = {eta:g}$"
-        )
-        end = point + crude.minimiser()
-        middle.plot(end, crude(end - point), "o", color=colour, markersize=4)
+        middle.plot(grid, values(crude, grid - point), ":", color=color, label=rf"$\eta = {eta:g}$")
+        end = point + crude.minimizer()
+        middle.plot(end, crude(end - point), "o", color=color, markersize=4)
     for axis in (left, middle):
         axis.set(xlabel="x", ylabel="f(x) and models", ylim=(-1.2, 2.4))
     left.legend(loc="upper center")

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -244,21 +244,21 @@ def forward_and_backward(run: Run, networks: int, width: int, deepest: int) -> P
 
 def plot(axes: Any, curves: dict[float, Curve], passes: Passes, width: int, deepest: int) -> None:
     left, right = axes[0]
-    for (scale, points), colour in zip(curves.items(), COLOURS, strict=False):
+    for (scale, points), color in zip(curves.items(), COLORS, strict=False):
         depths = [d for d, _, _ in points]
-        left.semilogy(depths, [b for _, b, _ in points], color=colour)
+        left.semilogy(depths, [b for _, b, _ in points], color=color)
         left.semilogy(
             depths,
             [m.estimate for *_, m in points],
             "o",
             markersize=4,
-            color=colour,
+            color=color,
             label=rf"$\sigma\sqrt{{d}}={scale:g}$",
         )
         forward, backward = passes[scale]
         layers = range(1, deepest + 1)
-        right.semilogy(layers, forward, "o-", markersize=4, color=colour)
-        right.semilogy(layers, backward, "o--", markersize=4, color=colour, markerfacecolor="white")
+        right.semilogy(layers, forward, "o-", markersize=4, color=color)
+        right.semilogy(layers, backward, "o--", markersize=4, color=color, markerfacecolor="white")
     left.set(
         xlabel="depth L",
         ylabel=r"$\mathbb{E}\,\|\partial\ell/\partial W^1\|^2$",

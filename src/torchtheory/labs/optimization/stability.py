@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.generalization.stability import (
@@ -34,7 +34,7 @@ POPULATION = 2000
     "sgd-stability",
     room="generalization",
     covers=["S-23", "S-24", "S-25"],
-    title="One example moves SGD by at most 2LΣη/n, and that bounds the generalisation gap",
+    title="One example moves SGD by at most 2LΣη/n, and that bounds the generalization gap",
     errata=["stability-bound-equality", "stability-bound-in-parameters"],
     full={"samples": 100, "dimension": 10, "trials": 2000, "steps": 500},
 )
@@ -476,7 +476,7 @@ def plot_stability(axes: Any, law: Law, coupled: Coupled, pair: list[Tensor]) ->
     distance = (coupled.path[1:] - coupled.other[1:]).norm(dim=-1)
     bound = distance_bound(lipschitz, smooth, coupled.steps, samples)
     left.plot(times, bound, "--", color="0.4", label=r"$\frac{2L}{n}\sum\eta_t$")
-    left.plot(times, distance.mean(1), color=COLOURS[0], label=r"mean of $\|\theta_T-\theta_T'\|$")
+    left.plot(times, distance.mean(1), color=COLORS[0], label=r"mean of $\|\theta_T-\theta_T'\|$")
     left.set(xlabel="steps T", ylabel="distance", title=f"n = {samples}")
     left.legend()
     shown = torch.unique(torch.logspace(0, math.log10(len(times)), 25).long())
@@ -491,7 +491,7 @@ def plot_stability(axes: Any, law: Law, coupled: Coupled, pair: list[Tensor]) ->
         largest_changes(law, pair, shown),
         "s-",
         markersize=3,
-        color=COLOURS[1],
+        color=COLORS[1],
         label="largest change of a loss",
     )
     right.loglog(
@@ -499,7 +499,7 @@ def plot_stability(axes: Any, law: Law, coupled: Coupled, pair: list[Tensor]) ->
         [g.estimate for g in gaps],
         "o-",
         markersize=3,
-        color=COLOURS[0],
+        color=COLORS[0],
         label=r"gap $J-\hat J$",
     )
     right.set(xlabel="steps T", ylabel="change of a loss")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -223,7 +223,7 @@ def noise_scale(run: Run) -> Progress:
     # what the examples share lies along the first axis, most of what they do not along the others
     x, sizes = run.randn(5, 3) + torch.tensor([1.5, 0.0, 0.0]).double(), [1, 2, 3, 4, 5]
 
-    def centred(theta: Tensor, z: Tensor) -> Tensor:
+    def centered(theta: Tensor, z: Tensor) -> Tensor:
         """Half the squared distance, whose curvature is 1 in every direction."""
         return (theta - z).square().sum(-1) / 2
 
@@ -249,7 +249,7 @@ def noise_scale(run: Run) -> Progress:
         scale = gradient_noise_scale(each @ each.T, 1, complete=True).value * (5 - 1) / 5
         return [f / float(best) for f in found], scale
 
-    found, scale = shares(centred)
+    found, scale = shares(centered)
     uneven, other = shares(stretched)
     run.claim(
         "L-137",
@@ -269,7 +269,7 @@ def noise_scale(run: Run) -> Progress:
 
 
 def same_as_torch(run: Run) -> None:
-    """The algorithm of the slides, torch's optimiser on the same batches, and the average."""
+    """The algorithm of the slides, torch's optimizer on the same batches, and the average."""
     samples, steps, size = 24, 40, 6
     x, y, start = run.randn(samples, 3), run.randn(samples), run.randn(3)
     rates = [0.1 / math.sqrt(k + 1) for k in range(steps)]
@@ -342,16 +342,14 @@ def plot(axes: Any, variances: Variances, progress: Progress) -> None:
     left, right = axes[0]
     sizes, measured, single = variances
     left.loglog(sizes, [single / m for m in sizes], "--", color="0.4", label=r"$\sigma^2/m$")
-    left.loglog(sizes, measured[0], "o", color=COLOURS[0], label="with replacement")
-    left.loglog(sizes[:-1], measured[1][:-1], "s", color=COLOURS[1], label="subsets")
+    left.loglog(sizes, measured[0], "o", color=COLORS[0], label="with replacement")
+    left.loglog(sizes[:-1], measured[1][:-1], "s", color=COLORS[1], label="subsets")
     left.set(xlabel="batch size m", ylabel="variance of the gradient", title="n = 64 examples")
     left.legend()
     batches, found, scale = progress
     grid = torch.linspace(0.05, 12, 200)
     right.plot(grid, 1 / (1 + scale / grid), "--", color="0.4", label=r"$1/(1+B_\mathrm{noise}/B)$")
-    right.plot(batches, found, "o", color=COLOURS[0], label="over all batches")
-    right.axvline(
-        scale, color=COLOURS[1], linestyle=":", label=rf"$B_\mathrm{{noise}}={scale:.2g}$"
-    )
+    right.plot(batches, found, "o", color=COLORS[0], label="over all batches")
+    right.axvline(scale, color=COLORS[1], linestyle=":", label=rf"$B_\mathrm{{noise}}={scale:.2g}$")
     right.set(xlabel="batch size B", ylabel="share of the progress", ylim=(0, 1), title="one step")
     right.legend(loc="lower right")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -409,16 +409,16 @@ def complexity(run: Run) -> None:
 
 
 def plot(ax: Any, rates: Rates) -> None:
-    for (name, points), colour in zip(rates.items(), COLOURS, strict=False):
+    for (name, points), color in zip(rates.items(), COLORS, strict=False):
         counts = [k for k, _, _ in points]
-        ax.loglog(counts, [b for _, b, _ in points], "--", color=colour, label=f"bound, {name}")
+        ax.loglog(counts, [b for _, b, _ in points], "--", color=color, label=f"bound, {name}")
         ax.errorbar(
             counts,
             [f.estimate for *_, f in points],
             yerr=error_bars([f for *_, f in points]),
             fmt="o-",
             markersize=4,
-            color=colour,
+            color=color,
             label=f"measured, {name}",
         )
     ax.set(xlabel="iterations K", ylabel=r"mean of $\|\nabla f\|^2$", title=r"$\eta\sim1/\sqrt{K}$")

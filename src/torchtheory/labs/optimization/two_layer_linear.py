@@ -34,7 +34,7 @@ from torchtheory.optimization.linear_networks.second_moments import (
     reduced_rank_regression,
 )
 from torchtheory.optimization.linear_networks.two_layer import (
-    alternating_minimisation,
+    alternating_minimization,
     best_input_factor,
     best_output_factor,
     column_projector,
@@ -120,7 +120,7 @@ def regression(
 def risk_and_gradients(run: Run, x: Tensor, y: Tensor, moments: Covariances, width: int) -> None:
     inputs, outputs = moments.inputs, moments.outputs
     pairs = [(run.randn(outputs, width), run.randn(inputs, width)) for _ in range(10)]
-    centred = Covariances.from_samples(x - x.mean(0), y - y.mean(0))
+    centered = Covariances.from_samples(x - x.mean(0), y - y.mean(0))
     truth = torch.stack([direct(x, y, U, V) for U, V in pairs])
     run.claim(
         "B-30",
@@ -132,7 +132,7 @@ def risk_and_gradients(run: Run, x: Tensor, y: Tensor, moments: Covariances, wid
         tolerance=1e-10,
         control=Control(
             "covariances about the means instead of second moments",
-            torch.stack([centred.risk(U @ V.T) for U, V in pairs]),
+            torch.stack([centered.risk(U @ V.T) for U, V in pairs]),
         ),
     )
     best = least_squares_map(moments)
@@ -145,8 +145,8 @@ def risk_and_gradients(run: Run, x: Tensor, y: Tensor, moments: Covariances, wid
         measured=(y - x @ best.T).square().sum(1).mean(),
         tolerance=1e-10,
         control=Control(
-            "the regression of the centred data, without its intercept",
-            (y - x @ least_squares_map(centred).T).square().sum(1).mean(),
+            "the regression of the centered data, without its intercept",
+            (y - x @ least_squares_map(centered).T).square().sum(1).mean(),
         ),
     )
     run.claim(
@@ -180,7 +180,7 @@ def risk_and_gradients(run: Run, x: Tensor, y: Tensor, moments: Covariances, wid
         control=Control("targets given to the wrong inputs", torch.cat(wrong)),
     )
     wide = min(inputs, outputs)
-    narrow = alternating_minimisation(moments, width, sweeps=20, random=run.generator)
+    narrow = alternating_minimization(moments, width, sweeps=20, random=run.generator)
     ranks = [int(torch.linalg.matrix_rank(m)) for m in (narrow.U, narrow.V)]
     run.erratum(
         "full-column-rank-unconstrained",
@@ -258,7 +258,7 @@ def half_steps(run: Run, moments: Covariances, width: int, starts: int) -> None:
         control=Control("in both factors together, at the origin", both),
     )
     fits = [
-        alternating_minimisation(moments, width, sweeps=25, random=run.generator)
+        alternating_minimization(moments, width, sweeps=25, random=run.generator)
         for _ in range(starts)
     ]
     _, vectors = moments.directions()
@@ -268,7 +268,7 @@ def half_steps(run: Run, moments: Covariances, width: int, starts: int) -> None:
     )
     run.claim(
         ["L-148", "B-31"],
-        r"R \text{ never increases under alternating minimisation}",
+        r"R \text{ never increases under alternating minimization}",
         promised=0,
         relation="<=",
         measured=torch.stack([f.risks.diff().max() for f in fits]),
@@ -279,10 +279,10 @@ def half_steps(run: Run, moments: Covariances, width: int, starts: int) -> None:
         ),
     )
     saddle = linear_critical_points(moments, width)[-1]
-    stuck = alternating_minimisation(moments, width, start=saddle.U, sweeps=3)
+    stuck = alternating_minimization(moments, width, start=saddle.U, sweeps=3)
     run.claim(
         ["B-31", "L-148"],
-        r"\text{alternating minimisation ends at } \operatorname{tr}\Sigma_{yy}-\sum_{i\le n_1}"
+        r"\text{alternating minimization ends at } \operatorname{tr}\Sigma_{yy}-\sum_{i\le n_1}"
         r"\lambda_i",
         promised=reduced_rank_regression(moments, width).value,
         relation="==",
@@ -303,7 +303,7 @@ def local_search(
     factors = [layers_of(theta, widths)[1] for theta in ends]
     return torch.stack(
         [
-            alternating_minimisation(moments, widths[1], start=U, sweeps=40).risks[-1]
+            alternating_minimization(moments, widths[1], start=U, sweeps=40).risks[-1]
             for U in factors
         ]
     )
@@ -408,10 +408,10 @@ def autoencoder(run: Run, x: Tensor, width: int) -> None:
     x = left * sigma[0] * 0.7 ** torch.arange(len(sigma)) @ rows
     own = Covariances.from_samples(x, x)
     principal = rows[:width].T @ rows[:width]
-    fit = alternating_minimisation(own, width, sweeps=40, random=run.generator)
+    fit = alternating_minimization(own, width, sweeps=40, random=run.generator)
     # the same principal directions, and targets that are the inputs turned
     turned = Covariances.from_samples(x @ torch.linalg.qr(run.randn(len(rows), len(rows))).Q, x)
-    other = alternating_minimisation(turned, width, sweeps=40, random=run.generator)
+    other = alternating_minimization(turned, width, sweeps=40, random=run.generator)
     run.claim(
         ["L-150", "B-32"],
         r"Y=X: UV^\top \text{ is the projector onto the first } n_1 \text{ principal directions}",
@@ -419,7 +419,7 @@ def autoencoder(run: Run, x: Tensor, width: int) -> None:
         relation="==",
         measured=fit.U @ fit.V.T,
         tolerance=1e-6,
-        reason="alternating minimisation against a singular value decomposition of the data",
+        reason="alternating minimization against a singular value decomposition of the data",
         control=Control("inputs turned, so that Y is not X", other.U @ other.V.T),
     )
 

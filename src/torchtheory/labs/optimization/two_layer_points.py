@@ -9,7 +9,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.run import Run
 from torchtheory.optimization.landscape.critical_points import critical_point
@@ -268,8 +268,8 @@ def plot_ladder(
     ladder, curves = axes[0]
     for p in points:
         full = len(p.chosen) == width
-        colour = COLOURS[2] if p.label == "global minimum" else COLOURS[0 if full else 1]
-        ladder.plot([p.index - 0.3, p.index + 0.3], [p.value, p.value], color=colour, linewidth=2.5)
+        color = COLORS[2] if p.label == "global minimum" else COLORS[0 if full else 1]
+        ladder.plot([p.index - 0.3, p.index + 0.3], [p.value, p.value], color=color, linewidth=2.5)
         name = "{" + ", ".join(str(j + 1) for j in p.chosen) + "}" if p.chosen else "∅"
         ladder.annotate(
             name, (p.index + 0.32, p.value), xytext=(2, 0), textcoords="offset points",
@@ -281,7 +281,7 @@ def plot_ladder(
         ladder.plot(by_value[level], value, "x", color="black", markersize=5)
     kinds = (("global minimum", 2), ("saddles, U of full rank", 0), ("saddles, U deficient", 1))
     for kind, number in kinds:
-        ladder.plot([], [], color=COLOURS[number], linewidth=2.5, label=kind)
+        ladder.plot([], [], color=COLORS[number], linewidth=2.5, label=kind)
     ladder.plot([], [], "x", color="black", label="found by solving ∇R = 0")
     ladder.set(
         xlabel="negative eigenvalues of the Hessian", ylabel="risk", title="Every critical point"
@@ -299,5 +299,5 @@ def plot_ladder(
             ha="right", fontsize=8,
         )  # fmt: skip
     for k, path in enumerate(losses.T[:6]):
-        curves.plot(path[: last + 1], color=COLOURS[k % len(COLOURS)], linewidth=1.2)
+        curves.plot(path[: last + 1], color=COLORS[k % len(COLORS)], linewidth=1.2)
     curves.set(xlabel="step", ylabel="risk", title="Gradient descent from six small starts")

@@ -8,35 +8,35 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.nets.autoencoder import low_rank
 from torchtheory.optimization.descent.iterates import Descent, gradient_descent
 from torchtheory.optimization.parallel_networks.factorization_certificates import (
-    certify_factorisation,
+    certify_factorization,
     decay_objective,
-    grow_factorisation,
+    grow_factorization,
     shared_null_direction,
 )
 from torchtheory.optimization.parallel_networks.nuclear_norm import (
     balanced_factors,
-    factorise_with_decay,
+    factorize_with_decay,
     least_decay_objective,
     threshold_singular_values,
 )
 
 
 @lab(
-    "weight-decay-factorisation",
+    "weight-decay-factorization",
     room="optimization",
     covers=["B-39", "B-40", "B-41", "B-42", "B-43"],
     title="Weight decay on two factors is the nuclear norm, and one singular value certifies it",
-    errata=["global-factorisation-zero-column"],
+    errata=["global-factorization-zero-column"],
     full={"rows": 20, "columns": 16, "starts": 20, "steps": 6000},
 )
-def weight_decay_factorisation(
+def weight_decay_factorization(
     run: Run, rows: int = 8, columns: int = 6, strength: float = 0.6, starts: int = 4,
     steps: int = 700,
 ) -> None:  # fmt: skip
@@ -127,7 +127,7 @@ def thresholding(run: Run, Y: Tensor, sigma: Tensor, strength: float) -> int:
         Q = (Y - Z) / lam
         norms.append(torch.linalg.matrix_norm(Q, 2))
         products.append((Q * Z).sum() - torch.linalg.matrix_norm(Z, "nuc"))
-        made = factorise_with_decay(Y, lam)
+        made = factorize_with_decay(Y, lam)
         f = decay_objective(Y, made.U, made.V, lam)
         both.append(f - convex(Y, made.U @ made.V.T, lam))
         values.append(f - made.objective)
@@ -156,7 +156,7 @@ def thresholding(run: Run, Y: Tensor, sigma: Tensor, strength: float) -> int:
             ((Y - hard) / strength * hard).sum() - torch.linalg.matrix_norm(hard, "nuc"),
         ),
     )
-    made = factorise_with_decay(Y, strength)
+    made = factorize_with_decay(Y, strength)
     run.claim(
         "B-40",
         r"f(U,V)=F(UV^\top) \text{ at } U=U_Y(\Sigma-\lambda)_+^{1/2},\ V=V_Y(\Sigma-\lambda)"
@@ -277,10 +277,10 @@ def wide_and_narrow(
             sum(shared_null_direction(U, V, tolerance=1e-3) is None for U, V in short),
         ),
     )
-    exact = factorise_with_decay(Y, strength)
+    exact = factorize_with_decay(Y, strength)
     both = torch.cat([exact.U, exact.V])
     run.erratum(
-        "global-factorisation-zero-column",
+        "global-factorization-zero-column",
         r"\text{a global minimum has } e \text{ with } Ue=Ve=0: \text{ least singular value of } "
         r"(U;V) \text{ at the closed form of width } \#\{\sigma_i>\lambda\}",
         promised=0,
@@ -302,7 +302,7 @@ def certificates(
 ) -> tuple[list[int], list[float], list[float]]:
     """Verdicts at known points, and the lower bound along a descent."""
     least = least_decay_objective(sigma, strength)
-    exact = factorise_with_decay(Y, strength)
+    exact = factorize_with_decay(Y, strength)
     needed = exact.needed
     spare = exact.U.new_zeros(len(exact.U), 2), exact.V.new_zeros(len(exact.V), 2)
     points = {
@@ -316,7 +316,7 @@ def certificates(
         "without its first column": (exact.U[:, 1:], exact.V[:, 1:]),
         "unequal sizes": (2 * exact.U, exact.V / 2),
     }
-    found = {name: certify_factorisation(Y, U, V, strength) for name, (U, V) in points.items()}
+    found = {name: certify_factorization(Y, U, V, strength) for name, (U, V) in points.items()}
     good = list(found)[:2]
     run.claim(
         "B-42",
@@ -348,7 +348,7 @@ def certificates(
     objectives, lowers, unscaled = [], [], []
     for t in times:
         U, V = split(path.points[t, 0], Y, needed + 2)
-        one = certify_factorisation(Y, U, V, strength)
+        one = certify_factorization(Y, U, V, strength)
         R = Y - U @ V.T
         objectives.append(one.objective)
         lowers.append(one.lower_bound)
@@ -370,9 +370,9 @@ def certificates(
 def growth(
     run: Run, Y: Tensor, sigma: Tensor, strength: float
 ) -> tuple[list[int], list[float], list[float]]:
-    grown = grow_factorisation(Y, strength, generator=run.generator)
+    grown = grow_factorization(Y, strength, generator=run.generator)
     start = (0.5 * run.randn(len(Y), 1), 0.5 * run.randn(Y.shape[1], 1))
-    other = grow_factorisation(Y, strength, start=start, generator=run.generator)
+    other = grow_factorization(Y, strength, start=start, generator=run.generator)
     least = least_decay_objective(sigma, strength)
     run.claim(
         "B-43",
@@ -381,7 +381,7 @@ def growth(
         relation="==",
         measured=grown.widths[-1],
         control=Control(
-            "twice the λ", grow_factorisation(Y, 2 * strength, generator=run.generator).widths[-1]
+            "twice the λ", grow_factorization(Y, 2 * strength, generator=run.generator).widths[-1]
         ),
     )
     run.claim(
@@ -440,16 +440,16 @@ def plot(
 ) -> None:
     times, objectives, lowers = bounds
     axis = axes[0, 0]
-    axis.plot(times, objectives, color=COLOURS[0], label="objective")
-    axis.plot(times, lowers, color=COLOURS[1], label="lower bound of the certificate")
+    axis.plot(times, objectives, color=COLORS[0], label="objective")
+    axis.plot(times, lowers, color=COLORS[1], label="lower bound of the certificate")
     axis.axhline(least, color="black", linewidth=0.9, linestyle="--", label="least of all")
     axis.set(xscale="log", xlabel="step of gradient descent", ylabel="objective")
     axis.legend(loc="upper right")
     widths, values, residuals = grown
     axis = axes[0, 1]
-    axis.plot(widths, values, "o-", color=COLOURS[0], label="objective")
-    axis.plot(widths, residuals, "s-", color=COLOURS[2], label=r"$\sigma_{\max}$ of the residual")
+    axis.plot(widths, values, "o-", color=COLORS[0], label="objective")
+    axis.plot(widths, residuals, "s-", color=COLORS[2], label=r"$\sigma_{\max}$ of the residual")
     axis.axhline(least, color="black", linewidth=0.9, linestyle="--", label="least of all")
-    axis.axhline(strength, color=COLOURS[2], linewidth=0.9, linestyle=":", label="λ")
+    axis.axhline(strength, color=COLORS[2], linewidth=0.9, linestyle=":", label="λ")
     axis.set(xlabel="columns", ylabel="objective; singular value", xticks=widths, ylim=(0, None))
     axis.legend(loc="upper right")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -27,8 +27,8 @@ from torchtheory.primer.differences import (
     numerical_jacobian,
 )
 from torchtheory.primer.objectives import (
-    factorisation_gradients,
-    factorise,
+    factorization_gradients,
+    factorize,
     nonlinear_least_squares,
     nonlinear_least_squares_gradient,
     nonlinear_least_squares_hessian,
@@ -57,14 +57,14 @@ def primer_derivatives(run: Run, size: int = 8, sweeps: int = 300) -> None:
 
     Forward quotients err like the step, central ones like its square, until rounding takes over;
     the figure shows where. Then the chain rule, the Jacobian of a linear map, the gradients of
-    least squares, of matrix factorisation and of nonlinear least squares and its Hessian are
+    least squares, of matrix factorization and of nonlinear least squares and its Hessian are
     compared with quotients and with automatic differentiation, and Hessian-vector products with
     differences of gradients. Each formula has a control that leaves something out.
     """
     limits(run)
     chains(run, size)
     least_squares_gradients(run, size)
-    factorisation(run, size, sweeps)
+    factorization(run, size, sweeps)
     nonlinear(run, size)
     hessian_products(run, size)
 
@@ -278,10 +278,10 @@ def least_squares_gradients(run: Run, size: int) -> None:
     )
 
 
-def factorisation(run: Run, size: int, sweeps: int) -> None:
+def factorization(run: Run, size: int, sweeps: int) -> None:
     p = 3
     U, V, R = run.randn(size, p), run.randn(p, size + 2), run.randn(size, size + 2)
-    by_U, by_V = factorisation_gradients(U, V, R)
+    by_U, by_V = factorization_gradients(U, V, R)
 
     def loss(left: Tensor, right: Tensor) -> Tensor:
         return 0.5 * (left @ right - R).square().sum()
@@ -307,7 +307,7 @@ def factorisation(run: Run, size: int, sweeps: int) -> None:
     )
     sigma = torch.linalg.svdvals(R)
     least = 0.5 * sigma[p:].square().sum()
-    fits = [factorise(R, p, sweeps=sweeps, generator=run.generator) for _ in range(3)]
+    fits = [factorize(R, p, sweeps=sweeps, generator=run.generator) for _ in range(3)]
     run.claim(
         "L-034",
         r"\min_{U,V}\tfrac12\|UV-R\|_F^2=\tfrac12\sum_{i>p}\sigma_i(R)^2"
@@ -318,7 +318,7 @@ def factorisation(run: Run, size: int, sweeps: int) -> None:
         tolerance=1e-6,
         control=Control(
             "one column fewer",
-            factorise(R, p - 1, sweeps=sweeps, generator=run.generator).losses[-1],
+            factorize(R, p - 1, sweeps=sweeps, generator=run.generator).losses[-1],
         ),
     )
     run.claim(
@@ -330,7 +330,7 @@ def factorisation(run: Run, size: int, sweeps: int) -> None:
         tolerance=1e-12,
         control=Control(
             "one column more",
-            factorise(R, p + 1, sweeps=sweeps, generator=run.generator).losses[-1],
+            factorize(R, p + 1, sweeps=sweeps, generator=run.generator).losses[-1],
         ),
     )
 
@@ -459,18 +459,16 @@ def hessian_products(run: Run, size: int) -> None:
 
 def plot_steps(axis: Any, f: Callable[[Tensor], Tensor], x: Tensor, exact: float) -> None:
     steps = torch.logspace(-15, 0, 91).tolist()
-    for scheme, colour in zip(SCHEMES, COLOURS, strict=False):
+    for scheme, color in zip(SCHEMES, COLORS, strict=False):
 
         def error(t: float, scheme: Scheme = scheme) -> float:
             one = torch.ones_like(x)
             return abs(float(directional_difference(f, x, one, step=t, scheme=scheme)) - exact)
 
-        axis.loglog(
-            steps, [max(error(t), 1e-17) for t in steps], color=colour, lw=1.2, label=scheme
-        )
+        axis.loglog(steps, [max(error(t), 1e-17) for t in steps], color=color, lw=1.2, label=scheme)
         best = best_step(scheme)
-        axis.plot(best, error(best), "o", color=colour, ms=6)
+        axis.plot(best, error(best), "o", color=color, ms=6)
     limit = abs(derivative_by_limit(f, x).value - exact)
-    axis.axhline(max(limit, 1e-17), ls="--", color=COLOURS[2], label="extrapolated")
+    axis.axhline(max(limit, 1e-17), ls="--", color=COLORS[2], label="extrapolated")
     axis.set(xlabel="step t", ylabel="error of the derivative", ylim=(1e-17, 10))
     axis.legend()

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -129,10 +129,10 @@ def affine(run: Run, law: Gaussian, maps: dict[str, Tensor], samples: int) -> No
         image = law.affine(A, b)
         y, mapped = x @ A.T + b, corners @ A.T + b
         shift, no_shift = worst(y, image.mean), worst(y - b, image.mean)
-        centred = products(y - image.mean)
+        centered = products(y - image.mean)
         target = image.covariance.flatten()
-        spread = worst(centred, target)
-        wrong = worst(centred, 1.5 * target)
+        spread = worst(centered, target)
+        wrong = worst(centered, 1.5 * target)
         t = run.randn(4, len(A)) / image.covariance.diagonal().sqrt().max()
         wanted = image.characteristic_function(t)
         phase = torch.cat([wanted.real, wanted.imag])
@@ -210,8 +210,8 @@ def affine(run: Run, law: Gaussian, maps: dict[str, Tensor], samples: int) -> No
 
 
 def fourth_moment(values: Tensor) -> Interval:
-    centred = values.flatten() - values.mean()
-    return mean_interval(centred**4 / centred.square().mean() ** 2, confidence=0.999)
+    centered = values.flatten() - values.mean()
+    return mean_interval(centered**4 / centered.square().mean() ** 2, confidence=0.999)
 
 
 def products(y: Tensor) -> Tensor:
@@ -239,20 +239,20 @@ def plot(axes: Any, law: Gaussian, A: Tensor, b: Tensor, run: Run) -> None:
     image = law.affine(A, b)
     y = x @ A.T + b
     left, right = axes.ravel()
-    for points, shown, colour, name in (
-        (x, law, COLOURS[0], "X"),
-        (y, image, COLOURS[1], "AX + b"),
+    for points, shown, color, name in (
+        (x, law, COLORS[0], "X"),
+        (y, image, COLORS[1], "AX + b"),
     ):
-        left.scatter(points[:, 0], points[:, 1], s=4, color=colour, alpha=0.35, lw=0, label=name)
+        left.scatter(points[:, 0], points[:, 1], s=4, color=color, alpha=0.35, lw=0, label=name)
         for mass in (0.5, 0.9, 0.99):
             curve = shown.ellipse(mass)
-            left.plot(curve[:, 0], curve[:, 1], color=colour, lw=1.2)
+            left.plot(curve[:, 0], curve[:, 1], color=color, lw=1.2)
     left.set(title="full rank")
     left.legend(loc="upper right", markerscale=3)
     flat = torch.tensor([[1.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
     z = x @ flat.T + b
-    right.scatter(x[:, 0], x[:, 1], s=4, color=COLOURS[0], alpha=0.35, lw=0, label="X")
-    right.scatter(z[:, 0], z[:, 1], s=4, color=COLOURS[2], alpha=0.35, lw=0, label="rank one")
+    right.scatter(x[:, 0], x[:, 1], s=4, color=COLORS[0], alpha=0.35, lw=0, label="X")
+    right.scatter(z[:, 0], z[:, 1], s=4, color=COLORS[2], alpha=0.35, lw=0, label="rank one")
     right.set(title="A of rank one")
     right.legend(loc="upper right", markerscale=3)
     for axis in (left, right):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -188,25 +188,25 @@ def plot_spans(axes: Any) -> None:
     ]
     for axis, (V, c, title) in zip(axes.ravel(), examples, strict=True):
         corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]).double() @ V.T
-        axis.fill(corners[:, 0], corners[:, 1], color=COLOURS[5], alpha=0.35, ec=COLOURS[0], lw=1.5)
-        for i, colour in ((1, COLOURS[2]), (0, COLOURS[1])):
+        axis.fill(corners[:, 0], corners[:, 1], color=COLORS[5], alpha=0.35, ec=COLORS[0], lw=1.5)
+        for i, color in ((1, COLORS[2]), (0, COLORS[1])):
             tip = V[:, i].tolist()
             axis.annotate(
                 "",
                 xy=tip,
                 xytext=(0, 0),
-                arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2},
+                arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2},
             )
             axis.annotate(
                 f"$v_{i + 1}$",
                 tip,
                 xytext=(6, -10) if tip[0] > 0 else (-10, 8),
                 textcoords="offset points",
-                color=colour,
+                color=color,
                 fontsize=11,
             )
         point = (V @ torch.tensor(c).double()).tolist()
-        axis.plot(*point, "o", color=COLOURS[6], zorder=3)
+        axis.plot(*point, "o", color=COLORS[6], zorder=3)
         axis.annotate(
             f"{c[0]:g}$v_1$ + {c[1]:g}$v_2$ = ({point[0]:g}, {point[1]:g})",
             point,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -189,7 +189,7 @@ def induced(run: Run, trials: int) -> None:
         r"\text{the supremum is attained: } \|Ax\|_p/\|x\|_p \text{ at the returned vector}",
         promised=[float(torch.linalg.matrix_norm(A, p)) for p in EXPONENTS],
         relation="==",
-        measured=torch.stack([ratio(A, norms[p].maximiser[None], p)[0] for p in EXPONENTS]),
+        measured=torch.stack([ratio(A, norms[p].maximizer[None], p)[0] for p in EXPONENTS]),
         tolerance=1e-12,
         control=Control("at the best of the random vectors", torch.stack(list(ratios.values()))),
     )
@@ -273,17 +273,17 @@ def largest_singular_value(run: Run) -> None:
     )
     run.claim(
         "L-032",
-        r"\text{the maximiser is the first right singular vector: } |\langle x^\star,v_1\rangle|",
+        r"\text{the maximizer is the first right singular vector: } |\langle x^\star,v_1\rangle|",
         promised=1.0,
         relation="==",
         measured=torch.stack(
-            [(induced_norm(A).maximiser @ top_direction(A)).abs() for A in matrices]
+            [(induced_norm(A).maximizer @ top_direction(A)).abs() for A in matrices]
         ),
         tolerance=1e-9,
         control=Control(
-            "the maximiser of the 1-norm",
+            "the maximizer of the 1-norm",
             torch.stack(
-                [(induced_norm(A, 1).maximiser @ top_direction(A)).abs() for A in matrices]
+                [(induced_norm(A, 1).maximizer @ top_direction(A)).abs() for A in matrices]
             ),
         ),
     )
@@ -381,13 +381,13 @@ def plot_balls(axes: Any, A: Tensor) -> None:
     for axis, (p, title) in zip(axes.ravel(), titles.items(), strict=True):
         ball = circle / torch.linalg.vector_norm(circle, p, dim=1, keepdim=True)
         image = ball @ A.T
-        axis.fill(ball[:, 0], ball[:, 1], color=COLOURS[5], alpha=0.4, label="unit ball")
-        axis.plot(image[:, 0], image[:, 1], color=COLOURS[1], label="its image")
+        axis.fill(ball[:, 0], ball[:, 1], color=COLORS[5], alpha=0.4, label="unit ball")
+        axis.plot(image[:, 0], image[:, 1], color=COLORS[1], label="its image")
         if p >= 1:
             found = induced_norm(A, p)
-            outer, tip = found.value * ball, A @ found.maximiser
-            axis.plot(outer[:, 0], outer[:, 1], "--", color=COLOURS[2], lw=1.2, label="‖A‖ₚ · ball")
-            axis.plot(*tip.tolist(), "o", color=COLOURS[6], ms=4)
+            outer, tip = found.value * ball, A @ found.maximizer
+            axis.plot(outer[:, 0], outer[:, 1], "--", color=COLORS[2], lw=1.2, label="‖A‖ₚ · ball")
+            axis.plot(*tip.tolist(), "o", color=COLORS[6], ms=4)
             title += f", ‖A‖ = {found.value:.3f}"
         axis.set_title(title)
         axis.set(xlim=(-2.4, 2.4), ylim=(-2.4, 2.4), aspect="equal")

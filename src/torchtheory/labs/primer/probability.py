@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from scipy import integrate, stats
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -445,21 +445,21 @@ def plot(axes: Any) -> None:
     left, middle, right = axes.ravel()
     law = image_measure(sum, {w: Fraction(1, 36) for w in DICE})
     values, masses = list(law), [float(p) for p in law.values()]
-    left.bar(values, masses, color=COLOURS[5], label="mass")
+    left.bar(values, masses, color=COLORS[5], label="mass")
     heights = [0.0, *list(itertools.accumulate(masses))]
-    left.step([0, *values, 14], [*heights, 1.0], where="post", color=COLOURS[0], label="F")
+    left.step([0, *values, 14], [*heights, 1.0], where="post", color=COLORS[0], label="F")
     left.set(title="sum of two dice", xlabel="s", xlim=(0.5, 13.5))
     left.legend(loc="upper left")
     x = torch.linspace(0, 1, 200, dtype=torch.float64)
     beta = stats.beta(2, 3)
-    middle.fill_between(x, beta.pdf(x), color=COLOURS[5], alpha=0.5, label="density f")
-    middle.plot(x, beta.cdf(x), color=COLOURS[0], label="F = ∫f")
+    middle.fill_between(x, beta.pdf(x), color=COLORS[5], alpha=0.5, label="density f")
+    middle.plot(x, beta.cdf(x), color=COLORS[0], label="F = ∫f")
     middle.set(title="Beta(2, 3)", xlabel="x")
     middle.legend(loc="upper right")
     steps = [1.0, *[sum(1 / 6 for k in range(1, 7) if k >= t) for t in range(1, 7)], 0.0]
     right.fill_between(
-        [0, *range(1, 7), 7], [*steps[1:], 0.0], step="post", color=COLOURS[5], alpha=0.5
+        [0, *range(1, 7), 7], [*steps[1:], 0.0], step="post", color=COLORS[5], alpha=0.5
     )
-    right.step([0, *range(1, 7), 7], [*steps[1:], 0.0], where="post", color=COLOURS[0])
+    right.step([0, *range(1, 7), 7], [*steps[1:], 0.0], where="post", color=COLORS[0])
     right.text(0.6, 0.25, "area = E X = 3.5", fontsize=9)
     right.set(title="tail of a fair die", xlabel="t", ylabel="P(X ≥ t)", xlim=(0, 7))

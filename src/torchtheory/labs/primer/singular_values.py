@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.run import Run
 from torchtheory.linalg.operators import LinearOperator
@@ -312,16 +312,16 @@ def plot_svd(axes: Any, A: Tensor) -> None:
     disc = torch.stack([angle.cos(), angle.sin()])
     for axis, (title, M) in zip(axes.ravel(), stages, strict=True):
         image = M @ disc
-        axis.fill(image[0], image[1], color=COLOURS[5], alpha=0.3, ec=COLOURS[0], lw=1.2)
-        for i, colour in ((0, COLOURS[1]), (1, COLOURS[2])):
+        axis.fill(image[0], image[1], color=COLORS[5], alpha=0.3, ec=COLORS[0], lw=1.2)
+        for i, color in ((0, COLORS[1]), (1, COLORS[2])):
             axis.annotate(
                 "",
                 xy=M[:, i].tolist(),
                 xytext=(0, 0),
-                arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2},
+                arrowprops={"arrowstyle": "-|>", "color": color, "lw": 2},
             )
             tip = 1.25 * M[:, i]
             axis.text(
-                float(tip[0]), float(tip[1]), f"$e_{i + 1}$", color=colour, ha="center", va="center"
+                float(tip[0]), float(tip[1]), f"$e_{i + 1}$", color=color, ha="center", va="center"
             )
         axis.set(xlim=(-2, 2), ylim=(-2, 2), aspect="equal", title=title)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -112,7 +112,7 @@ def lipschitz(run: Run, samples: int, dim: int, width: int) -> None:
         ),
         reason="the middle is measured from below, by ascent",
     )
-    # the angle on an annulus that is cut open: |grad| <= 1, but the ends of the cut are neighbours
+    # the angle on an annulus that is cut open: |grad| <= 1, but the ends of the cut are neighbors
     theta = torch.linspace(0.01, 2 * math.pi - 0.01, samples, dtype=torch.float64)
     ring = torch.stack([theta.cos(), theta.sin()], dim=1)
 
@@ -260,7 +260,7 @@ def minimum(run: Run, samples: int, dim: int) -> None:
     hessian = torch.func.hessian(lambda w: logistic_loss_at(w, x, labels))(fit.weight)
     run.claim(
         "L-037",
-        r"\|\nabla^2f(x^\star)\|_2\le L \text{ at the minimiser of the logistic loss}",
+        r"\|\nabla^2f(x^\star)\|_2\le L \text{ at the minimizer of the logistic loss}",
         promised=L,
         relation="<=",
         measured=torch.linalg.matrix_norm(hessian, 2),
@@ -280,7 +280,7 @@ def minimum(run: Run, samples: int, dim: int) -> None:
         relation="<=",
         measured=growth,
         tolerance=1e-12,
-        control=Control("x* is not the minimiser", from_start - logistic_loss(start, x, labels)),
+        control=Control("x* is not the minimizer", from_start - logistic_loss(start, x, labels)),
     )
     radii = [10 ** (-0.5 - 0.25 * i) for i in range(9)]
 
@@ -357,15 +357,15 @@ def plot_gallery(axes: Any) -> None:
             values = torch.where(jump, math.nan, values)
         else:
             kink = jump & (second == -1)
-            axis.plot(x, torch.where(kink, math.nan, slope), color=COLOURS[1], lw=1.2, label="f'")
-        axis.plot(x, values, color=COLOURS[0], label="f")
+            axis.plot(x, torch.where(kink, math.nan, slope), color=COLORS[1], lw=1.2, label="f'")
+        axis.plot(x, values, color=COLORS[0], label="f")
         axis.set_title(name.replace(": ", "\n"))
         axis.set_ylim(-1.7, 1.7)
     axes[0, 1].legend(loc="lower right")
 
 
 def slope_exponents(f: Scalar, scales: list[float]) -> Tensor:
-    """How the largest slope near 0 between neighbours at distance h/2 grows as h halves."""
+    """How the largest slope near 0 between neighbors at distance h/2 grows as h halves."""
     slopes = []
     for h in scales:
         x = torch.linspace(-2 * h, 2 * h, 9, dtype=torch.float64) + h / 16
@@ -387,12 +387,12 @@ def plot_sandwich(axes: Any) -> None:
 
     for axis, L in zip(axes.ravel(), (1.0, 0.35), strict=True):
         low, value, high = parabola_bounds(f, x, y, L)
-        axis.fill_between(y[:, 0], low, high, color=COLOURS[5], alpha=0.3, lw=0, label="allowed")
-        axis.plot(y[:, 0], value, color=COLOURS[0], label="f = cos")
+        axis.fill_between(y[:, 0], low, high, color=COLORS[5], alpha=0.3, lw=0, label="allowed")
+        axis.plot(y[:, 0], value, color=COLORS[0], label="f = cos")
         outside = (value > high) | (value < low)
         if bool(outside.any()):
             broken = torch.where(outside, value, math.nan)
-            axis.plot(y[:, 0], broken, color=COLOURS[1], lw=3, label="outside")
-        axis.plot(x, f(x), "o", color=COLOURS[6], zorder=4)
+            axis.plot(y[:, 0], broken, color=COLORS[1], lw=3, label="outside")
+        axis.plot(x, f(x), "o", color=COLORS[6], zorder=4)
         axis.set(ylim=(-3, 3), xlabel="y", title=f"L = {L:g}" + (", too small" if L < 1 else ""))
         axis.legend(loc="upper right")

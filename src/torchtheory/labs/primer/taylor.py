@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -24,7 +24,7 @@ from torchtheory.primer.mean_value import (
 from torchtheory.primer.taylor import derivative, taylor_polynomial
 
 Scalar = Callable[[Tensor], Tensor]
-#: Functions with their centre, an interval, and a bound of the j-th derivative between a and x.
+#: Functions with their center, an interval, and a bound of the j-th derivative between a and x.
 EXPANDED: list[tuple[Scalar, float, float, float, Callable[[Tensor, float, int], Tensor]]] = [
     (torch.exp, 0.5, -1.0, 2.0, lambda x, a, j: torch.exp(x.clamp_min(a))),
     (torch.sin, 1.0, -3.0, 5.0, lambda x, a, j: torch.ones_like(x)),
@@ -55,7 +55,7 @@ def primer_taylor(run: Run, width: int = 12, inputs: int = 6, pairs: int = 8) ->
     """Local approximation by polynomials, and what a function's change says of its derivative.
 
     Remainders of exp, sin and log(1+x) stay below the bound with the largest next derivative, on
-    both sides of the centre, and vanish faster than the last term kept. Mean value points are
+    both sides of the center, and vanish faster than the last term kept. Mean value points are
     found by bisection, for functions of one variable and along segments through a random network;
     the integral forms are computed by Gauss quadrature. The integral remainder of second order is
     printed with the wrong weight in the source, and the errata run its counterexample.
@@ -98,9 +98,9 @@ def taylor(run: Run) -> None:
         relation="<=",
         measured=torch.cat(remainders),
         tolerance=1e-14,
-        reason="exp, sin and log(1+x), degrees 1 to 6, on both sides of the centre",
+        reason="exp, sin and log(1+x), degrees 1 to 6, on both sides of the center",
         control=Control(
-            "M is the derivative at the centre only",
+            "M is the derivative at the center only",
             torch.cat(remainders),
             promised=torch.cat(too_small),
         ),
@@ -387,10 +387,10 @@ def plot(axes: Any) -> None:
     left, right = axes.ravel()
     x = torch.linspace(-0.95, 2.2, 400, dtype=torch.float64)
     longest = taylor_polynomial(torch.log1p, 0.0, 6)
-    left.plot(x, torch.log1p(x), color=COLOURS[6], lw=2.2, label="log(1+x)")
-    for colour, k in zip(COLOURS, (1, 2, 3, 6), strict=False):
+    left.plot(x, torch.log1p(x), color=COLORS[6], lw=2.2, label="log(1+x)")
+    for color, k in zip(COLORS, (1, 2, 3, 6), strict=False):
         polynomial = longest.truncate(k)
-        left.plot(x, polynomial(x), color=colour, lw=1.2, label=f"degree {k}")
+        left.plot(x, polynomial(x), color=color, lw=1.2, label=f"degree {k}")
     left.axvspan(1, 2.2, color="0.5", alpha=0.12, lw=0)
     left.set(ylim=(-3.2, 2.4), xlabel="x", title="log(1+x) around 0")
     left.legend(loc="upper left")
@@ -402,12 +402,12 @@ def plot(axes: Any) -> None:
     t = torch.linspace(-0.1, 4.9, 400, dtype=torch.float64)
     ends = torch.tensor([a, b], dtype=torch.float64)
     slope = float((f(ends)[1] - f(ends)[0]) / (b - a))
-    right.plot(t, f(t), color=COLOURS[0], label="f")
-    right.plot(ends, f(ends), "o-", color=COLOURS[1], label="chord")
+    right.plot(t, f(t), color=COLORS[0], label="f")
+    right.plot(ends, f(ends), "o-", color=COLORS[1], label="chord")
     for i, c in enumerate(mean_value_points(f, a, b)):
         reach = torch.tensor([-0.55, 0.55], dtype=torch.float64)
         label = "parallel tangents" if i == 0 else None
-        right.plot(c + reach, f(c) + slope * reach, color=COLOURS[2], lw=2.4, label=label)
-        right.plot(c, f(c), "o", color=COLOURS[2], ms=4)
+        right.plot(c + reach, f(c) + slope * reach, color=COLORS[2], lw=2.4, label=label)
+        right.plot(c, f(c), "o", color=COLORS[2], ms=4)
     right.set(xlabel="x", title="f'(c) is the slope of the chord")
     right.legend(loc="upper left")

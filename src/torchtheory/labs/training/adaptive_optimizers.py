@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.training.optimizer_paths import EXACT, Function, trajectory
@@ -287,7 +287,7 @@ def decay_forms(run: Run) -> None:
 def plot_adam(axis: Any) -> None:
     times = torch.arange(1, 3001).double()
     plain = (1 - 0.9**times) / (1 - 0.999**times).sqrt()
-    axis.semilogx(times, plain, color=COLOURS[1], label="as printed, without correction")
-    axis.semilogx(times, torch.ones_like(times), color=COLOURS[0], label="corrected (torch)")
+    axis.semilogx(times, plain, color=COLORS[1], label="as printed, without correction")
+    axis.semilogx(times, torch.ones_like(times), color=COLORS[0], label="corrected (torch)")
     axis.set(xlabel="step t", ylabel=r"step length / $\eta$", ylim=(0, None))
     axis.legend()

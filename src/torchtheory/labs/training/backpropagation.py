@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -368,7 +368,7 @@ def plot_errors(axes: Any, deep: tuple[Backpropagation, list[Tensor]]) -> None:
     left.set(xlabel="layer", ylabel="unit", title=r"errors $\partial E/\partial z$, unit by unit")
     left.figure.colorbar(image, ax=left)
     layers = range(1, len(errors) + 1)
-    for size, label, colour in zip(sizes, ("1/width", "1/(4 width)"), COLOURS, strict=False):
-        right.semilogy(layers, size, "o-", ms=3, color=colour, label=f"weights of variance {label}")
+    for size, label, color in zip(sizes, ("1/width", "1/(4 width)"), COLORS, strict=False):
+        right.semilogy(layers, size, "o-", ms=3, color=color, label=f"weights of variance {label}")
     right.set(xlabel="layer", ylabel=r"$\|\partial E/\partial z^\ell\|$", title="size of the error")
     right.legend()

@@ -39,7 +39,7 @@ from torchtheory.training.trainer import fit
 def distillation(
     run: Run,
     repeats: int = 4,
-    labelled: int = 50,
+    labeled: int = 50,
     points: int = 640,
     epochs: int = 16,
     temperatures: tuple[float, ...] = (1.0, 4.0, 16.0),
@@ -48,14 +48,14 @@ def distillation(
 
     Random logits check that the loss is least, and equal to the teacher's entropy, exactly when
     the student's logits are the teacher's plus a constant; that the gradient is (q - p)/T; and
-    that T² times it tends to the difference of centred logits at rate 1/T. Then a teacher is
+    that T² times it tends to the difference of centered logits at rate 1/T. Then a teacher is
     trained on digits, and the same small student three times: on a few labels, on the
-    teacher's most likely classes for many inputs made by mixing unlabelled digits, and on its
+    teacher's most likely classes for many inputs made by mixing unlabeled digits, and on its
     tempered probabilities for them. Look at the curves: the soft student follows the teacher.
     """
     loss_and_gradient(run)
     high_temperature(run)
-    rows, curves = experiment(run, repeats, labelled, points, epochs, temperatures)
+    rows, curves = experiment(run, repeats, labeled, points, epochs, temperatures)
     names = ["a few labels", "hard answers", *[f"T = {t:g}" for t in temperatures]]
     error, agree = rows[..., 0], rows[..., 1]
     run.table(
@@ -63,7 +63,7 @@ def distillation(
         ["student trained on", "test error", "agreement with the teacher"],
         [("the teacher itself", rows[:, 0, 0].mean(), 1.0)]
         + [(n, error[:, i + 1].mean(), agree[:, i + 1].mean()) for i, n in enumerate(names)],
-        caption=f"Means of {repeats} trainings on digits: {labelled} labels, {points} made inputs",
+        caption=f"Means of {repeats} trainings on digits: {labeled} labels, {points} made inputs",
     )
     run.figure(
         "students",
@@ -204,10 +204,10 @@ def loss_and_gradient(run: Run) -> None:
 def high_temperature(run: Run) -> None:
     teacher, student = run.randn(20, 5), run.randn(20, 5)
 
-    def centred(logits: Tensor) -> Tensor:
+    def centered(logits: Tensor) -> Tensor:
         return logits - logits.mean(1, keepdim=True)
 
-    limit = (centred(student) - centred(teacher)) / 5
+    limit = (centered(student) - centered(teacher)) / 5
     heats = [10.0 * 2**j for j in range(8)]
 
     def distances(target: Tensor) -> list[float]:
@@ -217,7 +217,7 @@ def high_temperature(run: Run) -> None:
         ]
 
     slope = fit_slope(heats, distances(limit), 0.99)
-    uncentred = fit_slope(heats, distances((student - teacher) / 5), 0.99)
+    uncentered = fit_slope(heats, distances((student - teacher) / 5), 0.99)
     run.claim(
         "N-137",
         r"\big\|T^2\,\partial\ell/\partial G - \tfrac1k[(G-\bar G)-(F-\bar F)]\big\| "
@@ -227,14 +227,14 @@ def high_temperature(run: Run) -> None:
         measured=slope.estimate,
         interval=slope,
         tolerance=0.02,
-        control=Control("logits that are not centred", uncentred.estimate, interval=uncentred),
+        control=Control("logits that are not centered", uncentered.estimate, interval=uncentered),
     )
 
 
 def experiment(
     run: Run,
     repeats: int,
-    labelled: int,
+    labeled: int,
     points: int,
     epochs: int,
     temperatures: tuple[float, ...],
@@ -261,7 +261,7 @@ def experiment(
 
     rows, curves, baseless = [], {}, []
     for seed in run.track(range(repeats), "students"):
-        chosen = torch.randperm(len(x), generator=run.generator)[:labelled]
+        chosen = torch.randperm(len(x), generator=run.generator)[:labeled]
         made = mixtures(x, points, run.generator)
         names = ["a few labels", "hard answers", *[f"T = {t:g}" for t in temperatures]]
         students = {name: network((64, 16, 10), seed) for name in names}
@@ -280,7 +280,7 @@ def experiment(
 
         few, hard, *_ = names
         # many copies of the few samples: as many steps as the other students take
-        copies = chosen.repeat(-(-points // labelled))[:points]
+        copies = chosen.repeat(-(-points // labeled))[:points]
         fit(students[few], (x[copies], y[copies]), **settings(few))
         answers = teacher_outputs(teacher, made).argmax(1)
         fit(students[hard], (made, answers), **settings(hard))
@@ -320,7 +320,7 @@ def experiment(
 
 
 def mixtures(x: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Inputs made from unlabelled ones: a digit with a little of another, and noise."""
+    """Inputs made from unlabeled ones: a digit with a little of another, and noise."""
     first, second = (torch.randint(0, len(x), (count,), generator=generator) for _ in range(2))
     share = 0.35 * torch.rand(count, 1, generator=generator, dtype=x.dtype)
     noise = 0.1 * torch.randn(count, x.shape[1], generator=generator, dtype=x.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -49,7 +49,7 @@ def dropout(run: Run, units: int = 9, draws: int = 4000, samples: int = 12) -> N
 
     Both conventions of the layer give the same mean and the same network at test time, and
     torch's is one of them. The weight-scaling rule is the exact mean of the ensemble for linear
-    outputs and its exact normalised geometric mean for a softmax of linear outputs; it is neither
+    outputs and its exact normalized geometric mean for a softmax of linear outputs; it is neither
     as soon as a nonlinearity follows the mask. Before the last layer, with the squared loss,
     dropout adds p/(1-p) Σ‖W_j‖² â_j², to the last digit. Look at the penalty by unit, and at the
     Monte-Carlo mean approaching the exact one.
@@ -304,7 +304,7 @@ def scaling(run: Run, units: int) -> None:
     arithmetic = ensemble_mean(lambda z: head(z).softmax(-1), x, keep)
     run.claim(
         "N-128",
-        r"\text{softmax of linear outputs: the scaled network is the normalised geometric mean}",
+        r"\text{softmax of linear outputs: the scaled network is the normalized geometric mean}",
         promised=scaled.softmax(-1),
         relation="==",
         measured=geometric,
@@ -385,7 +385,7 @@ def monte_carlo(run: Run, units: int) -> None:
 
     def plot(axes: Any) -> None:
         logs = torch.tensor(sizes, dtype=torch.float64).log2()
-        for values, name, colour in (
+        for values, name, color in (
             (errors, "exact mean of all masks", 0),
             (off, "scaled network", 1),
         ):
@@ -394,14 +394,14 @@ def monte_carlo(run: Run, units: int) -> None:
                 torch.tensor(values).log2(),
                 "o-",
                 ms=4,
-                color=COLOURS[colour],
+                color=COLORS[color],
                 label=f"to the {name}",
             )
         axes.plot(
             logs,
             math.log2(errors[0]) - (logs - logs[0]) / 2,
             ":",
-            color=COLOURS[6],
+            color=COLORS[6],
             label="slope -1/2",
         )
         axes.set_xlabel("log₂ of the number of sampled masks")
@@ -510,8 +510,8 @@ def _squared_risk(f: nn.Module, units: Tensor, y: Tensor, p: float) -> Tensor:
 
 def _plot_penalty(axes: Any, per_unit: Tensor, norms: Tensor) -> None:
     place = torch.arange(len(per_unit))
-    axes.bar(place - 0.2, per_unit, width=0.4, color=COLOURS[0], label="dropout penalty, p = 1/2")
-    axes.bar(place + 0.2, norms, width=0.4, color=COLOURS[4], label="‖W(:, j)‖², as weight decay")
+    axes.bar(place - 0.2, per_unit, width=0.4, color=COLORS[0], label="dropout penalty, p = 1/2")
+    axes.bar(place + 0.2, norms, width=0.4, color=COLORS[4], label="‖W(:, j)‖², as weight decay")
     axes.set_xlabel("unit")
     axes.set_xticks(place.tolist())
     axes.legend()
@@ -526,12 +526,12 @@ def regression(run: Run, units: int, samples: int) -> None:
     objective = ensemble_mean(lambda a: (y - (a / (1 - p)) @ weight).square(), x, 1 - p).mean()
     (gradient,) = torch.autograd.grad(objective, weight)
     other = torch.linalg.lstsq(x, y).solution.requires_grad_()
-    unpenalised = ensemble_mean(lambda a: (y - (a / (1 - p)) @ other).square(), x, 1 - p).mean()
-    (slope,) = torch.autograd.grad(unpenalised, other)
+    unpenalized = ensemble_mean(lambda a: (y - (a / (1 - p)) @ other).square(), x, 1 - p).mean()
+    (slope,) = torch.autograd.grad(unpenalized, other)
     run.claim(
         "M-137",
         r"w=(X^\top X+\tfrac p{1-p}\operatorname{diag}X^\top X)^{-1}X^\top y "
-        r"\text{ minimises the risk with dropped inputs: gradient}",
+        r"\text{ minimizes the risk with dropped inputs: gradient}",
         promised=0.0,
         relation="==",
         measured=gradient,

@@ -1,4 +1,4 @@
-"""Risk: what held-out data say about it, and what minimising the empirical one reaches."""
+"""Risk: what held-out data say about it, and what minimizing the empirical one reaches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, fit_slope, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -49,7 +49,7 @@ def empirical_risk_lab(run: Run, trials: int = 100, dimension: int = 6, samples:
     The risk on held-out data is unbiased, with an error of order s^(-1/2); the risk on the
     training data, and the risk of a model that was selected on the validation data, are too low.
     Training a linear model with the trainer reaches the normal equations. What is left of
-    the risk falls apart into noise, approximation, estimation and optimisation error: stop the
+    the risk falls apart into noise, approximation, estimation and optimization error: stop the
     training after two epochs and look at the table.
     """
     law = Law(run.randn(dimension), 0.5, 0.7)
@@ -204,7 +204,7 @@ def least_squares(run: Run, law: Law, samples: int) -> None:
 
 
 def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
-    """Approximation, estimation and optimisation error of a linear model, and their sum."""
+    """Approximation, estimation and optimization error of a linear model, and their sum."""
     x, y = law.sample(samples, run.generator)
     model = linear(torch.zeros_like(law.weight))
     fit(model, (x, y), epochs=2, batch_size=samples, optimizer="sgd", learning_rate=0.2)
@@ -212,8 +212,8 @@ def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
     trained = model.weight.detach().squeeze(0)
     noise, approximation = law.noise**2, 2 * law.bend**2
     estimation = float(law.risk(erm) - law.risk(law.weight))
-    optimisation = float(law.risk(trained) - law.risk(erm))
-    total = noise + approximation + estimation + optimisation
+    optimization = float(law.risk(trained) - law.risk(erm))
+    total = noise + approximation + estimation + optimization
     measured = risk(model, law.sample, 60_000, generator=run.generator)
     width = 4 * measured.standard_error
     interval = Interval(
@@ -222,15 +222,15 @@ def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
     run.claim(
         ["A-01", "S-05"],
         r"R(\theta) = \text{noise} + \text{approximation} + \text{estimation} + "
-        r"\text{optimisation}",
+        r"\text{optimization}",
         promised=total,
         relation="~",
         measured=measured.value,
         interval=interval,
         control=Control(
-            "the optimisation error is left out",
+            "the optimization error is left out",
             measured.value,
-            promised=total - optimisation,
+            promised=total - optimization,
             interval=interval,
         ),
     )
@@ -238,7 +238,7 @@ def error_parts(run: Run, law: Law, samples: int) -> list[tuple[Any, ...]]:
         ("noise", noise, "nothing"),
         ("approximation", approximation, "a richer class"),
         ("estimation", estimation, "more samples"),
-        ("optimisation", optimisation, "more steps"),
+        ("optimization", optimization, "more steps"),
         ("risk", total, ""),
     ]
 
@@ -259,13 +259,13 @@ def plot_risk(
     left, right = axes[0]
     left.loglog(sizes, spread, "o", label="measured")
     line = [spread[0] * (sizes[0] / n) ** 0.5 for n in sizes]
-    left.loglog(sizes, line, "--", color=COLOURS[6], linewidth=1, label="slope -1/2")
+    left.loglog(sizes, line, "--", color=COLORS[6], linewidth=1, label="slope -1/2")
     left.set(xlabel="samples n", ylabel="root mean square error")
     left.legend()
     *parts, _ = errors
     start = 0.0
     for k, (name, size, _) in enumerate(parts):
-        right.barh([0], [size], left=start, color=COLOURS[k], label=name)
+        right.barh([0], [size], left=start, color=COLORS[k], label=name)
         start += size
     right.set(xlabel="risk", yticks=[], ylim=(-1, 1.2))
     right.legend(ncols=2, loc="upper center")

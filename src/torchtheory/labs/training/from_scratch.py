@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.synthetic import Sample
@@ -433,14 +433,14 @@ def torch_losses(
 ) -> Tensor:
     net = start.as_torch()
     parameters = list(net.parameters())
-    optimiser = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
+    optimizer = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
     found = []
     for _ in range(iterations):
         loss = F.binary_cross_entropy_with_logits(net(sample.x), sample.y)
         found.append(loss.detach())
         for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
             p.grad = gradient
-        optimiser.step()
+        optimizer.step()
     return torch.stack(found)
 
 
@@ -463,7 +463,7 @@ def judge(run: Run, right: TrainingRun) -> None:
         relation="<=",
         measured=ours.estimate,
         interval=ours,
-        control=Control("labels learnt by heart and asked again", seen.estimate, interval=seen),
+        control=Control("labels learned by heart and asked again", seen.estimate, interval=seen),
     )
     run.claim(
         "L-068",
@@ -498,7 +498,7 @@ def plot_data(axis: Any, sample: Sample) -> None:
     for label in (0, 1):
         chosen = sample.x[sample.y[:, 0] == label]
         axis.scatter(
-            chosen[:, 0], chosen[:, 1], s=7, alpha=0.5, linewidths=0, color=COLOURS[label],
+            chosen[:, 0], chosen[:, 1], s=7, alpha=0.5, linewidths=0, color=COLORS[label],
             label=f"class {label}",
         )  # fmt: skip
     best_boundary(axis, sample)
@@ -510,8 +510,8 @@ def plot_data(axis: Any, sample: Sample) -> None:
 def plot_curves(axes: Any, printed: TrainingRun, right: TrainingRun) -> None:
     left, right_axis = axes[0]
     for axis, what in ((left, "losses"), (right_axis, "accuracies")):
-        axis.plot(getattr(printed, what), color=COLOURS[1], label="divided twice (printed)")
-        axis.plot(getattr(right, what), color=COLOURS[0], label="divided once")
+        axis.plot(getattr(printed, what), color=COLORS[1], label="divided twice (printed)")
+        axis.plot(getattr(right, what), color=COLORS[0], label="divided once")
         axis.set(xlabel="iteration")
     left.set(ylabel="loss", title="training loss", ylim=(0, None))
     right_axis.axhline(bayes_accuracy(), color="0.4", linewidth=1, linestyle="--", label="best")
@@ -528,17 +528,17 @@ def plot_predictions(axes: Any, sample: Sample, printed: TrainingRun, right: Tra
         for label in (0, 1):
             chosen = sample.x[said == bool(label)]
             axis.scatter(
-                chosen[:, 0], chosen[:, 1], s=6, alpha=0.5, linewidths=0, color=COLOURS[label],
+                chosen[:, 0], chosen[:, 1], s=6, alpha=0.5, linewidths=0, color=COLORS[label],
                 label=f"predicted {label}",
             )  # fmt: skip
         level = torch.sigmoid(trained.model.forward(grid)).reshape(len(up), len(across))
-        axis.contour(across, up, level, levels=[0.5], colors=COLOURS[2], linewidths=1.8)
+        axis.contour(across, up, level, levels=[0.5], colors=COLORS[2], linewidths=1.8)
         best_boundary(axis, sample)
         axis.set(
             xlabel="feature 1", ylabel="feature 2",
             title=f"{title}: accuracy {float(trained.accuracies[-1]):.3f}",
         )  # fmt: skip
-        axis.plot([], [], color=COLOURS[2], linewidth=1.8, label="network's boundary")
+        axis.plot([], [], color=COLORS[2], linewidth=1.8, label="network's boundary")
         axis.plot([], [], "--", color="black", linewidth=1.2, label="best boundary")
         axis.set_ylim(float(up[0]) - 3, None)
         axis.legend(loc="lower center", ncols=2)

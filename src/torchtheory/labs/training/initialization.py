@@ -1,4 +1,4 @@
-"""Initialisers: what each keeps constant in one layer."""
+"""Initializers: what each keeps constant in one layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -31,7 +31,7 @@ EXACT = 1e-12
     "initialization",
     room="training",
     covers=["N-116", "N-117", "N-118", "N-119", "N-120"],
-    title="What each initialiser keeps constant",
+    title="What each initializer keeps constant",
     errata=["lecun-variance-is-deviation", "orthogonal-eigenvalues-signs"],
     full={"width": 200, "trials": 1000, "depth": 100},
 )
@@ -41,7 +41,7 @@ def initialization(run: Run, width: int = 60, trials: int = 600, depth: int = 40
     Weights are drawn `trials` times; inputs are random with a deviation of 3, so that a variance
     cannot pass for a deviation. LeCun keeps the variance going forward, Xavier splits the
     difference between forward and backward, He makes up for ReLU's lost half, and orthogonal
-    weights keep every single length, exactly, through `depth` layers. The same initialisers
+    weights keep every single length, exactly, through `depth` layers. The same initializers
     applied to a whole network, convolutions with groups included, are torch's own.
     """
     at_least(width, 4, "width")
@@ -324,15 +324,15 @@ def orthogonal(run: Run, width: int, depth: int) -> None:
         circle = torch.linspace(0, 2 * math.pi, 200)
         for column, (name, w) in enumerate([("orthogonal", drawn[0]), ("LeCun", gaussian[0])]):
             values = torch.linalg.eigvals(w)
-            axes[0, column].plot(circle.cos(), circle.sin(), color=COLOURS[6], lw=0.6)
-            axes[0, column].scatter(values.real, values.imag, s=9, color=COLOURS[column])
+            axes[0, column].plot(circle.cos(), circle.sin(), color=COLORS[6], lw=0.6)
+            axes[0, column].scatter(values.real, values.imag, s=9, color=COLORS[column])
             axes[0, column].set_aspect("equal")
             axes[0, column].set_title(f"eigenvalues, {name}")
             axes[0, column].set_xlabel("real part")
         axes[0, 0].set_ylabel("imaginary part")
         for k, (name, product) in enumerate(zip(("orthogonal", "LeCun"), products, strict=True)):
             values = torch.linalg.svdvals(product).clamp(min=1e-17).log10()
-            axes[0, 2].plot(values, ".", color=COLOURS[k], label=name)
+            axes[0, 2].plot(values, ".", color=COLORS[k], label=name)
         axes[0, 2].set_title(f"log₁₀ of singular values, product of {depth}")
         axes[0, 2].set_xlabel("index")
         axes[0, 2].legend(loc="center right")

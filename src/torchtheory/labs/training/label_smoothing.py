@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits
@@ -194,7 +194,7 @@ def without_one(pairs: list[tuple[int, float]]) -> Tensor:
 
 
 def best_logits(confusion: Tensor, steps: int = 60) -> Tensor:
-    """Logits ``[labels, classes]`` that minimise each label's cross-entropy, by Newton steps."""
+    """Logits ``[labels, classes]`` that minimize each label's cross-entropy, by Newton steps."""
     z = torch.zeros_like(confusion.T)
     for _ in range(steps):
         p = z.softmax(1)
@@ -236,7 +236,7 @@ def plot_gap(axes: Any, curves: dict[str, list[float]], best: float, confusion: 
     left, right = axes[0]
     for name, values in curves.items():
         left.plot(range(1, len(values) + 1), values, label=name)
-    left.axhline(best, color=COLOURS[6], linestyle="--", linewidth=1)
+    left.axhline(best, color=COLORS[6], linestyle="--", linewidth=1)
     right_end = len(curves["smoothed"])
     left.text(right_end, best - 0.2, "log(1 + k(1-ε)/ε)", fontsize=8, va="top", ha="right")
     left.set(xlabel="epoch", ylabel="logit gap", ylim=(0, None))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -35,7 +35,7 @@ REFERENCE = {
     "L1": ("S-08", 1, 1 - A - B - C),
     "L2": ("S-09", 1, (1 - A) ** 2 + B**2 + C**2),
     "expectation": ("S-10", 4 / 3, 0.6),
-    "regularised expectation": ("S-11", 2 / 3, 0.14),
+    "regularized expectation": ("S-11", 2 / 3, 0.14),
     "Chebyshev": ("S-12", 2 / 3, 0.3),
     "hinge": ("S-13", 3 / 2, 1 / 2 - A),
     "squared hinge": ("S-14", 3 / 4, (1 / 2 - A) ** 2),
@@ -62,7 +62,7 @@ def losses(run: Run, steps: int = 120, hidden: int = 20, samples: int = 300) -> 
     """The twelve losses of the slides' table are compared with their entries, and with each other.
 
     Values at two reference points, gradients against difference quotients, the identities that
-    make some of them the same loss, convexity, smoothness, and what they are minimised by. The
+    make some of them the same loss, convexity, smoothness, and what they are minimized by. The
     same network is trained on digits with each of them, with clean labels and with two fifths of
     the labels drawn at random. Look at the curves of all twelve, and at which of them survive
     noisy labels.
@@ -161,7 +161,7 @@ def gradients(run: Run) -> None:
 
 
 def probability_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
-    """Expectation, regularised expectation, Chebyshev, Tanimoto: functions of the probabilities."""
+    """Expectation, regularized expectation, Chebyshev, Tanimoto: functions of the probabilities."""
     p = torch.softmax(outputs, 1)
     p_true = p.gather(1, labels[:, None])[:, 0]
     other = p.gather(1, (labels[:, None] + 1) % 4)[:, 0]
@@ -194,11 +194,11 @@ def probability_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
         r"\|y-p\|_2^2=2(1-p_y)+\|p\|_2^2-1",
         promised=value("expectation", outputs, labels) + p.square().sum(1) - 1,
         relation="==",
-        measured=value("regularised expectation", outputs, labels),
+        measured=value("regularized expectation", outputs, labels),
         tolerance=1e-12,
         control=Control(
-            "without the regulariser",
-            value("regularised expectation", outputs, labels),
+            "without the regularizer",
+            value("regularized expectation", outputs, labels),
             promised=value("expectation", outputs, labels),
         ),
     )
@@ -237,7 +237,7 @@ def probability_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
 
 
 def raw_losses(run: Run) -> None:
-    """What L1 and L2 are minimised by when the label is not certain."""
+    """What L1 and L2 are minimized by when the label is not certain."""
     frequencies = torch.tensor([[0.4, 0.3, 0.3], [0.6, 0.3, 0.1]], dtype=torch.float64)
     classes = torch.eye(3, dtype=torch.float64)
 
@@ -362,8 +362,8 @@ def log_losses(run: Run, outputs: Tensor, labels: Tensor) -> None:
         measured=classification_loss("log").gradient(outputs, labels),
         tolerance=1e-12,
         control=Control(
-            "the regularised expectation loss's",
-            classification_loss("regularised expectation").gradient(outputs, labels),
+            "the regularized expectation loss's",
+            classification_loss("regularized expectation").gradient(outputs, labels),
         ),
     )
     run.claim(
@@ -434,7 +434,7 @@ def shape(run: Run, outputs: Tensor, labels: Tensor) -> None:
     bends = torch.stack([worst_bend(name) for name in LOSSES if name not in convex])
     run.claim(
         ["S-10", "S-11", "S-12", "S-18"],
-        r"\text{expectation, regularised expectation, Chebyshev and Tanimoto are not convex: "
+        r"\text{expectation, regularized expectation, Chebyshev and Tanimoto are not convex: "
         r"}\min\text{ of the same difference}<0",
         promised=0,
         relation="<",
@@ -506,7 +506,7 @@ def plot_losses(axes: Any) -> None:
         for i, name in enumerate(names):
             # L1 and the hinge agree at negative margins: dashes show both
             dash = "--" if "hinge" in name else "-"
-            axis.plot(margin, value(name, outputs, first), dash, color=COLOURS[i], label=name)
+            axis.plot(margin, value(name, outputs, first), dash, color=COLORS[i], label=name)
         axis.set(xlabel=r"margin $o_y-o_{\mathrm{other}}$", ylabel="loss", ylim=(-1.2, 5.2))
         axis.legend(loc="upper right" if probabilities else "lower left")
     axes[0, 0].set_title("of the outputs")

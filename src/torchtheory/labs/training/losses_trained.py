@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
@@ -31,7 +31,7 @@ def softmax_regression(run: Run, samples: int) -> None:
         measured=softmax_regression_loss(theta, x, y),
         tolerance=1e-12,
         control=Control(
-            "without the normaliser",
+            "without the normalizer",
             -(x @ theta.T).gather(1, y[:, None]).mean(),
         ),
     )
@@ -92,7 +92,7 @@ def compare_on_digits(
         torch.zeros(1, 10).double(),
     ]
     weights = [torch.stack([w] * slots).requires_grad_() for w in start]
-    optimiser = torch.optim.Adam(weights, lr=0.01)
+    optimizer = torch.optim.Adam(weights, lr=0.01)
 
     def forward(inputs: Tensor) -> Tensor:
         w1, b1, w2, b2 = weights
@@ -117,7 +117,7 @@ def compare_on_digits(
         ).sum()
         for w, gradient in zip(weights, torch.autograd.grad(total, weights), strict=True):
             w.grad = gradient
-        optimiser.step()
+        optimizer.step()
     curves = torch.stack(seen)
     ends = (curves[-1] * len(test_y)).round().long().tolist()
     chance = float(torch.bincount(test_y).max()) / len(test_y)
@@ -146,7 +146,7 @@ def compare_on_digits(
 
 
 def line_style(i: int) -> dict[str, Any]:
-    return {"color": COLOURS[i % len(COLOURS)], "linestyle": ("-", "--")[i // len(COLOURS)]}
+    return {"color": COLORS[i % len(COLORS)], "linestyle": ("-", "--")[i // len(COLORS)]}
 
 
 def plot_training(axes: Any, curves: dict[str, tuple[list[int], Tensor, Tensor]]) -> None:

@@ -1,4 +1,4 @@
-"""The optimisers of torch and the printed recursions, step for step."""
+"""The optimizers of torch and the printed recursions, step for step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -29,13 +29,13 @@ from torchtheory.training.momentum import HeavyBall, Nesterov, effective_step, n
     "optimizers",
     room="training",
     covers=["N-48", "N-49", "N-50", "N-51", "L-066"],
-    title="What torch's optimisers compute, and what the printed ones do",
+    title="What torch's optimizers compute, and what the printed ones do",
     errata=["heavy-ball-effective-step", "adam-printed-form"],
     full={"dimension": 200, "iterations": 1000},
 )
 def optimizers(run: Run, dimension: int = 40, iterations: int = 200) -> None:
     """Each printed recursion is written out once more, line by line, and compared with the
-    optimiser over a whole trajectory on a smooth function that is not convex.
+    optimizer over a whole trajectory on a smooth function that is not convex.
 
     Where torch's form is another one, the comparison says how: torch keeps Nesterov's extrapolated
     point in the parameters, multiplies the whole velocity by the current learning rate, and
@@ -50,8 +50,8 @@ def optimizers(run: Run, dimension: int = 40, iterations: int = 200) -> None:
     adagrad_forms(run, wavy, start)
     adam_forms(run, wavy, start)
     decay_forms(run)
-    chain, minimiser = worst_quadratic(dimension)
-    curves = acceleration(run, chain, minimiser, iterations)
+    chain, minimizer = worst_quadratic(dimension)
+    curves = acceleration(run, chain, minimizer, iterations)
     strongly_convex(run, dimension, iterations)
 
     run.table(
@@ -309,17 +309,17 @@ def worst_quadratic(size: int) -> tuple[Tensor, Tensor]:
     return chain, torch.linalg.solve(chain, pull)
 
 
-def acceleration(run: Run, matrix: Tensor, minimiser: Tensor, steps: int) -> dict[str, Tensor]:
+def acceleration(run: Run, matrix: Tensor, minimizer: Tensor, steps: int) -> dict[str, Tensor]:
     smoothness = 4.0
 
     def gap(theta: Tensor) -> Tensor:
-        offset = theta - minimiser
+        offset = theta - minimizer
         return (offset @ matrix * offset).sum(-1) / 2
 
-    start = torch.zeros_like(minimiser)
+    start = torch.zeros_like(minimizer)
     fast = trajectory(lambda p: Nesterov(p, lr=1 / smoothness), gap, start, steps)
     slow = trajectory(lambda p: SGD(p, lr=1 / smoothness), gap, start, steps)
-    bound = accelerated_bound(float(minimiser.norm()), smoothness, steps)
+    bound = accelerated_bound(float(minimizer.norm()), smoothness, steps)
     run.claim(
         "N-48",
         r"\eta=1/L,\ \beta_t=\frac{t-1}{t+2}:\ h(\theta^T)-\min h\le"
@@ -368,10 +368,10 @@ def strongly_convex(run: Run, size: int, steps: int) -> None:
 
 def plot_acceleration(axis: Any, curves: dict[str, Tensor]) -> None:
     times = torch.arange(1, len(curves["bound"]) + 1)
-    styles = {"bound": ("--", "0.4"), "Nesterov": ("-", COLOURS[0])}
+    styles = {"bound": ("--", "0.4"), "Nesterov": ("-", COLORS[0])}
     for name, values in curves.items():
-        style, colour = styles.get(name, ("-", COLOURS[1]))
+        style, color = styles.get(name, ("-", COLORS[1]))
         label = r"$2L\|\theta^0-\theta^\star\|^2/(T+1)^2$" if name == "bound" else name
-        axis.loglog(times, values, style, color=colour, label=label)
+        axis.loglog(times, values, style, color=color, label=label)
     axis.set(xlabel="steps T", ylabel=r"$h(\theta^T)-\min h$")
     axis.legend()

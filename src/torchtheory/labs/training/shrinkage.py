@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import fit_slope
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -38,7 +38,7 @@ EXACT = 1e-12
 def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int = 8) -> None:
     """A regression with a spread-out spectrum, solved with a penalty and by stopped descent.
 
-    The penalised minimiser is the unpenalised one with its coordinates in the Hessian's
+    The penalized minimizer is the unpenalized one with its coordinates in the Hessian's
     eigenbasis multiplied by λ/(λ+μ): exact for the quadratic, right to first order in μ for a
     logistic loss. Stopped gradient descent multiplies by 1-(1-ηλ)^t. At t = 1/(ημ) the two agree
     for λ far below and far above μ; in between they differ by up to 30 %. Look at the two curves
@@ -58,11 +58,11 @@ def weight_decay_and_early_stopping(run: Run, samples: int = 60, dimension: int 
 
 
 def shrinks(run: Run, x: Tensor, y: Tensor, hessian: Tensor, best: Tensor) -> None:
-    """The formula against the solution of the penalised least squares problem."""
+    """The formula against the solution of the penalized least squares problem."""
     decays = torch.logspace(-3, 2, 11, dtype=torch.float64).tolist()
     n = len(x)
     identity = torch.eye(len(hessian), dtype=torch.float64)
-    penalised = torch.stack(
+    penalized = torch.stack(
         [
             torch.linalg.lstsq(
                 torch.cat([x, math.sqrt(n * mu) * identity]),
@@ -71,20 +71,20 @@ def shrinks(run: Run, x: Tensor, y: Tensor, hessian: Tensor, best: Tensor) -> No
             for mu in decays
         ]
     )
-    formula = torch.stack([shrink(hessian, best, mu).minimiser for mu in decays])
-    far = torch.stack([shrink(hessian, best + 1, mu).minimiser for mu in decays])
+    formula = torch.stack([shrink(hessian, best, mu).minimizer for mu in decays])
+    far = torch.stack([shrink(hessian, best + 1, mu).minimizer for mu in decays])
     run.claim(
         "N-124",
         r"\theta_\mu^\star=(H+\mu I)^{-1}H\theta^\star \text{ for least squares}",
         promised=formula,
         relation="==",
-        measured=penalised,
+        measured=penalized,
         tolerance=1e-10,
-        reason="the penalised problem solved as least squares with d more rows",
-        control=Control("a point that is not the minimiser", penalised, promised=far),
+        reason="the penalized problem solved as least squares with d more rows",
+        control=Control("a point that is not the minimizer", penalized, promised=far),
     )
     basis = shrink(hessian, best, 1.0)
-    coordinates = penalised @ basis.basis / (best @ basis.basis)
+    coordinates = penalized @ basis.basis / (best @ basis.basis)
     factors = torch.stack([weight_decay_factors(basis.eigenvalues, mu) for mu in decays])
     run.claim(
         "N-124",
@@ -93,7 +93,7 @@ def shrinks(run: Run, x: Tensor, y: Tensor, hessian: Tensor, best: Tensor) -> No
         relation="==",
         measured=coordinates,
         tolerance=1e-8,
-        control=Control("coordinates in the standard basis", penalised / best),
+        control=Control("coordinates in the standard basis", penalized / best),
     )
     indefinite = torch.tensor([-0.5, -0.1, 0.2], dtype=torch.float64)
     run.claim(
@@ -111,14 +111,14 @@ def shrinks(run: Run, x: Tensor, y: Tensor, hessian: Tensor, best: Tensor) -> No
         r"\ell(\theta)=\ell(\theta^\star)+(\theta-\theta^\star)^\top H(\theta-\theta^\star)"
         r" \text{ for a quadratic } \ell",
         promised=float(
-            _risk(x, y, best) + (penalised[-1] - best) @ hessian @ (penalised[-1] - best)
+            _risk(x, y, best) + (penalized[-1] - best) @ hessian @ (penalized[-1] - best)
         ),
         relation="==",
-        measured=float(_risk(x, y, penalised[-1])),
+        measured=float(_risk(x, y, penalized[-1])),
         tolerance=1e-10,
         reason="with the factor 1/2 the two sides agree, next claim",
     )
-    moved = penalised - best
+    moved = penalized - best
     taylor = torch.einsum("ki,ij,kj->k", moved, hessian, moved)
     start = _risk(x, y, best)
     run.claim(
@@ -127,11 +127,11 @@ def shrinks(run: Run, x: Tensor, y: Tensor, hessian: Tensor, best: Tensor) -> No
         r"+\tfrac12(\theta-\theta^\star)^\top H(\theta-\theta^\star)",
         promised=start + taylor / 2,
         relation="==",
-        measured=torch.stack([_risk(x, y, p) for p in penalised]),
+        measured=torch.stack([_risk(x, y, p) for p in penalized]),
         tolerance=1e-10,
         control=Control(
             "the factor 1/2 left out",
-            torch.stack([_risk(x, y, p) for p in penalised]),
+            torch.stack([_risk(x, y, p) for p in penalized]),
             promised=start + taylor,
         ),
     )
@@ -142,7 +142,7 @@ def first_order(run: Run, samples: int, dimension: int) -> None:
     x = run.randn(4 * samples, min(dimension, 5))
     y = torch.where(run.rand(len(x)) < torch.sigmoid(x @ run.randn(x.shape[1])), 1.0, -1.0)
 
-    def minimise(mu: float) -> tuple[Tensor, Tensor]:
+    def minimize(mu: float) -> tuple[Tensor, Tensor]:
         theta = torch.zeros(x.shape[1], dtype=torch.float64)
         for _ in range(60):  # Newton, far beyond its quadratic convergence
             p = torch.sigmoid(-y * (x @ theta))
@@ -153,15 +153,15 @@ def first_order(run: Run, samples: int, dimension: int) -> None:
             )
         return theta, h
 
-    best, hessian = minimise(0.0)
+    best, hessian = minimize(0.0)
     decays = torch.logspace(-5, -3, 7, dtype=torch.float64).tolist()
-    exact = [minimise(mu)[0] for mu in decays]
+    exact = [minimize(mu)[0] for mu in decays]
     error = [
-        float((shrink(hessian, best, mu).minimiser - e).norm())
+        float((shrink(hessian, best, mu).minimizer - e).norm())
         for mu, e in zip(decays, exact, strict=True)
     ]
     wrong = [
-        float((shrink(2 * hessian, best, mu).minimiser - e).norm())
+        float((shrink(2 * hessian, best, mu).minimizer - e).norm())
         for mu, e in zip(decays, exact, strict=True)
     ]
     order, broken = fit_slope(decays, error), fit_slope(decays, wrong)
@@ -174,7 +174,7 @@ def first_order(run: Run, samples: int, dimension: int) -> None:
         measured=order.estimate,
         interval=order,
         tolerance=0.02,
-        reason="μ from 1e-5 to 1e-3; minimisers by Newton's method",
+        reason="μ from 1e-5 to 1e-3; minimizers by Newton's method",
         control=Control(
             "twice the Hessian, as the expansion without 1/2 has it",
             broken.estimate,
@@ -307,18 +307,18 @@ def paths(run: Run, hessian: Tensor, best: Tensor) -> None:
         "correspondence",
         ["μ", "t = 1/(ημ)", "relative distance there", "best t / that t", "distance at best t"],
         rows,
-        caption="How near stopped descent comes to the minimiser with weight decay.",
+        caption="How near stopped descent comes to the minimizer with weight decay.",
     )
 
     def plot(axes: Any) -> None:
         x = torch.logspace(-2, 2, 300, dtype=torch.float64)
         left, right = axes[0, 0], axes[0, 1]
-        left.plot(x.log10(), x / (1 + x), color=COLOURS[0], label="weight decay λ/(λ+μ)")
-        left.plot(x.log10(), -torch.expm1(-x), color=COLOURS[1], label="early stopping, t = 1/(ημ)")
-        left.plot(x.log10(), factor_ratio(x) - 1, "--", color=COLOURS[6], lw=1, label="ratio - 1")
-        left.axvline(math.log10(WORST_RATIO_AT), color=COLOURS[6], lw=0.5, ls=":")
+        left.plot(x.log10(), x / (1 + x), color=COLORS[0], label="weight decay λ/(λ+μ)")
+        left.plot(x.log10(), -torch.expm1(-x), color=COLORS[1], label="early stopping, t = 1/(ημ)")
+        left.plot(x.log10(), factor_ratio(x) - 1, "--", color=COLORS[6], lw=1, label="ratio - 1")
+        left.axvline(math.log10(WORST_RATIO_AT), color=COLORS[6], lw=0.5, ls=":")
         left.set_xlabel("log₁₀ of λ/μ")
-        left.set_title("factor on the minimiser's coordinate")
+        left.set_title("factor on the minimizer's coordinate")
         left.legend(loc="upper left")
         h = torch.tensor([4.0, 0.5], dtype=torch.float64)
         goal = torch.tensor([1.0, 1.6], dtype=torch.float64)
@@ -332,9 +332,9 @@ def paths(run: Run, hessian: Tensor, best: Tensor) -> None:
         decays = torch.logspace(-3, 3, 200, dtype=torch.float64)
         ridge = torch.stack([weight_decay_factors(h, float(m)) * goal for m in decays])
         stop = torch.stack([early_stopping_factors(h, 1e-3, 1e3 / float(m)) * goal for m in decays])
-        right.plot(*ridge.T, color=COLOURS[0], label="weight decay, all μ")
-        right.plot(*stop.T, color=COLOURS[1], label="descent from 0, all t")
-        right.plot(*goal, "*", color=COLOURS[6], ms=9, label="minimiser of the loss")
+        right.plot(*ridge.T, color=COLORS[0], label="weight decay, all μ")
+        right.plot(*stop.T, color=COLORS[1], label="descent from 0, all t")
+        right.plot(*goal, "*", color=COLORS[6], ms=9, label="minimizer of the loss")
         right.set_xlim(-0.5, 2.4)
         right.set_ylim(-0.5, 2.4)
         right.set_xlabel("curved direction, λ = 4")
@@ -345,8 +345,8 @@ def paths(run: Run, hessian: Tensor, best: Tensor) -> None:
     run.figure(
         "shrinkage",
         plot,
-        caption="Left: the two factors and how far they part. Right: the paths of the penalised "
-        "minimiser and of gradient descent, with contours of the loss and (dotted) of the penalty; "
+        caption="Left: the two factors and how far they part. Right: the paths of the penalized "
+        "minimizer and of gradient descent, with contours of the loss and (dotted) of the penalty; "
         "both go along the curved direction first.",
         grid=(1, 2),
         size=(10.5, 4.0),

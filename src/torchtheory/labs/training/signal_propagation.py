@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -44,7 +44,7 @@ NAMES = ("linear", "relu", "tanh", "softplus")
     full={"width": 200, "depth": 50, "networks": 20},
 )
 def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int = 24) -> None:
-    """Every initialiser with every activation, all networks at once, against the recursion.
+    """Every initializer with every activation, all networks at once, against the recursion.
 
     Second moments of the pre-activations going forward and of a random gradient going back are
     measured in `networks` networks of `depth` square layers, and predicted by the mean-field
@@ -297,10 +297,10 @@ def plot_signal(axes: Any, measured: Signal, predicted: list[Signal]) -> None:
             panel = axes[row, a]
             for s, scheme in enumerate(SCHEMES):
                 style = "--" if scheme == "Xavier" else "-"
-                panel.plot(layers, lines[s].log10(), style, color=COLOURS[s], label=scheme, lw=1.3)
+                panel.plot(layers, lines[s].log10(), style, color=COLORS[s], label=scheme, lw=1.3)
                 some = slice(s % 3, None, 3)
                 mean = dots[s].mean(0).log10()
-                panel.plot(layers[some], mean[some], ".", color=COLOURS[s], ms=5)
+                panel.plot(layers[some], mean[some], ".", color=COLORS[s], ms=5)
         axes[0, a].set_title(name)
         axes[1, a].set_xlabel("layer")
     axes[0, 0].set_ylabel("log₁₀ of pre-activations' q")

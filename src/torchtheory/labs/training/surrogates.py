@@ -1,4 +1,4 @@
-"""The loss that counts, the one that is minimised, and two whose risk is least at the truth."""
+"""The loss that counts, the one that is minimized, and two whose risk is least at the truth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
@@ -37,16 +37,16 @@ from torchtheory.training.surrogates import (
     room="training",
     covers=["A-04", "A-06", "A-15"],
     title="A surrogate controls the errors over all functions, not over the class one trains",
-    errata=["surrogate-minimises-errors"],
+    errata=["surrogate-minimizes-errors"],
     full={"samples": 5000, "laws": 5000},
 )
 def surrogate_losses(run: Run, samples: int = 300, laws: int = 200) -> None:
-    """The 0-1 loss is what a classifier is judged by, the logistic loss what is minimised.
+    """The 0-1 loss is what a classifier is judged by, the logistic loss what is minimized.
 
     The 0-1 loss counts errors of decisions, and lets a real output of 0 pass for either label. The
     logistic loss, divided by log 2, bounds it; over all functions on a finite set a small excess
     of logistic risk forces a small excess of error, by an explicit function. Over affine functions
-    it does not: one far point turns the minimiser round. Last, the two losses for densities, whose
+    it does not: one far point turns the minimizer round. Last, the two losses for densities, whose
     risks are a distance to the truth: the squared L2 distance and the Kullback-Leibler divergence.
     """
     zero_one_and_quadratic(run, samples)
@@ -57,7 +57,7 @@ def surrogate_losses(run: Run, samples: int = 300, laws: int = 200) -> None:
         "surrogate",
         plot_surrogate,
         caption="The logistic loss, divided by log 2, bounds the 0-1 loss; right, the sample on "
-        "which its minimiser among affine functions makes twenty errors instead of one.",
+        "which its minimizer among affine functions makes twenty errors instead of one.",
         grid=(1, 2),
     )
 
@@ -167,7 +167,7 @@ def surrogate(run: Run, laws: int) -> None:
         tolerance=1e-12,
         reason=f"{laws} random laws on 6 points and random functions",
         control=Control(
-            "both compared with the best affine function, at the affine logistic minimiser",
+            "both compared with the best affine function, at the affine logistic minimizer",
             logistic_calibration(zero_one - best),
             promised=0.0,
         ),
@@ -198,18 +198,18 @@ def far_sample() -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def affine_minimiser() -> tuple[Tensor, Tensor]:
-    """Weight and bias of the logistic loss's minimiser among affine functions."""
+def affine_minimizer() -> tuple[Tensor, Tensor]:
+    """Weight and bias of the logistic loss's minimizer among affine functions."""
     x, y = far_sample()
     fit = logistic_regression(torch.cat([x, torch.ones_like(x)], 1), (y + 1) / 2)
     return fit.weight[0], fit.weight[1]
 
 
 def far_point() -> tuple[Tensor, Tensor, float]:
-    """The sample as a law on {0, 1, 100}, the affine minimiser's scores, the least error."""
+    """The sample as a law on {0, 1, 100}, the affine minimizer's scores, the least error."""
     joint = torch.tensor([[0.0, 10.0], [10.0, 0.0], [0.0, 1.0]], dtype=torch.float64) / 21
     places = torch.tensor([0.0, 1.0, 100.0], dtype=torch.float64)
-    w, b = affine_minimiser()
+    w, b = affine_minimizer()
     return joint, places * w + b, best_threshold_error()
 
 
@@ -227,12 +227,12 @@ def best_threshold_error() -> float:
 def printed_surrogate(run: Run) -> None:
     joint, scores, best = far_point()
     zero_one, _ = risks(joint, scores)
-    w, b = affine_minimiser()
+    w, b = affine_minimizer()
     x, y = far_sample()
     residual = logistic_surrogate_slope(x[:, 0] * w + b, y)
     run.claim(
         "A-15",
-        r"\text{at the affine logistic minimiser of the far sample the gradient in slope and "
+        r"\text{at the affine logistic minimizer of the far sample the gradient in slope and "
         r"offset is }0",
         promised=0,
         relation="==",
@@ -249,8 +249,8 @@ def printed_surrogate(run: Run) -> None:
         ),
     )
     run.erratum(
-        "surrogate-minimises-errors",
-        r"\operatorname{sgn}(\widehat f^{\,\rm surr})\text{ minimises the empirical 0--1 risk}",
+        "surrogate-minimizes-errors",
+        r"\operatorname{sgn}(\widehat f^{\,\rm surr})\text{ minimizes the empirical 0--1 risk}",
         promised=best,
         relation="==",
         measured=zero_one,
@@ -264,12 +264,12 @@ def densities(run: Run, samples: int) -> None:
     nodes = torch.linspace(-12, 12, 4001, dtype=torch.float64)
     weights = torch.full_like(nodes, float(nodes[1] - nodes[0]))
 
-    def mixture(share: float, centre: float, width: float) -> Callable[[Tensor], Tensor]:
+    def mixture(share: float, center: float, width: float) -> Callable[[Tensor], Tensor]:
         def density(z: Tensor) -> Tensor:
             parts = torch.stack(
                 [
                     torch.exp(-((z - c) ** 2) / (2 * s**2)) / (s * math.sqrt(2 * math.pi))
-                    for c, s in ((centre, width), (-1.0, 0.8))
+                    for c, s in ((center, width), (-1.0, 0.8))
                 ]
             )
             return share * parts[0] + (1 - share) * parts[1]
@@ -372,13 +372,13 @@ def plot_surrogate(axes: Any) -> None:
     left.plot(m, quadratic_loss(m, one), color="0.6", linewidth=1, label=r"quadratic, $(m-1)^2$")
     left.set(xlabel=r"margin $m=y\,f(x)$", ylabel="loss", ylim=(-0.1, 4.5))
     left.legend()
-    w, b = (float(v) for v in affine_minimiser())
+    w, b = (float(v) for v in affine_minimizer())
     spots = torch.linspace(-5, 105, 200, dtype=torch.float64)
-    right.plot(spots, torch.sigmoid(w * spots + b), label=r"$P(y=+1)$ at the minimiser")
+    right.plot(spots, torch.sigmoid(w * spots + b), label=r"$P(y=+1)$ at the minimizer")
     right.axhline(0.5, color="0.5", linewidth=0.8)
     for place, label, count in ((0, 1, 10), (1, -1, 10), (100, 1, 1)):
-        colour = COLOURS[2] if label > 0 else COLOURS[1]
-        right.scatter([place], [(label + 1) / 2], s=20 + 8 * count, color=colour, zorder=3)
+        color = COLORS[2] if label > 0 else COLORS[1]
+        right.scatter([place], [(label + 1) / 2], s=20 + 8 * count, color=color, zorder=3)
     right.annotate("10 points, +1", (0, 1), xytext=(12, 0), textcoords="offset points", va="center")
     right.annotate("10 points, -1", (1, 0), xytext=(12, 0), textcoords="offset points", va="center")
     right.annotate("1 point, +1", (100, 1), xytext=(-8, 3), textcoords="offset points", ha="right")

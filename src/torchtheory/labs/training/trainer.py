@@ -1,4 +1,4 @@
-"""What the trainer minimises: with weight decay, with early stopping, and for a network."""
+"""What the trainer minimizes: with weight decay, with early stopping, and for a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchtheory.core.figure import COLOURS
+from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import mean_interval
 from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
@@ -27,14 +27,14 @@ from torchtheory.training.trainer import fit
     "trainer",
     room="training",
     covers=["N-122", "N-123", "N-125", "A-01", "A-16"],
-    title="Weight decay minimises a penalised risk; early stopping keeps the best epoch",
+    title="Weight decay minimizes a penalized risk; early stopping keeps the best epoch",
     errata=["weight-decay-pushes-away", "penalty-weight-as-radius"],
     full={"dimension": 20, "samples": 2000, "repeats": 30},
 )
 def trainer(run: Run, dimension: int = 6, samples: int = 120, repeats: int = 6) -> None:
-    """What `fit` minimises is checked against problems whose answer is known.
+    """What `fit` minimizes is checked against problems whose answer is known.
 
-    A step with weight decay is a step on the penalised objective, for SGD and for Adam and not
+    A step with weight decay is a step on the penalized objective, for SGD and for Adam and not
     for AdamW; its limit for a linear model is the ridge solution, the MAP estimate, and the
     solution of a constrained problem whose radius is not the penalty's weight. Rescaling two
     layers against each other changes the penalty and not the function. Early stopping keeps
@@ -43,7 +43,7 @@ def trainer(run: Run, dimension: int = 6, samples: int = 120, repeats: int = 6) 
     """
     law = Law(run.randn(dimension), 0.5, 0.7)
     weight_decay(run, law, samples)
-    penalised(run, law, samples)
+    penalized(run, law, samples)
     network(run)
     curves = early_stopping(run, repeats)
 
@@ -56,7 +56,7 @@ def trainer(run: Run, dimension: int = 6, samples: int = 120, repeats: int = 6) 
 
 
 def weight_decay(run: Run, law: Law, samples: int) -> None:
-    """The decay step, the penalised objective, and which of them an optimizer takes."""
+    """The decay step, the penalized objective, and which of them an optimizer takes."""
     data = law.sample(samples, run.generator)
     start = nn.Sequential(nn.Linear(len(law.weight), 5), nn.Tanh(), nn.Linear(5, 1)).double()
     for p in start.parameters():
@@ -64,7 +64,7 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
     rate, decay, epochs = 0.05, 0.3, 5
 
     def distance(name: str) -> float:
-        """Between the trainer's decay and the same optimizer on the penalised objective."""
+        """Between the trainer's decay and the same optimizer on the penalized objective."""
         ours, theirs = copy.deepcopy(start), copy.deepcopy(start)
         fit(ours, data, epochs=epochs, batch_size=samples, optimizer=name, learning_rate=rate,
             weight_decay=decay)  # fmt: skip
@@ -121,7 +121,7 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
     m = samples
 
     def ridge(mu: float) -> Tensor:
-        """Minimiser of the mean squared error plus (mu/2)|θ|²."""
+        """Minimizer of the mean squared error plus (mu/2)|θ|²."""
         gram = 2 / m * x.T @ x + mu * torch.eye(x.shape[1], dtype=x.dtype)
         solution: Tensor = torch.linalg.solve(gram, 2 / m * x.T @ y)
         return solution
@@ -155,14 +155,14 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
     )
     run.erratum(
         "penalty-weight-as-radius",
-        r"\text{the minimiser of } \ell + \tfrac\mu2\|\theta\|^2 \text{ satisfies } "
+        r"\text{the minimizer of } \ell + \tfrac\mu2\|\theta\|^2 \text{ satisfies } "
         r"\|\theta\| \le \mu",
         promised=strengths[1:4],
         relation="<=",
         measured=radii[1:4],
         reason="a small μ is a weak penalty, so the norm is large",
     )
-    # Bayes: minus log posterior of the Gaussian model, minimised by Newton's one step
+    # Bayes: minus log posterior of the Gaussian model, minimized by Newton's one step
     precision, variance = 0.8, law.noise**2
     theta = torch.zeros_like(law.weight).requires_grad_()
 
@@ -183,7 +183,7 @@ def weight_decay(run: Run, law: Law, samples: int) -> None:
     )
 
 
-def penalised(run: Run, law: Law, samples: int) -> None:
+def penalized(run: Run, law: Law, samples: int) -> None:
     """The ridge solution, and what the penalty sees that the function does not."""
     x, y = law.sample(samples, run.generator)
     zero = torch.zeros_like(law.weight)
@@ -394,8 +394,8 @@ def plot_stopping(axis: Any, long: History, short: History, risks: list[float]) 
     axis.plot(epochs, long.train_losses, label="training loss")
     axis.plot(epochs, long.validation_losses, label="validation loss")
     axis.plot(epochs, risks, label="true risk")
-    axis.axvline(short.kept_epoch, color=COLOURS[6], linestyle="--", linewidth=1)
-    axis.axvline(len(short), color=COLOURS[6], linestyle=":", linewidth=1)
+    axis.axvline(short.kept_epoch, color=COLORS[6], linestyle="--", linewidth=1)
+    axis.axvline(len(short), color=COLORS[6], linestyle=":", linewidth=1)
     top = axis.get_ylim()[1]
     axis.text(short.kept_epoch * 0.95, top, "kept", ha="right", va="top", fontsize=8)
     axis.text(len(short) * 1.05, top, "stopped", ha="left", va="top", fontsize=8)
@@ -416,11 +416,11 @@ def plot_boundary(axes: Any, net: nn.Module, x: Tensor, y: Tensor, history: Hist
     with torch.no_grad():
         p = net(grid.reshape(-1, 2)).softmax(1)[:, 1].reshape(grid.shape[:2])
     shown = picture.contourf(a, b, p, levels=20, cmap="RdBu_r", alpha=0.4, vmin=0, vmax=1)
-    picture.contour(a, b, p, levels=[0.5], colors=COLOURS[6], linewidths=1)
-    for c, colour in ((0, COLOURS[0]), (1, COLOURS[1])):
+    picture.contour(a, b, p, levels=[0.5], colors=COLORS[6], linewidths=1)
+    for c, color in ((0, COLORS[0]), (1, COLORS[1])):
         fit_part, rest = x[:160][y[:160] == c], x[160:][y[160:] == c]
-        picture.scatter(*fit_part.T, s=14, facecolors="none", edgecolors=colour, linewidths=0.9)
-        picture.scatter(*rest.T, s=7, color=colour)
+        picture.scatter(*fit_part.T, s=14, facecolors="none", edgecolors=color, linewidths=0.9)
+        picture.scatter(*rest.T, s=7, color=color)
     picture.set(xlabel="x₁", ylabel="x₂")
     picture.grid(False)
     picture.figure.colorbar(shown, ax=picture, label="P(second class)", ticks=[0, 0.5, 1])

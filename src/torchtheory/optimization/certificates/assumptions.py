@@ -40,7 +40,7 @@ class Assumptions:
         convexity: :math:`\mu`; on a quadratic, the smallest eigenvalue (that is not 0).
         dominance: the constant of the Polyak-Łojasiewicz inequality.
         minimum: :math:`f^\star`.
-        minimiser: :math:`x^\star`, ``[p]``.
+        minimizer: :math:`x^\star`, ``[p]``.
         distance: :math:`\|x_0-x^\star\|`.
         gradient_bound: :math:`\sigma`, on single stochastic gradients.
         momentum: :math:`\beta`.
@@ -52,7 +52,7 @@ class Assumptions:
     convexity: Given = None
     dominance: Given = None
     minimum: Given = None
-    minimiser: Tensor | None = None
+    minimizer: Tensor | None = None
     distance: Given = None
     gradient_bound: Given = None
     momentum: float | None = None
@@ -71,9 +71,9 @@ class Assumptions:
                 raise InvalidInput(
                     f"{SYMBOLS[name]} must be positive and finite, not {float(value)!r}"
                 )
-        if self.minimiser is not None and not isinstance(self.minimiser, Tensor):
-            raise InvalidType("the minimiser must be a tensor [p]")
-        if self.minimiser is not None and not bool(torch.isfinite(self.minimiser).all()):
-            raise NonFinite("the minimiser contains NaN or infinity")
+        if self.minimizer is not None and not isinstance(self.minimizer, Tensor):
+            raise InvalidType("the minimizer must be a tensor [p]")
+        if self.minimizer is not None and not bool(torch.isfinite(self.minimizer).all()):
+            raise NonFinite("the minimizer contains NaN or infinity")
         if self.momentum is not None and not 0 <= self.momentum < 1:
             raise InvalidInput(f"the momentum must lie in [0, 1), not {self.momentum!r}")

@@ -18,7 +18,7 @@ from scipy import special
 from torch import Tensor
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
-from torchtheory.core.figure import COLOURS, Figure, draw
+from torchtheory.core.figure import COLORS, Figure, draw
 from torchtheory.optimization.certificates.assumptions import SYMBOLS, Assumptions
 from torchtheory.optimization.certificates.contradictions import (
     PLAIN,
@@ -123,8 +123,8 @@ class ConvergenceCertificate:
         # a power law is a line on logarithmic steps, a geometric one on plain ones
         power = self.kind in POWER_LAWS
         later = int(power and PROMISES[self.kind].first == 0)  # 0 has no logarithm
-        axis.plot(self.times + later, promised, "--", color=COLOURS[1], label="promised")
-        axis.plot(self.times + later, measured, color=COLOURS[0], label="measured")
+        axis.plot(self.times + later, promised, "--", color=COLORS[1], label="promised")
+        axis.plot(self.times + later, measured, color=COLORS[0], label="measured")
         if self.first_broken is not None:
             at = self.first_broken + later
             axis.axvline(at, color="0.5", linewidth=0.8, linestyle=":", label="first broken")
@@ -257,9 +257,9 @@ def _estimate(
 def _distance(
     run: RecordedRun, given: Assumptions, found: Mapping[str, Constant]
 ) -> Constant | None:
-    if given.minimiser is not None and run.points is not None:
-        away = (run.points[0] - _minimiser(run, given)).norm(dim=-1)
-        return Constant(float(away.max()), "equal", "from the minimiser that was given")
+    if given.minimizer is not None and run.points is not None:
+        away = (run.points[0] - _minimizer(run, given)).norm(dim=-1)
+        return Constant(float(away.max()), "equal", "from the minimizer that was given")
     if "convexity" in found and "minimum" in found:
         gap = max(0.0, float(run.values[0].mean()) - found["minimum"].value)
         safe = found["convexity"].truth in ("equal", "at least")
@@ -276,15 +276,15 @@ def _distance(
     return None
 
 
-def _minimiser(run: RecordedRun, given: Assumptions) -> Tensor:
+def _minimizer(run: RecordedRun, given: Assumptions) -> Tensor:
     assert run.points is not None
-    assert given.minimiser is not None
-    if given.minimiser.shape != run.points.shape[-1:]:
+    assert given.minimizer is not None
+    if given.minimizer.shape != run.points.shape[-1:]:
         raise ShapeMismatch(
-            f"the minimiser has shape {list(given.minimiser.shape)}, the points "
+            f"the minimizer has shape {list(given.minimizer.shape)}, the points "
             f"{list(run.points.shape)}"
         )
-    return given.minimiser.to(run.points)
+    return given.minimizer.to(run.points)
 
 
 def _caveats(promise: Promise, constants: Mapping[str, Constant]) -> tuple[tuple[str, ...], bool]:
@@ -337,9 +337,9 @@ def _measured(
         case "gap" | "mean gap":
             curve = values - numbers["minimum"]
         case "squared distance":
-            if run.points is None or given.minimiser is None:
-                raise InvalidInput("distances need the points of the run and the minimiser")
-            at = _minimiser(run, given)
+            if run.points is None or given.minimizer is None:
+                raise InvalidInput("distances need the points of the run and the minimizer")
+            at = _minimizer(run, given)
             curve = (run.points - at).double().square().sum(-1)
             blur = 300 * eps * (float(at.norm()) + float(run.points[0].norm()))
             noise = blur * (2 * curve.sqrt() + blur)

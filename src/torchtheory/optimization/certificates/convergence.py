@@ -141,7 +141,7 @@ def accelerated_bound(distance: float, smoothness: float, steps: int) -> Tensor:
     """
     _check_positive(smoothness, "the smoothness constant")
     if not distance >= 0:
-        raise InvalidInput(f"the distance to the minimiser must be at least 0, not {distance!r}")
+        raise InvalidInput(f"the distance to the minimizer must be at least 0, not {distance!r}")
     times = torch.arange(1, steps + 1, dtype=torch.float64)
     return 2 * smoothness * distance**2 / (times + 1).square()
 

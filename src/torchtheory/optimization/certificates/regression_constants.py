@@ -1,4 +1,4 @@
-r"""Smoothness and strong convexity of penalised regressions, in closed form.
+r"""Smoothness and strong convexity of penalized regressions, in closed form.
 
 .. math:: \mu I\preceq\nabla^2f\preceq LI
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
-from torchtheory.nets import labeled as labelled
+from torchtheory.nets import labeled as labeled
 from torchtheory.optimization.descent.minibatch import ExampleLoss, minibatch_gradient
 
 #: Numbers of gradients that :func:`step_budget` holds at once.
@@ -51,7 +51,7 @@ def example_gradients(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Te
 def gradient_variance(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Tensor:
     r""":math:`\frac1n\sum_i\|\nabla f(\theta)-\nabla f_i(\theta)\|^2`, ``[...]``.
 
-    At a minimiser of :math:`f` it is 0 if and only if all :math:`\nabla f_i` vanish there, as they
+    At a minimizer of :math:`f` it is 0 if and only if all :math:`\nabla f_i` vanish there, as they
     do where one parameter fits every example. A batch of :math:`r` examples divides it by
     :math:`r`, and without replacement by :math:`r\frac{n-1}{n-r}`.
 
@@ -265,7 +265,7 @@ def expected_least_squares_error(
     >>> path.distance                                # the squares of 0.8 and 0.2, on average
     tensor([1.0000, 0.3400, 0.1156], dtype=torch.float64)
     """
-    x = labelled.points(x)
+    x = labeled.points(x)
     y = _targets(x, y)
     best = _least_squares(x, y)
     n, d = x.shape
@@ -338,7 +338,7 @@ def stationary_least_squares_error(x: Tensor, y: Tensor, step: float) -> Station
     >>> round(found.distance, 9), round(found.averaged, 9)     # w <- w/2 ± 1/2 each time
     (0.333333333, 1.0)
     """
-    x = labelled.points(x)
+    x = labeled.points(x)
     y = _targets(x, y)
     _check_positive(step, "the step")
     best = _least_squares(x, y)
@@ -376,7 +376,7 @@ def mean_square_contraction(x: Tensor, step: float) -> float:
     >>> mean_square_contraction(torch.eye(8), 0.5)
     2.0
     """
-    x = labelled.points(x)
+    x = labeled.points(x)
     _check_positive(step, "the step")
     n, d = x.shape
     weighted = x.T @ (x.square().sum(1, keepdim=True) * x)
@@ -397,7 +397,7 @@ def stochastic_error_floor(x: Tensor, y: Tensor, step: float) -> float:
     >>> round(stochastic_error_floor(x, torch.tensor([1.0, -1.0]).double(), 0.25), 12)
     0.25
     """
-    x = labelled.points(x)
+    x = labeled.points(x)
     y = _targets(x, y)
     _check_positive(step, "the step")
     limit = 1 / (2 * float(torch.linalg.matrix_norm(x, 2)) ** 2)
@@ -411,7 +411,7 @@ def stochastic_error_floor(x: Tensor, y: Tensor, step: float) -> float:
 
 
 def _targets(x: Tensor, y: Tensor) -> Tensor:
-    y = labelled.targets(x, y)
+    y = labeled.targets(x, y)
     if y.ndim != 1:
         raise ShapeMismatch(f"targets must be [{len(x)}], not {list(y.shape)}")
     return y

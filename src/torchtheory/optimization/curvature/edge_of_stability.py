@@ -54,7 +54,7 @@ def stability_limit(
             "the step, and no limit on the plain Hessian applies to it."
         )
     if any(group["maximize"] for group in optimizer.param_groups):
-        return None, "The optimizer maximises: uphill there is no limit on the curvature."
+        return None, "The optimizer maximizes: uphill there is no limit on the curvature."
     limits = {_limit_of_group(group) for group in optimizer.param_groups}
     if len(limits) != 1:
         return None, "The groups of the optimizer step differently: there is no one limit."

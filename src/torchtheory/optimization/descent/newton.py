@@ -1,8 +1,8 @@
-r"""The quadratic model of a function at a point, its minimiser, and cheaper curvature in its place.
+r"""The quadratic model of a function at a point, its minimizer, and cheaper curvature in its place.
 
 .. math:: m(\Delta)=f(x)+\nabla f(x)^\top\Delta+\tfrac12\Delta^\top B\Delta
 
-With :math:`B=\nabla^2f(x)` its minimiser is Newton's step; with the diagonal or the diagonal blocks
+With :math:`B=\nabla^2f(x)` its minimizer is Newton's step; with the diagonal or the diagonal blocks
 of the Hessian a cheaper one; with :math:`B=\frac1\eta I` the step :math:`-\eta\nabla f(x)` of
 gradient descent. Source: Foundations of Deep Learning, section 5.3.
 """
@@ -50,7 +50,7 @@ class QuadraticModel:
         r""":math:`m(\Delta)` for ``[p]``."""
         return self.value + float(self.slope @ move) + float(move @ (self.curvature @ move)) / 2
 
-    def minimiser(self, damping: float = 0.0) -> Tensor:
+    def minimizer(self, damping: float = 0.0) -> Tensor:
         r""":math:`-(B+\delta I)^{-1}g`, ``[p]``, by conjugate gradients.
 
         Only a positive definite :math:`B+\delta I` has one; otherwise the model has no minimum,
@@ -58,7 +58,7 @@ class QuadraticModel:
         in which it falls without end (directions that the slope does not reach stay unseen).
 
         >>> B = LinearOperator.from_matrix(torch.eye(2) * 2)
-        >>> QuadraticModel(0.0, torch.tensor([2.0, 4.0]), B).minimiser()
+        >>> QuadraticModel(0.0, torch.tensor([2.0, 4.0]), B).minimizer()
         tensor([-1., -2.])
         """
         if not (math.isfinite(damping) and damping >= 0):
@@ -75,7 +75,7 @@ class QuadraticModel:
             self.slope.norm()
         ):
             raise NotConverged(
-                "the minimiser of the quadratic model was not found: the curvature is too "
+                "the minimizer of the quadratic model was not found: the curvature is too "
                 "ill-conditioned; add damping"
             )
         return solved.x
@@ -85,7 +85,7 @@ def quadratic_model(function: Function, point: Tensor) -> QuadraticModel:
     r"""The second-order Taylor polynomial of a function of ``[p]`` at a point.
 
     >>> model = quadratic_model(lambda x: (x**2).sum(), torch.tensor([3.0]))
-    >>> model.minimiser(), model(torch.tensor([-3.0]))
+    >>> model.minimizer(), model(torch.tensor([-3.0]))
     (tensor([-3.]), 0.0)
     """
     point = vector(point, "the point")
@@ -100,7 +100,7 @@ def quadratic_model_of(problem: Problem, parameters: Parameters | None = None) -
     >>> x = torch.tensor([[1.0], [2.0]])
     >>> line = nn.Linear(1, 1, bias=False)
     >>> model = quadratic_model_of(Problem(line, (x, 3 * x)))
-    >>> bool((line.weight.detach()[0] + model.minimiser() - 3).abs() < 1e-5)     # least squares
+    >>> bool((line.weight.detach()[0] + model.minimizer() - 3).abs() < 1e-5)     # least squares
     True
     """
     at = problem if parameters is None else problem.at(parameters)
@@ -108,12 +108,12 @@ def quadratic_model_of(problem: Problem, parameters: Parameters | None = None) -
 
 
 def isotropic_model(function: Function, point: Tensor, step: float) -> QuadraticModel:
-    r"""The model with :math:`B=\frac1\eta I`, whose minimiser is the step of gradient descent.
+    r"""The model with :math:`B=\frac1\eta I`, whose minimizer is the step of gradient descent.
 
     It is an upper bound of the function if :math:`\eta\le1/L`; it is the second-order model itself
     only where :math:`\nabla^2f=\frac1\eta I`.
 
-    >>> isotropic_model(lambda x: (x**2).sum(), torch.tensor([3.0]), 0.1).minimiser()
+    >>> isotropic_model(lambda x: (x**2).sum(), torch.tensor([3.0]), 0.1).minimizer()
     tensor([-0.6000])
     """
     if not (math.isfinite(step) and step > 0):
@@ -204,7 +204,7 @@ def diagonal_blocks(matrix: LinearOperator, sizes: Blocks = "diagonal") -> Diago
 
 
 def _batches(widths: list[int], most: int) -> Iterator[list[int]]:
-    """Neighbouring blocks together, up to so many columns: products come in batches."""
+    """Neighboring blocks together, up to so many columns: products come in batches."""
     batch: list[int] = []
     for width in widths:
         if batch and sum(batch) + width > most:

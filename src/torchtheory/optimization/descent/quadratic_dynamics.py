@@ -28,7 +28,7 @@ class QuadraticDescent:
     Attributes:
         eigenvalues: ``[d]``, ascending.
         basis: ``[d, d]``, eigenvectors as columns.
-        minimiser: ``[d]``; the one closest to the start where there are several.
+        minimizer: ``[d]``; the one closest to the start where there are several.
         coordinates: ``[K + 1, d]``, along the eigenvectors.
         gaps: ``[K + 1, d]``, what each eigendirection contributes to :math:`f(x_k)-f^\star`.
         minimum: :math:`f^\star`.
@@ -36,7 +36,7 @@ class QuadraticDescent:
 
     eigenvalues: Tensor
     basis: Tensor
-    minimiser: Tensor
+    minimizer: Tensor
     coordinates: Tensor
     gaps: Tensor
     minimum: float

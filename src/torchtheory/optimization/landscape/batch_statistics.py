@@ -1,6 +1,6 @@
-r"""Batch normalisation away from the weights it was trained with.
+r"""Batch normalization away from the weights it was trained with.
 
-A network with batch normalisation carries the means and variances of its layers' inputs beside its
+A network with batch normalization carries the means and variances of its layers' inputs beside its
 weights. They belong to one point of parameter space: at any other, half way between two solutions
 say, they are those of another network, and the loss that is computed with them says more about
 that than about the weights. Source: Izmailov et al. (2018), *Averaging Weights Leads to Wider
@@ -22,10 +22,10 @@ from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 
 
-def batch_normalisations(model: nn.Module) -> list[str]:
+def batch_normalizations(model: nn.Module) -> list[str]:
     """Names of the layers that carry running means and variances of batches.
 
-    >>> batch_normalisations(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> batch_normalizations(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
     ['1']
     """
     return [
@@ -38,9 +38,9 @@ def batch_normalisations(model: nn.Module) -> list[str]:
 def with_renewed_statistics(problem: Problem, samples: Samples | None = None) -> Problem:
     """The same problem with the means and variances that its own weights give.
 
-    They are averaged over chunks of the samples, each normalised by its own, as at the end of
+    They are averaged over chunks of the samples, each normalized by its own, as at the end of
     training; ``torch.optim.swa_utils.update_bn`` does the same to a model, which here is not
-    changed. A model without batch normalisation comes back as it is.
+    changed. A model without batch normalization comes back as it is.
 
     Args:
         problem: model, loss and data; ``problem.at(parameters)`` for other weights.
@@ -54,7 +54,7 @@ def with_renewed_statistics(problem: Problem, samples: Samples | None = None) ->
     >>> p.function.buffers["0.running_mean"], net[0].running_mean
     (tensor([2.]), tensor([0.]))
     """
-    names = batch_normalisations(problem.model)
+    names = batch_normalizations(problem.model)
     if not names:
         return problem
     samples = problem.train if samples is None else samples
@@ -66,7 +66,7 @@ def with_renewed_statistics(problem: Problem, samples: Samples | None = None) ->
         variance = rows.var(0, correction=min(1, len(rows) - 1))
         seen[name].append((len(rows), rows.mean(0), variance))
 
-    with batches_normalised(problem.model, look), torch.no_grad(), global_randomness_kept():
+    with batches_normalized(problem.model, look), torch.no_grad(), global_randomness_kept():
         for x, _ in samples.chunks(problem.chunk):
             problem.function(problem.parameters, x)
     renewed = problem.at({})
@@ -81,14 +81,14 @@ def with_renewed_statistics(problem: Problem, samples: Samples | None = None) ->
 
 
 @contextmanager
-def batches_normalised(
+def batches_normalized(
     model: nn.Module, look: Callable[[str, nn.Module, Any], None] | None = None
 ) -> Iterator[None]:
-    """Every batch is normalised by its own mean and variance inside this block.
+    """Every batch is normalized by its own mean and variance inside this block.
 
     Args:
         model: run through a ``PureFunction``, which puts everything else in evaluation mode.
-        look: called with the name, the layer and the arguments before each normalisation.
+        look: called with the name, the layer and the arguments before each normalization.
     """
 
     def before(name: str) -> Callable[[nn.Module, Any], None]:
@@ -102,7 +102,7 @@ def batches_normalised(
 
     handles = [
         model.get_submodule(name).register_forward_pre_hook(before(name))
-        for name in batch_normalisations(model)
+        for name in batch_normalizations(model)
     ]
     try:
         yield

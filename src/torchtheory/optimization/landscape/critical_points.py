@@ -120,12 +120,12 @@ def _second_order(
     return slope, eigenvalues, vectors, small
 
 
-def escape_times(points: Tensor, centre: Tensor, radius: float) -> Tensor:
-    r"""First time each run is farther than ``radius`` from ``centre``; :math:`T+1` if never.
+def escape_times(points: Tensor, center: Tensor, radius: float) -> Tensor:
+    r"""First time each run is farther than ``radius`` from ``center``; :math:`T+1` if never.
 
     Args:
         points: ``[T + 1, ..., p]``, time first.
-        centre: ``[p]``.
+        center: ``[p]``.
         radius: positive.
 
     >>> escape_times(torch.tensor([[0.0], [1.0], [3.0]]), torch.zeros(1), 2.0)
@@ -133,11 +133,11 @@ def escape_times(points: Tensor, centre: Tensor, radius: float) -> Tensor:
     """
     if not radius > 0:
         raise InvalidInput(f"the radius must be positive, not {radius!r}")
-    if points.ndim < 2 or points.shape[-1:] != centre.shape:
+    if points.ndim < 2 or points.shape[-1:] != center.shape:
         raise ShapeMismatch(
-            f"points {list(points.shape)} and centre {list(centre.shape)} do not fit together"
+            f"points {list(points.shape)} and center {list(center.shape)} do not fit together"
         )
-    outside = (points - centre).norm(dim=-1) > radius
+    outside = (points - center).norm(dim=-1) > radius
     return torch.where(outside.any(0), outside.int().argmax(0), len(points))
 
 
@@ -246,7 +246,7 @@ def lower_point(
 ) -> Tensor | None:
     r"""The lowest point found within ``radius`` of a point, None if none is lower than it.
 
-    Random starts in the ball, each followed by ``steps`` steps along the normalised gradient,
+    Random starts in the ball, each followed by ``steps`` steps along the normalized gradient,
     projected back onto the ball: where second derivatives vanish the gradient is tiny, but its
     direction still leads down. Lower means by more than rounding, :math:`10^3\varepsilon` times
     the size of the value.

@@ -3,7 +3,7 @@ r"""Paths of low loss between two networks with one hidden layer.
 In :math:`\Phi(x)=\sum_j\theta_j^{(2)}\varrho(\langle\theta_j^{(1)},(x,1)\rangle)` the loss is
 convex in the output weights :math:`\theta^{(2)}`. So a path may do as it likes within the networks
 of one set of hidden units, and only has to reach units that both ends can use: half of those of
-each. The other half is first moved onto its nearest neighbours in the half that stays, which
+each. The other half is first moved onto its nearest neighbors in the half that stays, which
 changes the function by at most
 :math:`\mathrm{Lip}(\varrho)\sum_j|\theta_j^{(2)}|\,\epsilon_j\|(x,1)\|`, then merged into them, and
 is free. Source: Mathematical Aspects of Deep Learning, section 1.5.1, Eqs. (1.43)-(1.45) and
@@ -40,7 +40,7 @@ from torchtheory.primer.arrays import matrix
 
 #: What the seven legs of a constructed path do, in order.
 LEGS = (
-    "move half of the units onto neighbours",
+    "move half of the units onto neighbors",
     "merge them",
     "exchange idle units",
     "across: output weights alone",
@@ -88,13 +88,13 @@ class LastLayerFit:
     gradient_norm: float
 
 
-def minimise_last_layer(
+def minimize_last_layer(
     problem: Problem, *, tolerance: float = 1e-8, iterations: int = 500
 ) -> LastLayerFit:
     r"""Solve :func:`last_layer_problem`: the least loss over :math:`\theta^{(2)}`.
 
     L-BFGS with a line search; a convex function has no other stationary points than its minima.
-    Where there is no minimiser (logistic loss on separable features) the gradient still falls
+    Where there is no minimizer (logistic loss on separable features) the gradient still falls
     below the tolerance, at weights that are large. Computed in double precision. For squared error
     and every solution exactly, see ``fit_last_layer`` of the kernels.
 
@@ -106,7 +106,7 @@ def minimise_last_layer(
     >>> net = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)).double()
     >>> x = torch.tensor([[-1.0], [0.0], [1.0]]).double()
     >>> p = Problem(net, (x, x.abs()), task="regression")
-    >>> round(minimise_last_layer(p).risk, 6)                   # the best line is 2/3
+    >>> round(minimize_last_layer(p).risk, 6)                   # the best line is 2/3
     0.222222
     """
     check_count(iterations, 10**9, "iterations")
@@ -152,7 +152,7 @@ class LowLossPath:
     Attributes:
         corners: ``[8, p]``, the ends included; :data:`LEGS` names the legs between them.
         start_distances, end_distances: how far the units that are given up lie from their nearest
-            neighbours, ``[h]`` and ``[n - h]``, at either end. The construction is good where they
+            neighbors, ``[h]`` and ``[n - h]``, at either end. The construction is good where they
             are small, which random rows grant and trained ones need not.
         start_shift, end_shift: :math:`\sum_j|\theta_j^{(2)}|\epsilon_j`: times
             :math:`\mathrm{Lip}(\varrho)\|(x,1)\|` what the first and the last leg may change the
@@ -216,7 +216,7 @@ def path_losses(
         corners: ``[legs + 1, p]``.
         count: points on a leg.
         samples: the training data unless given.
-        statistics: of batch normalisation; see ``probe_segment``.
+        statistics: of batch normalization; see ``probe_segment``.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> p = Problem(net, (torch.ones(1, 1), torch.zeros(1, 1)), task="regression")
@@ -299,7 +299,7 @@ def make_monotone(problem: Problem, points: Tensor, *, tail: int = 20) -> Monoto
     if beyond < last - 1e3 * torch.finfo(outputs.dtype).eps * max(last, zero):
         raise InvalidInput(
             "the end of the path is not the best point of its ray: a larger last layer has a lower "
-            "loss, and the last piece would rise; end at minimise_last_layer's"
+            "loss, and the last piece would rise; end at minimize_last_layer's"
         )
     goals = torch.linspace(first, (first + zero) / 2, len(path), dtype=torch.float64).tolist()
     scales = [1.0]

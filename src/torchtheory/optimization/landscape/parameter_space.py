@@ -25,7 +25,7 @@ from torchtheory.models.model import (
 from torchtheory.models.problem import Problem
 from torchtheory.models.samples import Samples
 from torchtheory.optimization.landscape.batch_statistics import (
-    batch_normalisations,
+    batch_normalizations,
     with_renewed_statistics,
 )
 from torchtheory.primer.arrays import matrix, vector
@@ -36,7 +36,7 @@ SMALL_WORK = 2**22
 #: A place in parameter space: a vector ``[p]``, a network of the same shape, or its state dict.
 Point = Tensor | Initial
 
-#: Which means and variances layers of batch normalisation use: the model's, or the point's own.
+#: Which means and variances layers of batch normalization use: the model's, or the point's own.
 Statistics = Literal["kept", "renewed"]
 
 
@@ -79,7 +79,7 @@ def losses_at(
         problem: model, loss and data; the model is not changed.
         points: ``[m, p]``, in the order of ``flatten(problem.parameters)``.
         samples: the training data unless given.
-        statistics: of batch normalisation, where the model has it: ``kept`` at what the model
+        statistics: of batch normalization, where the model has it: ``kept`` at what the model
             has, or ``renewed`` at every point, for points far from it.
         together: how many points are evaluated at once, by ``torch.func.vmap``. Unless given,
             several where the network is so small that calls cost more than numbers.
@@ -102,7 +102,7 @@ def losses_at(
     if together is not None:
         check_count(together, 10**9, "points at once")
     samples = problem.train if samples is None else samples
-    if statistics == "renewed" and batch_normalisations(problem.model):
+    if statistics == "renewed" and batch_normalizations(problem.model):
         return _losses_with_own_statistics(problem, points.to(own), samples)
     if together is None:
         work = min(problem.chunk, len(samples)) * len(own)
@@ -135,7 +135,7 @@ def _block_losses(problem: Problem, block: Tensor, samples: Samples) -> Tensor:
 
 
 def _losses_with_own_statistics(problem: Problem, points: Tensor, samples: Samples) -> Tensor:
-    """The same, batch normalisation having the means and variances of the training data there."""
+    """The same, batch normalization having the means and variances of the training data there."""
     found = [
         with_renewed_statistics(problem.at(unflatten(theta, problem.parameters))).risk(samples)
         for theta in track(points, "losses")

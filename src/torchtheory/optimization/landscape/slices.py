@@ -48,18 +48,18 @@ class LossSlice:
     Attributes:
         positions: the coordinates along every direction, ``[n]``.
         values: ``[n]`` on a line; ``[n, n]`` on a plane, the first direction down the rows.
-        centre: the point, ``[p]``.
+        center: the point, ``[p]``.
         directions: ``[1, p]`` or ``[2, p]``.
     """
 
     positions: Tensor
     values: Tensor
-    centre: Tensor
+    center: Tensor
     directions: Tensor
 
     @property
     def minima(self) -> int:
-        """How many interior grid points lie below all their neighbours.
+        """How many interior grid points lie below all their neighbors.
 
         A narrow valley that runs obliquely has several on its way down, even that of a convex
         function: :func:`slice_valleys` follows them to where they end.
@@ -72,7 +72,7 @@ def loss_slice(
     directions: Tensor,
     positions: Tensor,
     *,
-    centre: Point | None = None,
+    center: Point | None = None,
     samples: Samples | None = None,
     statistics: Statistics = "kept",
     together: int | None = None,
@@ -84,9 +84,9 @@ def loss_slice(
         directions: one or two of them, ``[k, p]``; see :func:`random_directions` and
             :func:`eigen_directions`.
         positions: the grid along every direction, ``[n]``, increasing.
-        centre: :math:`\theta`; the model's own parameters unless given.
+        center: :math:`\theta`; the model's own parameters unless given.
         samples: the training data unless given.
-        statistics: of batch normalisation, see :func:`losses_at`.
+        statistics: of batch normalization, see :func:`losses_at`.
         together: see :func:`losses_at`.
 
     Costs ``n`` or ``n**2`` forward passes; points are made a block at a time.
@@ -95,19 +95,19 @@ def loss_slice(
     >>> x = torch.tensor([[1.0], [2.0]])
     >>> p = Problem(nn.Linear(1, 1, bias=False), (x, 3 * x), task="regression")
     >>> grid, three = torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([3.0])
-    >>> line = loss_slice(p, torch.ones(1, 1), grid, centre=three)
+    >>> line = loss_slice(p, torch.ones(1, 1), grid, center=three)
     >>> line.values.tolist(), line.minima
     ([2.5, 0.0, 2.5], 1)
     """
     theta = flatten(problem.parameters)
-    if centre is not None:
-        theta = point_vector(problem, centre, "the centre")
+    if center is not None:
+        theta = point_vector(problem, center, "the center")
     ways = matrix(directions, "the directions").to(theta)
     grid = vector(positions, "the positions").to(theta)
     if len(ways) not in (1, 2):
         raise InvalidInput(f"a slice has one or two directions, not {len(ways)}")
     if ways.shape[1] != len(theta):
-        raise ShapeMismatch(f"the centre has {len(theta)} entries, the directions {ways.shape[1]}")
+        raise ShapeMismatch(f"the center has {len(theta)} entries, the directions {ways.shape[1]}")
     if bool((grid.diff() <= 0).any()):
         raise InvalidInput("the positions must increase")
     steps = torch.cartesian_prod(*[grid] * len(ways)).reshape(-1, len(ways))
@@ -128,7 +128,7 @@ def random_directions(
     r"""Gaussian directions in parameter space, ``[count, p]``.
 
     With ``scaling="filters"`` each filter (each row of a weight, that is all that leads to one
-    unit) has the norm of the network's own, and a bias, a vector of batch normalisation or another
+    unit) has the norm of the network's own, and a bias, a vector of batch normalization or another
     vector as a whole: what matters to a network that may be rescaled is the relative change.
     Parameters that are 0 stay 0. With ``"unit"`` the directions have norm 1.
 
@@ -204,9 +204,9 @@ def eigen_directions(
 
 
 def grid_minima(values: Tensor) -> Tensor:
-    """Which interior points of a grid ``[n]`` or ``[n, m]`` lie strictly below all neighbours.
+    """Which interior points of a grid ``[n]`` or ``[n, m]`` lie strictly below all neighbors.
 
-    Two neighbours on a line, eight on a plane; of the shape of ``values``, False on the rim.
+    Two neighbors on a line, eight on a plane; of the shape of ``values``, False on the rim.
 
     >>> grid_minima(torch.tensor([3.0, 1.0, 2.0, 0.0, 5.0])).tolist()
     [False, True, False, True, False]
@@ -254,7 +254,7 @@ def slice_valleys(
     >>> one = torch.ones(1, 1).double()
     >>> p = Problem(net, (one, one), task="regression")                  # (1 - ab)²
     >>> way, grid = torch.ones(1, 2).double(), torch.linspace(-2, 2, 8).double()
-    >>> line = loss_slice(p, way, grid, centre=torch.zeros(2).double())
+    >>> line = loss_slice(p, way, grid, center=torch.zeros(2).double())
     >>> [round(v, 4) for v in sorted(slice_valleys(p, line).flatten().tolist())]
     [-1.0, 1.0]
     """
@@ -262,8 +262,8 @@ def slice_valleys(
     cell = float((found.positions[1:] - found.positions[:-1]).max())
 
     def loss(steps: Any) -> float:
-        moved = torch.as_tensor(steps).to(found.centre) @ found.directions
-        point = (found.centre + moved)[None]
+        moved = torch.as_tensor(steps).to(found.center) @ found.directions
+        point = (found.center + moved)[None]
         with hidden():  # no bar for a single point
             return float(losses_at(problem, point, samples, statistics=statistics))
 
@@ -332,7 +332,7 @@ def probe_segment(
             state dicts.
         count: points on the segment, both ends included.
         samples: the training data unless given.
-        statistics: of batch normalisation. Those of the model do not belong to the other points
+        statistics: of batch normalization. Those of the model do not belong to the other points
             of the segment, so that they are renewed unless told otherwise.
         together: see :func:`losses_at`.
 

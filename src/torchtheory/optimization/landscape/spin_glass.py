@@ -233,7 +233,7 @@ def descend_gradient_norm(
     tolerance: float = 1e-8,
     iterations: int = 200,
 ) -> tuple[Tensor, Tensor]:
-    r"""Minimise :math:`\|g\|^2` from many starts at once by damped Newton steps.
+    r"""Minimize :math:`\|g\|^2` from many starts at once by damped Newton steps.
 
     :math:`d=-(A^2+\mu I)^{-1}Ag` with gradient :math:`g` and Hessian :math:`A`: Newton's step for
     :math:`\mu\to0`, and one that lowers :math:`\|g\|` for any :math:`A` if :math:`\mu` is large

@@ -26,7 +26,7 @@ from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.linalg.operators import check_count
 from torchtheory.models.model import global_randomness_kept, unflatten
 from torchtheory.models.problem import Problem
-from torchtheory.optimization.landscape.batch_statistics import batches_normalised
+from torchtheory.optimization.landscape.batch_statistics import batches_normalized
 from torchtheory.optimization.landscape.parameter_space import Point, point_vector
 
 
@@ -44,7 +44,7 @@ def bend_path(
 
     The corner starts half way; every step draws a place :math:`t` on the path and a batch of
     samples, and moves the corner by Adam with a step that falls to 0 like a cosine. Batch
-    normalisation uses the statistics of the batch, everything else is in evaluation mode.
+    normalization uses the statistics of the batch, everything else is in evaluation mode.
     ``path_losses`` of the result tells how low the path is, ``probe_segment`` how high the straight
     one.
 
@@ -77,7 +77,7 @@ def bend_path(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = as_generator(random)
     places = torch.rand(steps, generator=generator).tolist()
-    with torch.enable_grad(), global_randomness_kept(), batches_normalised(problem.model):
+    with torch.enable_grad(), global_randomness_kept(), batches_normalized(problem.model):
         for t in track(places, "path"):
             part = problem.train.some(batch, generator)
             point = torch.lerp(ends[t > 0.5], corner, 1 - abs(2 * t - 1))

@@ -259,7 +259,7 @@ def critical_product(
     r"""What the whole product is at a critical point:
     :math:`C(C^\top C)^-C^\top\Sigma_{yx}\Sigma_{xx}^+` with :math:`C=W_L\cdots W_2`.
 
-    :math:`C` is often rank deficient, so the inverse is a generalised one and
+    :math:`C` is often rank deficient, so the inverse is a generalized one and
     :math:`C(C^\top C)^-C^\top` the projector onto the columns of :math:`C`. With a singular
     :math:`\Sigma_{xx}` the products agree on the range of the inputs only.
 

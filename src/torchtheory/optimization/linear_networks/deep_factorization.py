@@ -1,4 +1,4 @@
-r"""A matrix as a product :math:`W=W_L\cdots W_1`, learnt from linear measurements.
+r"""A matrix as a product :math:`W=W_L\cdots W_1`, learned from linear measurements.
 
 The measurements are :math:`\langle W,A_i\rangle_F`, the labels those of a planted :math:`W^\star`,
 and the loss is :math:`\frac1{2L}` times the mean squared difference. With independent standard

@@ -1,7 +1,7 @@
 r"""Second moments of inputs and targets: all that the squared loss of a linear map depends on.
 
 With :math:`\Sigma_{xx}=\mathbb E\,xx^\top`, :math:`\Sigma_{yx}=\mathbb E\,yx^\top` and
-:math:`\Sigma_{yy}=\mathbb E\,yy^\top` (nothing is centred) the risk of :math:`x\mapsto Zx` is
+:math:`\Sigma_{yy}=\mathbb E\,yy^\top` (nothing is centered) the risk of :math:`x\mapsto Zx` is
 
 .. math:: R(Z)=\mathbb E\|y-Zx\|^2
           =\operatorname{tr}(\Sigma_{yy}-2\Sigma_{yx}Z^\top+Z\Sigma_{xx}Z^\top),
@@ -24,7 +24,7 @@ from torchtheory.primer.arrays import matrix, symmetric
 
 @dataclass(frozen=True, slots=True)
 class Covariances:
-    r"""The uncentred second moments of a pair :math:`(x,y)`.
+    r"""The uncentered second moments of a pair :math:`(x,y)`.
 
     Attributes:
         xx: :math:`\Sigma_{xx}`, ``[n0, n0]``, positive semi-definite.
@@ -125,10 +125,10 @@ class Covariances:
 
 
 def least_squares_map(covariances: Covariances) -> Tensor:
-    r"""The unconstrained minimiser :math:`Z^*=\Sigma_{yx}\Sigma_{xx}^+` of the risk, ``[k, n0]``.
+    r"""The unconstrained minimizer :math:`Z^*=\Sigma_{yx}\Sigma_{xx}^+` of the risk, ``[k, n0]``.
 
     Its risk is :math:`\operatorname{tr}(\Sigma_{yy}-\Sigma)`. Where :math:`\Sigma_{xx}` is
-    singular it is the minimiser of least norm. Cost :math:`O(n_0^3)`.
+    singular it is the minimizer of least norm. Cost :math:`O(n_0^3)`.
 
     >>> least_squares_map(Covariances(2 * torch.eye(1), torch.ones(1, 1), torch.ones(1, 1)))
     tensor([[0.5000]])
@@ -153,7 +153,7 @@ class ReducedRank:
 
 
 def reduced_rank_regression(covariances: Covariances, rank: int) -> ReducedRank:
-    r"""Minimise :math:`R(Z)` over maps of rank at most :math:`r`.
+    r"""Minimize :math:`R(Z)` over maps of rank at most :math:`r`.
 
     :math:`Q_r` holds the leading eigenvectors of :math:`\Sigma`. It is the global minimum of every
     linear network whose narrowest layer has width :math:`r`. No assumption on the covariances: a

@@ -113,7 +113,7 @@ def best_output_factor(V: Tensor, covariances: Covariances) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class AlternatingFit:
-    r"""What alternating minimisation came to.
+    r"""What alternating minimization came to.
 
     Attributes:
         U, V: the factors after the last sweep.
@@ -125,7 +125,7 @@ class AlternatingFit:
     risks: Tensor
 
 
-def alternating_minimisation(
+def alternating_minimization(
     covariances: Covariances,
     width: int,
     *,
@@ -149,7 +149,7 @@ def alternating_minimisation(
     Cost: :math:`O(n_0(n_0+k)n_1)` a sweep, and :math:`O(n_0^3)` once.
 
     >>> moments = Covariances(torch.eye(2), torch.diag(torch.tensor([2.0, 1.0])), 4 * torch.eye(2))
-    >>> round(float(alternating_minimisation(moments, 1).risks[-1]), 5)
+    >>> round(float(alternating_minimization(moments, 1).risks[-1]), 5)
     4.0
     """
     at_least(width, 1, "the width")

@@ -9,7 +9,7 @@ unit into cones, one for each activation pattern :math:`\{i:x_i^\top w>0\}`. On 
 so that the largest :math:`|f|` on the sphere is at :math:`g` projected onto a face of some cone.
 Every cone has an edge, an edge is where :math:`d-1` planes meet, and the faces at an edge are cut
 out by some of these planes: to go over all edges is to go over all faces. That takes
-:math:`2\binom m{d-1}` edges with :math:`4^{d-1}` faces and signs each; no linear programme.
+:math:`2\binom m{d-1}` edges with :math:`4^{d-1}` faces and signs each; no linear program.
 Source: Mathematical Aspects of Deep Learning, section 4.4.2, for which it solves Eq. (4.49).
 """
 
@@ -46,7 +46,7 @@ def activation_patterns(x: Tensor) -> Tensor:
     Returns:
         ``[patterns, m]``; in general position :math:`2\sum_{k<d}\binom{m-1}k` of them.
 
-    Time :math:`O(m^2)` for :math:`d\le2`, a linear programme for each pattern and sample beyond.
+    Time :math:`O(m^2)` for :math:`d\le2`, a linear program for each pattern and sample beyond.
 
     >>> len(activation_patterns(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])))
     6
@@ -117,7 +117,7 @@ def edges(x: Tensor) -> Tensor:
 
 
 def best_directions(x: Tensor, q: Tensor, known: Tensor) -> tuple[Tensor, float] | None:
-    r"""Unit vectors, one of which maximises :math:`|\sum_iq_i\max(x_i^\top w,0)|` on the sphere.
+    r"""Unit vectors, one of which maximizes :math:`|\sum_iq_i\max(x_i^\top w,0)|` on the sphere.
 
     Args:
         x: ``[m, r]`` of rank :math:`r\ge3`, in double precision.

@@ -1,6 +1,6 @@
-r"""Is a factorisation with weight decay globally optimal? One singular pair answers.
+r"""Is a factorization with weight decay globally optimal? One singular pair answers.
 
-For :math:`f(U,V)=\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`, minimised over the
+For :math:`f(U,V)=\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`, minimized over the
 width as well, with the residual :math:`R=Y-UV^\top`: a pair is a global minimum if and only if
 :math:`\langle R,UV^\top\rangle=\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`, which holds at every
 stationary point, and :math:`\sigma_{\max}(R)\le\lambda`. Where the second fails, the top singular
@@ -42,13 +42,13 @@ def decay_objective(Y: Tensor, U: Tensor, V: Tensor, strength: float) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class FactorisationCertificate:
-    r"""How far a factorisation can be from the best one of any width.
+class FactorizationCertificate:
+    r"""How far a factorization can be from the best one of any width.
 
     Attributes:
         optimal: whether the gap is within the tolerance.
         objective: :math:`f(U,V)`.
-        lower_bound: what no factorisation goes below.
+        lower_bound: what no factorization goes below.
         balance: :math:`\langle R,UV^\top\rangle-\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`; 0 where the
             objective is stationary.
         largest_residual: :math:`\sigma_{\max}(R)`; at most :math:`\lambda` at a global minimum.
@@ -70,7 +70,7 @@ class FactorisationCertificate:
         return self.objective - self.lower_bound
 
 
-def certify_factorisation(
+def certify_factorization(
     Y: Tensor,
     U: Tensor,
     V: Tensor,
@@ -78,8 +78,8 @@ def certify_factorisation(
     *,
     tolerance: float = 1e-6,
     generator: RandomSource = None,
-) -> FactorisationCertificate:
-    r"""Certify that :math:`UV^\top` is the best factorisation, or give the column that is missing.
+) -> FactorizationCertificate:
+    r"""Certify that :math:`UV^\top` is the best factorization, or give the column that is missing.
 
     With :math:`s=\min(1,\lambda/\sigma_{\max}(R))` the matrix :math:`Q=sR` is feasible in the dual,
     so :math:`\min f\ge\langle Q,Y\rangle-\tfrac12\|Q\|_F^2`.
@@ -99,9 +99,9 @@ def certify_factorisation(
 
     >>> Y = torch.diag(torch.tensor([3.0, 0.5])).double()
     >>> root = torch.tensor([[2.0**0.5], [0.0]]).double()
-    >>> certify_factorisation(Y, root, root, 1.0).optimal
+    >>> certify_factorization(Y, root, root, 1.0).optimal
     True
-    >>> found = certify_factorisation(Y, 0 * root, 0 * root, 1.0)
+    >>> found = certify_factorization(Y, 0 * root, 0 * root, 1.0)
     >>> found.optimal, round(found.largest_residual, 6), found.column[0].abs().round().tolist()
     (False, 3.0, [1.0, 0.0])
     """
@@ -120,7 +120,7 @@ def certify_factorisation(
     Q = scale * R
     lower = float((Q * Y).sum() - Q.square().sum() / 2)
     penalty = strength * float(U.square().sum() + V.square().sum()) / 2
-    return FactorisationCertificate(
+    return FactorizationCertificate(
         objective - lower <= tolerance * objective,
         objective,
         lower,
@@ -156,8 +156,8 @@ def shared_null_direction(U: Tensor, V: Tensor, *, tolerance: float = 1e-6) -> T
 
 
 @dataclass(frozen=True, slots=True)
-class GrownFactorisation:
-    """A factorisation grown column by column.
+class GrownFactorization:
+    """A factorization grown column by column.
 
     Attributes:
         U, V: the factors.
@@ -172,10 +172,10 @@ class GrownFactorisation:
     widths: list[int]
     objectives: list[float]
     residuals: list[float]
-    certificate: FactorisationCertificate
+    certificate: FactorizationCertificate
 
 
-def grow_factorisation(
+def grow_factorization(
     Y: Tensor,
     strength: float,
     *,
@@ -184,7 +184,7 @@ def grow_factorisation(
     sweeps: int = 200,
     most: int | None = None,
     generator: RandomSource = None,
-) -> GrownFactorisation:
+) -> GrownFactorization:
     r"""Descend, certify, append the missing column, until the certificate holds.
 
     The column :math:`\sqrt\epsilon(u,v)` of the top singular pair of the residual is appended with
@@ -201,7 +201,7 @@ def grow_factorisation(
         most: columns at most; :math:`\min(n,m)` more than at the start unless told.
         generator: of the start vectors of the singular values.
 
-    >>> grown = grow_factorisation(torch.diag(torch.tensor([3.0, 2.0, 0.5])).double(), 1.0)
+    >>> grown = grow_factorization(torch.diag(torch.tensor([3.0, 2.0, 0.5])).double(), 1.0)
     >>> grown.widths, [round(v, 6) for v in grown.objectives], grown.certificate.optimal
     ([0, 1, 2], [6.625, 4.625, 4.125], True)
     """
@@ -214,12 +214,12 @@ def grow_factorisation(
     widths, objectives, residuals = [], [], []
     while True:
         U, V = descend_factors(Y, U, V, strength, sweeps=sweeps)
-        found = certify_factorisation(Y, U, V, strength, tolerance=tolerance, generator=generator)
+        found = certify_factorization(Y, U, V, strength, tolerance=tolerance, generator=generator)
         widths.append(U.shape[1])
         objectives.append(found.objective)
         residuals.append(found.largest_residual)
         if found.optimal or U.shape[1] >= most or found.largest_residual <= strength:
-            return GrownFactorisation(U, V, widths, objectives, residuals, found)
+            return GrownFactorization(U, V, widths, objectives, residuals, found)
         size = (found.largest_residual - strength) ** 0.5
         u, v = found.column
         U, V = torch.cat([U, size * u[:, None]], 1), torch.cat([V, size * v[:, None]], 1)
@@ -230,7 +230,7 @@ def descend_factors(
 ) -> tuple[Tensor, Tensor]:
     r"""Alternating ridge regressions: :math:`U=YV(V^\top V+\lambda I)^{-1}` and the same for V.
 
-    Each half step minimises over one factor exactly, so the objective never increases; it ends
+    Each half step minimizes over one factor exactly, so the objective never increases; it ends
     where a sweep changes the factors by less than ``tolerance`` of their size.
     :math:`O(nmw)` a sweep.
 

@@ -1,4 +1,4 @@
-r"""What the penalty of the weights charges the function: the induced convex regulariser.
+r"""What the penalty of the weights charges the function: the induced convex regularizer.
 
 .. math::
     \Omega(Z)=\min_r\min_{\Phi_r(X,W)=Z}\Theta_r(W),\qquad
@@ -7,7 +7,7 @@ r"""What the penalty of the weights charges the function: the induced convex reg
 It is :math:`\infty` where no network has the outputs :math:`Z`. For a nondegenerate pair it is
 convex, positively homogeneous of degree 1 and positive, whatever the network; for linear units on
 :math:`X=I` it is the nuclear norm. Where the polar :math:`\Omega^\circ` is solved exactly, so is
-this: units are added to a linear programme until its dual is feasible. Source: Mathematical
+this: units are added to a linear program until its dual is feasible. Source: Mathematical
 Aspects of Deep Learning, Eq. (4.48), Proposition 4.8.
 """
 
@@ -65,7 +65,7 @@ def induced_penalty(
         tolerance: relative difference of the bounds at which the method ends.
         rounds: at most.
 
-    For linear units it is the nuclear norm of :math:`X^+Z`. For ReLU units a linear programme over
+    For linear units it is the nuclear norm of :math:`X^+Z`. For ReLU units a linear program over
     the units found so far, whose dual asks the polar problem for the next ones; each round costs
     one of either. ReLU units need a polar problem that is solved, see ``polar``. Computed in
     double precision, in which the network and the dual come; outputs that no network has are told
@@ -136,7 +136,7 @@ def _cutting_planes(
     columns = _outputs(subnetwork, x, units)
     basis, sigma, _ = torch.linalg.svd(columns, full_matrices=False)
     basis = basis[:, sigma > 1e-9 * sigma[0]]
-    size = float(z.norm())  # the programme is solved to absolute tolerances
+    size = float(z.norm())  # the program is solved to absolute tolerances
     reached = (basis @ (basis.T @ z.flatten())).reshape(z.shape)
     if float((z - reached).norm()) > rounding * size:
         return None
@@ -152,10 +152,10 @@ def _cutting_planes(
             options={"dual_feasibility_tolerance": 1e-10, "primal_feasibility_tolerance": 1e-10},
         )
         if solved.status != 0:
-            raise NotConverged(f"the linear programme failed: {solved.message}")
+            raise NotConverged(f"the linear program failed: {solved.message}")
         q = (basis @ torch.as_tensor(solved.eqlin.marginals).to(z)).reshape(z.shape)
         new = []
-        # between the programme's dual and the best feasible one cuts are deeper than at a corner
+        # between the program's dual and the best feasible one cuts are deeper than at a corner
         for point in (q, (q + dual) / 2):
             found = _solved(subnetwork, x, point)
             bound = float((point * z).sum()) / max(1.0, found.bound)

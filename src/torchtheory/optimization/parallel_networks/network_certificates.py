@@ -265,7 +265,7 @@ def worth_of_subnetwork(
 
 
 def best_scales(network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength: float) -> Tensor:
-    r"""The factors :math:`c_i\ge0` that minimise
+    r"""The factors :math:`c_i\ge0` that minimize
     :math:`\mathcal L(\sum_ic_i\phi_i)+\lambda\sum_ic_i\theta_i`, ``[r]``: a convex problem.
 
     At these, :math:`\langle G,Z\rangle=\lambda\Theta_r`. Solved exactly for ``HalfSquares``, by

@@ -1,4 +1,4 @@
-r"""Does the theory of parallel networks cover a network and its regulariser? Degrees and bounds.
+r"""Does the theory of parallel networks cover a network and its regularizer? Degrees and bounds.
 
 A function is positively homogeneous of degree :math:`p` if :math:`f(aw)=a^pf(w)` for
 :math:`a\ge0`. A pair :math:`(\phi,\theta)` of a subnetwork and its penalty is *nondegenerate* if
@@ -282,12 +282,12 @@ def _largest_output(
 
 @dataclass(frozen=True, slots=True)
 class DegreeMatch:
-    """Whether a network's degree is that of its regulariser.
+    """Whether a network's degree is that of its regularizer.
 
     Attributes:
         matches: whether both are homogeneous of one degree.
         network: homogeneity of the network.
-        penalty: homogeneity of the regulariser.
+        penalty: homogeneity of the regularizer.
         reason: one sentence: what matches, or what to change.
         breaking: names of layers that are not homogeneous in their input.
     """
@@ -302,7 +302,7 @@ class DegreeMatch:
 def match_degrees(
     model: nn.Module, x: Tensor, penalty: Callable[[Tensor], Tensor] | None = None
 ) -> DegreeMatch:
-    r"""Compare the degree of a network with that of its regulariser.
+    r"""Compare the degree of a network with that of its regularizer.
 
     Args:
         model: run in evaluation mode, and left as it was.

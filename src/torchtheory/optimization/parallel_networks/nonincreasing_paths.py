@@ -29,7 +29,7 @@ from torchtheory.optimization.parallel_networks.subnetworks import OutputLoss, P
 def required_width(outputs: int, samples: int) -> int:
     r"""The width :math:`mc+1` that the theorem asks for.
 
-    A sufficient number, far beyond practice; for a factorisation of an ``[n, m]`` matrix
+    A sufficient number, far beyond practice; for a factorization of an ``[n, m]`` matrix
     :math:`\min(n,m)+1` columns do.
 
     >>> required_width(10, 60000)                                   # ten classes of digits

@@ -54,7 +54,7 @@ def balanced_factors(Z: Tensor, width: int | None = None) -> tuple[Tensor, Tenso
 
 
 def threshold_singular_values(Y: Tensor, strength: float) -> Tensor:
-    r"""The minimiser :math:`U_Y(\Sigma_Y-\lambda I)_+V_Y^\top` of
+    r"""The minimizer :math:`U_Y(\Sigma_Y-\lambda I)_+V_Y^\top` of
     :math:`\tfrac12\|Y-Z\|_F^2+\lambda\|Z\|_*` for ``Y[n, m]``.
 
     Costs a singular value decomposition.
@@ -97,8 +97,8 @@ def least_decay_objective(
 
 
 @dataclass(frozen=True, slots=True)
-class DecayFactorisation:
-    r"""A global minimiser of :math:`f(U,V)`.
+class DecayFactorization:
+    r"""A global minimizer of :math:`f(U,V)`.
 
     Attributes:
         U: ``[n, w]``.
@@ -113,10 +113,10 @@ class DecayFactorisation:
     needed: int
 
 
-def factorise_with_decay(
+def factorize_with_decay(
     Y: Tensor, strength: float, *, width: int | None = None, inputs: Tensor | None = None
-) -> DecayFactorisation:
-    r"""Minimise :math:`\tfrac12\|Y-UV^\top X\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)` exactly.
+) -> DecayFactorization:
+    r"""Minimize :math:`\tfrac12\|Y-UV^\top X\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)` exactly.
 
     :math:`U=U_Y(\Sigma_Y-\lambda I)_+^{1/2}`, :math:`V=V_Y(\Sigma_Y-\lambda I)_+^{1/2}`, for
     :math:`X=I`. With inputs of :math:`XX^\top=cI` it is the same problem for :math:`YX^\top/c` and
@@ -132,7 +132,7 @@ def factorise_with_decay(
 
     Costs a singular value decomposition.
 
-    >>> made = factorise_with_decay(torch.diag(torch.tensor([3.0, 2.0, 0.5])), 1.0)
+    >>> made = factorize_with_decay(torch.diag(torch.tensor([3.0, 2.0, 0.5])), 1.0)
     >>> made.needed, made.objective, (made.U @ made.V.T).diagonal()
     (2, 4.125, tensor([2.0000, 1.0000, 0.0000]))
     """
@@ -165,7 +165,7 @@ def factorise_with_decay(
     root = (sigma[:kept] - strength / scale).sqrt()
     U[:, :kept], V[:, :kept] = left[:, :kept] * root, right[:kept].T * root
     least = scale * least_decay_objective(sigma, strength / scale, width) + beyond
-    return DecayFactorisation(U, V, least, needed)
+    return DecayFactorization(U, V, least, needed)
 
 
 def check_strength(strength: float) -> None:

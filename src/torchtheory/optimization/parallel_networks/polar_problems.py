@@ -4,7 +4,7 @@ r"""The polar problem: which subnetwork agrees most with given output gradients?
     \Omega^\circ(Q)=\sup\{\langle Q,\phi(X,w)\rangle:\theta(w)\le1\}.
 
 For a linear unit it is a largest singular value. For a ReLU unit it is
-:math:`\max_{\|w\|\le1}\|Q^\top\max(Xw,0)\|`, a convex function to be *maximised*, which is hard in
+:math:`\max_{\|w\|\le1}\|Q^\top\max(Xw,0)\|`, a convex function to be *maximized*, which is hard in
 general. It is solved exactly where the inputs span two dimensions (an angle is swept) and, for one
 output, where the cells of the activation patterns can be listed; see
 :mod:`~torchtheory.optimization.parallel_networks.activation_cells`. Otherwise a search from many starts gives a lower
@@ -68,7 +68,7 @@ def polar(
     starts: int = 50,
     generator: RandomSource = None,
 ) -> Polar:
-    r"""Maximise :math:`\langle Q,\phi(X,w)\rangle` over :math:`\theta(w)\le1`.
+    r"""Maximize :math:`\langle Q,\phi(X,w)\rangle` over :math:`\theta(w)\le1`.
 
     Args:
         subnetwork: :math:`\phi` and :math:`\theta`.
@@ -138,8 +138,8 @@ def _inputs_of_unit(subnetwork: Subnetwork, x: Tensor, q: Tensor) -> Tensor:
     with torch.no_grad():
         outputs, charge = subnetwork.outputs(x, w), float(subnetwork.penalty(w))
     decay, product = float(w.square().sum()) / 2, float(first.norm() * last.norm())
-    penalised = any(math.isclose(charge, own, rel_tol=1e-9) for own in (decay, product))
-    if not penalised or not torch.allclose(outputs, hidden[:, None] * last):
+    penalized = any(math.isclose(charge, own, rel_tol=1e-9) for own in (decay, product))
+    if not penalized or not torch.allclose(outputs, hidden[:, None] * last):
         raise InvalidInput(
             f"the subnetwork is said to be a {subnetwork.kind}, and its outputs or its penalty are "
             "others: give it the kind 'other'"
@@ -189,7 +189,7 @@ def _swept(x: Tensor, q: Tensor) -> Tensor:
 
 
 def _climbed(x: Tensor, q: Tensor, starts: int, generator: RandomSource) -> Tensor:
-    """Linearise the convex function and go to the maximiser on the sphere, again and again."""
+    """Linearize the convex function and go to the maximizer on the sphere, again and again."""
     source = as_generator(generator)
     w = gaussian(40 * starts, x.shape[1], generator=source, dtype=x.dtype, device=x.device)
     w = nn.functional.normalize(w, dim=1)

@@ -3,9 +3,9 @@ r"""Sums of subnetworks of one architecture, each with its own weights and its o
 .. math::
     \Phi_r(X,W)=\sum_{i=1}^r\phi(X,W_i),\qquad\Theta_r(W)=\sum_{i=1}^r\theta(W_i).
 
-A layer of hidden units is such a sum, with one unit a subnetwork; so is a matrix factorisation,
+A layer of hidden units is such a sum, with one unit a subnetwork; so is a matrix factorization,
 with one column of both factors (the input is the identity); so are deep networks side by side.
-What is known of factorisations with weight decay carries over if :math:`\phi` and :math:`\theta`
+What is known of factorizations with weight decay carries over if :math:`\phi` and :math:`\theta`
 are positively homogeneous of one degree. Inputs are rows, :math:`X[m,\dots]`, and so are outputs,
 ``[m, c]``; the weights of one subnetwork are a vector ``[p]``, those of all a matrix ``[r, p]``.
 Source: Mathematical Aspects of Deep Learning, Eqs. (4.44) to (4.47), Figure 4.3.
@@ -60,7 +60,7 @@ class Subnetwork:
 def linear_unit(inputs: int, outputs: int) -> Subnetwork:
     r""":math:`\phi(X,w)=(Xw_1)w_2^\top` with weight decay :math:`(\|w_1\|^2+\|w_2\|^2)/2`.
 
-    With :math:`X=I` the sum of :math:`r` is a factorisation with :math:`r` columns.
+    With :math:`X=I` the sum of :math:`r` is a factorization with :math:`r` columns.
 
     >>> unit = linear_unit(2, 1)
     >>> unit.outputs(torch.eye(2), torch.tensor([1.0, 2.0, 3.0])), unit.penalty(torch.ones(3))
