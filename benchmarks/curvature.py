@@ -4,16 +4,16 @@ Networks: an MLP 784-256-10 and a small CNN, trained on 2000 images (scikit-lear
 to 28 x 28, repeated with noise). Contenders, where they are installed:
 
 * PyHessian with all images as one batch, whose graph it keeps ("batch"), and with a loader of
-  batches as large as our chunks ("loader"). Its ``density`` calls ``torch.eig``, which torch no
-  longer has; ``torch.linalg.eigh`` of the same matrix is put in its place.
-* curvlinops: ``HessianLinearOperator`` with ``scipy.sparse.linalg.eigsh``, and its
-  ``fast_lanczos``.
+  batches as large as our chunks ("loader"). Its `density` calls `torch.eig`, which torch no
+  longer has; `torch.linalg.eigh` of the same matrix is put in its place.
+* curvlinops: `HessianLinearOperator` with `scipy.sparse.linalg.eigsh`, and its
+  `fast_lanczos`.
 
 Eigenvalues: every contender at the loosest tolerance of a ladder at which its five largest have a
 relative error of at most 1e-3 (reference: ours in float64 to 1e-9). Spectral density: 50 Lanczos
 steps for each probe. One product: against the time its multiplications would take at the rate of a
 forward pass, if nothing else cost anything. Memory: the peak of a process that takes a product
-over 2000 and over 20000 images with ``memory="256MiB"`` (on Linux).
+over 2000 and over 20000 images with `memory="256MiB"` (on Linux).
 
     pip install --no-deps pyhessian curvlinops-for-pytorch linear_operator jaxtyping wadler-lindig
     pip install einops einconv

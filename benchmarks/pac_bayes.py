@@ -3,7 +3,7 @@
 The ordinary step: zero the gradients, forward, logistic loss or cross-entropy, backward, Adam, with
 torch's Adam as it comes ("ordinary", what the trainer does) and with its fused form ("fused"). The
 PAC-Bayes step does the same for the bound, over means *and* variances (twice the parameters), by
-fused Adam, with the noise drawn on the weights ("mixed", what ``certify`` does unless told) or
+fused Adam, with the noise drawn on the weights ("mixed", what `certify` does unless told) or
 where it arrives ("local", two products for one); there also with the variances changed at every
 second or fourth step only ("local/2", "local/4": the mean over a round of steps). "table" is the
 step of the table on MNIST: local/2 with natural steps for the means, by fused SGD with momentum.

@@ -50,7 +50,7 @@ def resnet(channels: int, blocks: int) -> nn.Sequential:
 
 
 def images() -> tuple[Pair, Pair]:
-    """Images ``[n, 1, height, width]`` in [0, 1] and their classes: to train on, and to test."""
+    """Images `[n, 1, height, width]` in [0, 1] and their classes: to train on, and to test."""
     try:
         (x, y), (x_test, y_test) = load_image_set("fashion-mnist")
     except FileProblem as missing:

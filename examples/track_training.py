@@ -2,7 +2,7 @@
 
     python examples/track_training.py [directory]
 
-writes ``tracking.png`` and ``tracking.json`` there (``tracking`` unless told). Takes about a minute
+writes `tracking.png` and `tracking.json` there (`tracking` unless told). Takes about a minute
 on one core.
 """
 

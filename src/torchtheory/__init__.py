@@ -4,9 +4,9 @@
 >>> tt.find_lab("perceptron-novikoff").room
 'nets'
 
-- ``tt.audit(model, train, test)``: everything theory can say about your network.
-- ``tt.run_lab(name)``: a theorem, construction or figure as an experiment with a verdict.
-- ``tt.nets``, ``tt.generalization``, ...: the library, one package for each room.
+- `tt.audit(model, train, test)`: everything theory can say about your network.
+- `tt.run_lab(name)`: a theorem, construction or figure as an experiment with a verdict.
+- `tt.nets`, `tt.generalization`, ...: the library, one package for each room.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ from torchtheory.core.record import Table
 
 from .examples import HOSTILE, Page
 
+pytestmark = pytest.mark.draws
+
 
 def finding(name: str, bad: str = "", **parts: Any) -> dict[str, Any]:
     lists: dict[str, Any] = {"warnings": [], "claims": [], "tables": [], "quantities": []}

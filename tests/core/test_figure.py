@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from torchtheory.core.figure import draw
+from torchtheory.core.figure import draw, figures_not_saved
+
+pytestmark = pytest.mark.draws
 
 
 def plot(ax: Any) -> None:
@@ -79,3 +81,27 @@ def test_a_fixed_aspect_cuts_no_label() -> None:
     picture = imread(io.BytesIO(draw("square", plot, size=(2.6, 2.2)).png))[..., :3]
     border = [picture[0], picture[-1], picture[:, 0], picture[:, -1]]
     assert all((edge == 1).all() for edge in border)
+
+
+def test_nothing_is_saved_where_nobody_looks_but_plots_are_made() -> None:
+    calls = []
+    with figures_not_saved():
+        figure = draw("f", lambda axes: calls.append(axes.plot([0, 1])), caption="A line.")
+        with pytest.raises(ZeroDivisionError):
+            draw("f", lambda axes: 1 / 0)
+    assert (figure.name, figure.caption, figure.svg, figure.png) == ("f", "A line.", None, b"")
+    assert len(calls) == 1
+    assert draw("f", plot).png.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("place", ["set_title", "set_xlabel", "legend", "text"])
+def test_a_broken_formula_is_met_in_either_case(place: str) -> None:
+    def broken(axes: Any) -> None:
+        axes.plot([0, 1], label=r"$\frac{1}$" if place == "legend" else "a line")
+        arguments = {"legend": (), "text": (0.5, 0.5, r"$\frac{1}$")}.get(place, (r"$\frac{1}$",))
+        getattr(axes, place)(*arguments)
+
+    with pytest.raises(ValueError, match="frac"):
+        draw("f", broken)
+    with figures_not_saved(), pytest.raises(ValueError, match="frac"):
+        draw("f", broken)

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from torchtheory.core import catalogue
-from torchtheory.labs.engine.registry import labs, listed_labs
-from torchtheory.labs.engine.run import run_lab
+from torchtheory.labs.engine.registry import lab, labs, listed_labs
+from torchtheory.labs.engine.run import Run, run_lab
 
 
 @pytest.mark.parametrize("name", list(listed_labs()))
@@ -52,3 +52,14 @@ def test_labs_are_described_and_in_a_room_of_the_library() -> None:
         assert lab.title
         assert lab.description
         assert lab.covers
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_broken_figure_fails_its_lab_though_figures_are_not_saved_here() -> None:
+    def function(run: Run, good: bool = True) -> None:
+        run.figure("f", lambda axes: axes.plot([0, 1], [0, 1] if good else [0, 1, 2]))
+
+    lab("zz-figure", room="nets", covers=["N-08"], title="A test")(function)
+    assert run_lab("zz-figure").figures[0].png == b""
+    with pytest.raises(ValueError, match="must have same first dimension"):
+        run_lab("zz-figure", settings={"good": False})

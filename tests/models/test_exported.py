@@ -1,4 +1,4 @@
-"""Networks from ``torch.export`` archives: the same function, and no way to run code."""
+"""Networks from `torch.export` archives: the same function, and no way to run code."""
 
 from __future__ import annotations
 

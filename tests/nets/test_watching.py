@@ -172,7 +172,7 @@ def keep(name: str, kept: dict[str, Tensor]) -> Any:
 
 
 def by_hooks(net: nn.Sequential, problem: Problem, samples: Samples) -> list[LayerSignal]:
-    """The same numbers with hooks and ``retain_grad``, one sample at a time."""
+    """The same numbers with hooks and `retain_grad`, one sample at a time."""
     totals: dict[str, list[float]] = {}
     layers = [(k, m) for k, m in net.named_modules() if hasattr(m, "weight")]
     for x, y in samples.chunks(1):

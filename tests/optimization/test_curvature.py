@@ -140,7 +140,7 @@ def test_linear_regression_by_hand() -> None:
 
 
 def jacobian(p: Problem) -> Tensor:
-    """torch's own, of all outputs in the flat parameters: ``[n, outputs, p]``."""
+    """torch's own, of all outputs in the flat parameters: `[n, outputs, p]`."""
 
     def outputs(vector: Tensor) -> Tensor:
         return p.function(unflatten(vector, p.parameters), p.train.x).flatten(1)

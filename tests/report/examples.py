@@ -35,7 +35,7 @@ HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
 def described() -> None:
     r"""The number of updates is at most $R^2/\gamma^2$.
 
-    Look at ``updates``:
+    Look at `updates`:
 
     - it is below the bound;
     - it never ends on data that

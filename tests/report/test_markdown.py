@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 from torch import nn
 
@@ -11,6 +12,8 @@ from torchtheory.audit.engine.audit import audit as run_audit
 from torchtheory.report.markdown import audit_markdown
 
 from . import examples
+
+pytestmark = pytest.mark.draws
 
 
 def test_every_section_claim_number_and_warning_is_there() -> None:

@@ -1,8 +1,8 @@
 r"""What a constructive proof hands over: the network, its size, its error bound and where it holds.
 
-A proof of approximation writes weights down. Here it returns an :class:`Approximant`: an ordinary
+A proof of approximation writes weights down. Here it returns an `Approximant`: an ordinary
 module in double precision together with what its theorem promises, so that the promise can be
-held against a measurement by :func:`measured_error`.
+held against a measurement by `measured_error`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Size:
 
 
 def network_size(network: nn.Module) -> Size:
-    """The size of a network whose affine layers are ``nn.Linear`` modules, in their order.
+    """The size of a network whose affine layers are `nn.Linear` modules, in their order.
 
     >>> network_size(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))).depth
     2
@@ -73,13 +73,13 @@ class Approximant:
     r"""A network written down by a proof, with what the proof promises about it.
 
     Attributes:
-        network: from ``[n, d]`` to ``[n, 1]``, in double precision.
-        bound: the promised error :math:`\|f-g\|` in the norm below.
-        domain: ``((a_1, b_1), ..., (a_d, b_d))``, the box where the promise holds.
+        network: from `[n, d]` to `[n, 1]`, in double precision.
+        bound: the promised error $\|f-g\|$ in the norm below.
+        domain: `((a_1, b_1), ..., (a_d, b_d))`, the box where the promise holds.
         theorem: the catalogue's id of the statement.
-        norm: ``"sup"``, or ``"mean"`` for :math:`\int|f-g|` over the box divided by its volume.
+        norm: `"sup"`, or `"mean"` for $\int|f-g|$ over the box divided by its volume.
 
-    Calling it evaluates the network at points ``[n, d]`` (``[n]`` when ``d = 1``): ``[n]``, in the
+    Calling it evaluates the network at points `[n, d]` (`[n]` when `d = 1`): `[n]`, in the
     network's own precision whatever that of the points.
     """
 
@@ -91,7 +91,7 @@ class Approximant:
 
     @property
     def size(self) -> Size:
-        """The network's size; see :func:`network_size`."""
+        """The network's size; see `network_size`."""
         return network_size(self.network)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -113,11 +113,11 @@ class SupError:
     r"""The largest difference found of two functions, and how finely it was looked for.
 
     Attributes:
-        value: the largest :math:`|f(x)-g(x)|` over the points; a lower bound of the supremum,
-            or the supremum itself where ``exact``.
+        value: the largest $|f(x)-g(x)|$ over the points; a lower bound of the supremum,
+            or the supremum itself where `exact`.
         resolution: distance of neighboring grid points; 0 where exact.
         points: how many were looked at.
-        where: ``[d]``, a point that attains the value.
+        where: `[d]`, a point that attains the value.
         settled: whether halving the last resolution changed less than the tolerance.
         exact: whether both functions were piecewise linear and compared at every bend.
     """
@@ -130,11 +130,11 @@ class SupError:
     exact: bool = False
 
     def upper(self, lipschitz: float) -> float:
-        r"""An upper bound of the supremum where :math:`f-g` is Lipschitz: no point is further
-        from the grid than :math:`\tfrac h2\sqrt d`.
+        r"""An upper bound of the supremum where $f-g$ is Lipschitz: no point is further
+        from the grid than $\tfrac h2\sqrt d$.
 
         Args:
-            lipschitz: of :math:`f-g`, in the Euclidean norm.
+            lipschitz: of $f-g$, in the Euclidean norm.
         """
         positive(lipschitz, "lipschitz")
         return self.value + lipschitz * self.resolution / 2 * math.sqrt(len(self.where))
@@ -149,16 +149,16 @@ def sup_distance(
     tolerance: float = 1e-6,
     most_points: int = 1 << 17,
 ) -> SupError:
-    r""":math:`\sup_x|f(x)-g(x)|` over a box, on a grid halved until the value stops changing.
+    r"""$\sup_x|f(x)-g(x)|$ over a box, on a grid halved until the value stops changing.
 
     Args:
-        f: from ``[n, d]`` to ``[n]`` (from ``[n]`` in one dimension), and so ``g``.
-        domain: ``(a, b)``, or one such pair a dimension.
-        extra: further points ``[m, d]`` to look at, as the two sides of a jump.
+        f: from `[n, d]` to `[n]` (from `[n]` in one dimension), and so `g`.
+        domain: `(a, b)`, or one such pair a dimension.
+        extra: further points `[m, d]` to look at, as the two sides of a jump.
         tolerance: relative change between two grids that counts as none.
         most_points: no grid with more points than that.
 
-    Time: ``O(points)`` evaluations; the grids before the last add no more than that again.
+    Time: `O(points)` evaluations; the grids before the last add no more than that again.
 
     >>> found = sup_distance(lambda x: x, lambda x: x**2, (0.0, 1.0))
     >>> found.value, found.where.item()
@@ -203,7 +203,7 @@ def measured_error(
     r"""The sup-norm error of an approximant on its domain.
 
     In one dimension both sides of every kink or jump of the first layer are looked at besides the
-    grid. Where ``function`` is itself a piecewise linear ``nn.Module`` of one input, and the
+    grid. Where `function` is itself a piecewise linear `nn.Module` of one input, and the
     network is one as well, the supremum is exact: it is attained at a bend or an end.
 
     >>> zero = Approximant(nn.Sequential(nn.Linear(1, 1).double()), 1.0, ((0.0, 1.0),), "L-071")
@@ -231,7 +231,7 @@ def mean_error(
     random: RandomSource = None,
     confidence: float = 0.99,
 ) -> Interval:
-    r""":math:`\frac1{|B|}\int_B|f-g|` by Monte Carlo over the domain, with Student's interval.
+    r"""$\frac1{|B|}\int_B|f-g|$ by Monte Carlo over the domain, with Student's interval.
 
     >>> half = Approximant(nn.Sequential(nn.Linear(1, 1).double()), 1.0, ((0.0, 2.0),), "L-075")
     >>> _ = [nn.init.zeros_(p) for p in half.network.parameters()]
@@ -262,7 +262,7 @@ def as_box(domain: Sequence[tuple[float, float]] | tuple[float, float]) -> Box:
 
 
 def box_grid(box: Box, points: int) -> Tensor:
-    """The regular grid of a box, ends included: ``[points ** d, d]``.
+    """The regular grid of a box, ends included: `[points ** d, d]`.
 
     >>> box_grid(((0.0, 1.0), (0.0, 1.0)), 2).tolist()
     [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
@@ -280,7 +280,7 @@ def _inside_cells(box: Box, cells: int) -> Tensor:
 
 
 def values_of(function: Function, x: Tensor) -> Tensor:
-    """The values ``[n]`` of a function at ``x[n, d]``; functions of one variable get ``[n]``.
+    """The values `[n]` of a function at `x[n, d]`; functions of one variable get `[n]`.
 
     >>> values_of(torch.sqrt, torch.tensor([[4.0]])).tolist()
     [2.0]

@@ -1,6 +1,6 @@
 """Long ReLU chains put together as lists of matrices, and made a module once at the end.
 
-What :mod:`~torchtheory.approximation.network_calculus` does with modules takes a module for every
+What `network_calculus` does with modules takes a module for every
 intermediate step; a chain of a hundred layers from twenty parts is written down faster as
 matrices.
 """

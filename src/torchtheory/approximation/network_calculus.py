@@ -1,17 +1,17 @@
 r"""The calculus of networks that proofs use: compose, stack, add, scale, deepen.
 
-Every operation takes networks as ``nn.Sequential`` chains affine, activation, affine, ..., affine
+Every operation takes networks as `nn.Sequential` chains affine, activation, affine, ..., affine
 and returns another one that computes *exactly* the combined function, of a size that follows from
 the sizes of its parts:
 
 | operation | depth | width | parameters |
 |---|---|---|---|
-| ``compose(g, f)``: :math:`g\circ f` | :math:`L_f+L_g-1` | the larger | two layers merge |
-| ``stack(f, g)``: :math:`(f,g)` | the larger | the sum | the sum (after padding) |
-| ``combine(c, [f, g])``: :math:`c_1f+c_2g` | the larger | the sum | at most the sum |
-| ``deepen(f, L)``: :math:`f` | :math:`L` | at least twice the outputs | |
+| `compose(g, f)`: $g\circ f$ | $L_f+L_g-1$ | the larger | two layers merge |
+| `stack(f, g)`: $(f,g)$ | the larger | the sum | the sum (after padding) |
+| `combine(c, [f, g])`: $c_1f+c_2g$ | the larger | the sum | at most the sum |
+| `deepen(f, L)`: $f$ | $L$ | at least twice the outputs | |
 
-Deepening needs the identity :math:`z=\max(z,0)-\max(-z,0)` and so ReLU networks.
+Deepening needs the identity $z=\max(z,0)-\max(-z,0)$ and so ReLU networks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchtheory.nets.labeled import at_least
 
 
 def chain(maps: Sequence[tuple[Tensor, Tensor]], between: Sequence[nn.Module]) -> nn.Sequential:
-    """The network with these affine layers and activations; inverse of :func:`affine_layers`.
+    """The network with these affine layers and activations; inverse of `affine_layers`.
 
     >>> one = torch.ones(1, 1)
     >>> chain([(one, one[0]), (one, one[0])], [nn.ReLU()])(torch.tensor([[-2.0]])).item()
@@ -52,7 +52,7 @@ def block_diagonal(*blocks: Tensor) -> Tensor:
 
 
 def compose(outer: nn.Sequential, inner: nn.Sequential) -> nn.Sequential:
-    r""":math:`g\circ f`: the last layer of the inner and the first of the outer become one.
+    r"""$g\circ f$: the last layer of the inner and the first of the outer become one.
 
     >>> double, add = nn.Sequential(nn.Linear(1, 1)), nn.Sequential(nn.Linear(1, 1))
     >>> for net, w, b in ((double, 2.0, 0.0), (add, 1.0, 3.0)):
@@ -72,7 +72,7 @@ def compose(outer: nn.Sequential, inner: nn.Sequential) -> nn.Sequential:
 
 
 def deepen(network: nn.Sequential, depth: int) -> nn.Sequential:
-    r"""The same function with ``depth`` affine layers, by :math:`z=\sigma(z)-\sigma(-z)`, ReLU.
+    r"""The same function with `depth` affine layers, by $z=\sigma(z)-\sigma(-z)$, ReLU.
 
     >>> deep = deepen(nn.Sequential(nn.Linear(2, 1)), 4)
     >>> [list(m.weight.shape) for m in deep if isinstance(m, nn.Linear)]
@@ -96,7 +96,7 @@ def deepen(network: nn.Sequential, depth: int) -> nn.Sequential:
 
 
 def stack(*networks: nn.Sequential) -> nn.Sequential:
-    r""":math:`x\mapsto(f_1(x),f_2(x),\dots)`: side by side on the same input.
+    r"""$x\mapsto(f_1(x),f_2(x),\dots)$: side by side on the same input.
 
     Shallower ReLU networks are deepened first. Hidden layers become block diagonal, so
     non-zero parameters add up.
@@ -126,9 +126,9 @@ def stack(*networks: nn.Sequential) -> nn.Sequential:
 def combine(
     coefficients: Sequence[float] | Tensor, networks: Sequence[nn.Sequential]
 ) -> nn.Sequential:
-    r""":math:`\sum_ic_if_i` as one network, as deep as the deepest.
+    r"""$\sum_ic_if_i$ as one network, as deep as the deepest.
 
-    ``combine([c], [f])`` scales a network, ``combine([1, 1], [f, g])`` adds two.
+    `combine([c], [f])` scales a network, `combine([1, 1], [f, g])` adds two.
 
     >>> f = nn.Sequential(nn.Linear(2, 1))
     >>> bool(combine([1.0, -1.0], [f, f])(torch.ones(1, 2)) == 0)

@@ -18,7 +18,7 @@ EPOCHS = 30
 def digits_example(seed: int = 0) -> tuple[nn.Module, Samples, Samples, Parameters]:
     """A trained MLP 64-64-64-10, its train and test data, and the weights training began with.
 
-    The weights follow from ``seed`` alone; global random state is not touched.
+    The weights follow from `seed` alone; global random state is not touched.
     """
     generator = as_generator(seed)
     (x, y), test = split(*digits(), test_fraction=0.25, random=generator)

@@ -20,7 +20,7 @@ _ends: ContextVar[tuple[float, float]] = ContextVar(
 
 
 def seconds_of(amount: str | float | None) -> float:
-    """A number of seconds from ``"120s"``, ``"2min"``, ``"1h"``, a number, or None for no limit.
+    """A number of seconds from `"120s"`, `"2min"`, `"1h"`, a number, or None for no limit.
 
     >>> seconds_of("2min"), seconds_of("90"), seconds_of(1.5), seconds_of(None)
     (120.0, 90.0, 1.5, inf)
@@ -46,8 +46,8 @@ def within(seconds: float, at_most: float | None = None) -> Iterator[None]:
     """Whatever runs inside this block plans for so many seconds, and is stopped at the latest.
 
     Args:
-        seconds: what :func:`time_left` counts down from.
-        at_most: when :func:`check_time` stops what overruns them; at once unless told.
+        seconds: what `time_left` counts down from.
+        at_most: when `check_time` stops what overruns them; at once unless told.
 
     Blocks nest; the earliest end counts.
     """

@@ -1,6 +1,6 @@
 """The catalogue: every result of the sources, with its id, its place and the room it lives in.
 
-A claim, a lab or a finding names what it is about by an id such as ``"N-08"``. This module says
+A claim, a lab or a finding names what it is about by an id such as `"N-08"`. This module says
 what the id stands for, so that a report can cite the source and a reader can look the result up.
 The data are the TOML files of the package `torchtheory.catalogue`; they are read once, on first
 use, and validated as they are read: a bad file is an error, never a missing line in a table.
@@ -373,7 +373,7 @@ def _tables(directory: Traversable) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _rows(file: str, content: Mapping[str, Any], table: str) -> list[dict[str, Any]]:
-    """The tables ``[[table]]`` of a file, which must be all it has besides ``[source]``."""
+    """The tables `[[table]]` of a file, which must be all it has besides `[source]`."""
     if unknown := sorted(content.keys() - {table, "source"}):
         raise FileProblem(f"{file}: unknown table {unknown[0]!r}; expected [[{table}]]")
     rows = content.get(table, [])

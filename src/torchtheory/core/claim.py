@@ -3,13 +3,13 @@ r"""A claim: a mathematical statement met by a measurement.
 Labs and audits both produce claims, and whatever renders or stores results knows only claims,
 tables and figures. The verdict is *computed* from what was promised and what was measured:
 
-| relation | holds when (``t = tolerance * max(1, |promised|)``) |
+| relation | holds when (`t = tolerance * max(1, |promised|)`) |
 |---|---|
-| ``<=`` / ``>=`` | ``measured <= promised + t`` / ``measured >= promised - t`` |
-| ``<`` / ``>``   | strictly; no tolerance |
-| ``==``          | ``|measured - promised| <= t`` |
-| ``~``           | the measurement's confidence interval, widened by ``t``, contains the promise |
-| ``slope``       | the same, where measured is a fitted rate |
+| `<=` / `>=` | `measured <= promised + t` / `measured >= promised - t` |
+| `<` / `>`   | strictly; no tolerance |
+| `==`          | `|measured - promised| <= t` |
+| `~`           | the measurement's confidence interval, widened by `t`, contains the promise |
+| `slope`       | the same, where measured is a fitted rate |
 
 An inequality that carries a confidence interval is *violated* only when the whole interval
 contradicts it, i.e. when the data refute it at the stated confidence.
@@ -63,7 +63,7 @@ class Verdict(StrEnum):
 class Claim:
     r"""One statement, what it promises, and what was measured.
 
-    Build claims with :func:`claim`, which checks its arguments and reduces arrays to their worst
+    Build claims with `claim`, which checks its arguments and reduces arrays to their worst
     case. The fields are plain data.
 
     Attributes:
@@ -146,7 +146,7 @@ class Claim:
         return "; ".join(dict.fromkeys(catalogue.entry(i).citation for i in self.ids))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; non-finite numbers become the strings ``"inf"``, ``"-inf"``, ``"nan"``."""
+        """Plain data; non-finite numbers become the strings `"inf"`, `"-inf"`, `"nan"`."""
         return {
             "id": self.id,
             "statement": self.statement,
@@ -169,7 +169,7 @@ class Claim:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Claim:
-        """Inverse of :meth:`to_json`; the verdict is computed again."""
+        """Inverse of `to_json`; the verdict is computed again."""
         return cls(
             ids=split_ids(data["id"]),
             statement=data["statement"],
@@ -205,7 +205,7 @@ def claim(
 ) -> Claim:
     r"""Make a claim, refusing the ill-formed ones.
 
-    ``promised`` and ``measured`` may be arrays of one shape (or one an array and the other a
+    `promised` and `measured` may be arrays of one shape (or one an array and the other a
     number): the claim is then about every entry, and the entry with the least slack is kept.
 
     >>> c = claim("N-08", r"t \le R^2/\gamma^2", promised=9.0, relation="<=", measured=[4, 9, 7])
@@ -274,7 +274,7 @@ def claim(
 
 
 def not_applicable(id: str | Sequence[str], statement: str, reason: str) -> Claim:
-    """A claim whose hypotheses the problem does not meet; ``reason`` says which."""
+    """A claim whose hypotheses the problem does not meet; `reason` says which."""
     if not reason:
         raise InvalidInput("say which hypothesis fails: reason must not be empty")
     return Claim(split_ids(id), statement, None, None, None, reason=reason)
@@ -301,7 +301,7 @@ def json_number(value: float | None) -> float | str | None:
 
 
 def parse_number(value: float | str | None) -> float | None:
-    """Inverse of :func:`json_number`."""
+    """Inverse of `json_number`."""
     return None if value is None else float(value)
 
 

@@ -66,11 +66,11 @@ def draw(
     grid: tuple[int, int] = (1, 1),
     size: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw ``plot(axes)`` and keep the result.
+    """Draw `plot(axes)` and keep the result.
 
     Args:
         name: letters, digits and hyphens.
-        plot: gets the Axes, or a 2-D array of them when ``grid`` is not (1, 1).
+        plot: gets the Axes, or a 2-D array of them when `grid` is not (1, 1).
         caption: a sentence on what the figure shows.
         grid: rows and columns of panels.
         size: width and height in inches; 5 x 3.2 a panel unless told.

@@ -36,7 +36,7 @@ class Interval:
     test: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; an infinite end becomes the string ``"inf"`` or ``"-inf"``."""
+        """Plain data; an infinite end becomes the string `"inf"` or `"-inf"`."""
         data = asdict(self)
         for end in ("estimate", "low", "high"):
             number = float(data[end])
@@ -45,16 +45,16 @@ class Interval:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Interval:
-        """Inverse of :meth:`to_json`."""
+        """Inverse of `to_json`."""
         return cls(**{**data, **{end: float(data[end]) for end in ("estimate", "low", "high")}})
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
     r"""Exact two-sided interval for a proportion.
 
-    With :math:`k` successes in :math:`n` trials and :math:`\alpha = 1 -` confidence, the ends are
-    the :math:`\alpha/2` quantile of :math:`\mathrm{Beta}(k, n-k+1)` and the :math:`1-\alpha/2`
-    quantile of :math:`\mathrm{Beta}(k+1, n-k)`.
+    With $k$ successes in $n$ trials and $\alpha = 1 -$ confidence, the ends are
+    the $\alpha/2$ quantile of $\mathrm{Beta}(k, n-k+1)$ and the $1-\alpha/2$
+    quantile of $\mathrm{Beta}(k+1, n-k)$.
 
     >>> i = clopper_pearson(0, 10)
     >>> i.low, round(i.high, 6)          # 1 - 0.025 ** (1 / 10)
@@ -77,9 +77,9 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
 def median_interval(samples: Samples, confidence: float = 0.95) -> Interval:
     r"""Exact interval for the median of any continuous distribution, from order statistics.
 
-    The number of observations below the median is :math:`\mathrm{Bin}(n, 1/2)`, so the median lies
-    in :math:`[x_{(k)}, x_{(n-k+1)}]` with probability at least the confidence for the largest
-    :math:`k` with :math:`P(\mathrm{Bin}(n,1/2) < k) \le \alpha/2`. Too few observations give an
+    The number of observations below the median is $\mathrm{Bin}(n, 1/2)$, so the median lies
+    in $[x_{(k)}, x_{(n-k+1)}]$ with probability at least the confidence for the largest
+    $k$ with $P(\mathrm{Bin}(n,1/2) < k) \le \alpha/2$. Too few observations give an
     unbounded interval.
 
     >>> i = median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
@@ -102,8 +102,8 @@ def median_interval(samples: Samples, confidence: float = 0.95) -> Interval:
 def hoeffding_radius(n: int, delta: float, low: float = 0.0, high: float = 1.0) -> float:
     r"""Half-width of the two-sided Hoeffding interval.
 
-    For :math:`n` independent values in :math:`[a, b]`, with probability at least
-    :math:`1-\delta`, :math:`|\bar X - \mathbb E X| \le (b-a)\sqrt{\log(2/\delta) / (2n)}`
+    For $n$ independent values in $[a, b]$, with probability at least
+    $1-\delta$, $|\bar X - \mathbb E X| \le (b-a)\sqrt{\log(2/\delta) / (2n)}$
     (Foundations of Deep Learning, Eq. 8.1).
 
     >>> round(hoeffding_radius(1000, 0.05), 6)
@@ -119,7 +119,7 @@ def hoeffding_radius(n: int, delta: float, low: float = 0.0, high: float = 1.0) 
 
 
 def hoeffding_sample_size(radius: float, delta: float, low: float = 0.0, high: float = 1.0) -> int:
-    r"""Smallest :math:`n` whose :func:`hoeffding_radius` is at most ``radius``.
+    r"""Smallest $n$ whose `hoeffding_radius` is at most `radius`.
 
     >>> hoeffding_sample_size(0.05, 0.05)
     738
@@ -138,7 +138,7 @@ def hoeffding_sample_size(radius: float, delta: float, low: float = 0.0, high: f
 
 
 def mean_interval(values: Samples, confidence: float = 0.99) -> Interval:
-    r"""Student's t interval for a mean, :math:`\bar x \pm t_{n-1} s/\sqrt n`.
+    r"""Student's t interval for a mean, $\bar x \pm t_{n-1} s/\sqrt n$.
 
     >>> i = mean_interval([1.0, 2.0, 3.0], confidence=0.95)
     >>> round(i.estimate, 3), round(i.low, 3), round(i.high, 3)
@@ -156,10 +156,10 @@ def mean_interval(values: Samples, confidence: float = 0.99) -> Interval:
 
 
 def fit_slope(x: Samples, y: Samples, confidence: float = 0.99, *, log: bool = True) -> Interval:
-    r"""Exponent :math:`\beta` of :math:`y \approx c\,x^\beta` by least squares on the logarithms.
+    r"""Exponent $\beta$ of $y \approx c\,x^\beta$ by least squares on the logarithms.
 
     The interval is Student's for the slope of a straight line with independent errors. With
-    ``log=False`` the line is fitted to the values themselves.
+    `log=False` the line is fitted to the values themselves.
 
     >>> x = [1.0, 2.0, 4.0, 8.0]
     >>> round(fit_slope(x, [3 * v ** -0.5 for v in x]).estimate, 9)

@@ -17,7 +17,7 @@ _UNITS = {
 
 
 def bytes_of(amount: str | int) -> int:
-    """A number of bytes from ``"2GiB"``, ``"500 MB"`` or a plain number of bytes.
+    """A number of bytes from `"2GiB"`, `"500 MB"` or a plain number of bytes.
 
     >>> bytes_of("2GiB"), bytes_of("1.5 kB"), bytes_of(64)
     (2147483648, 1500, 64)

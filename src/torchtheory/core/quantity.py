@@ -17,7 +17,7 @@ class Quantity:
         label: what it is, for people.
         value: the number.
         low, high: where the true value may lie; equal to the value for an exact number.
-        basis: what ``low`` and ``high`` rest on, in words.
+        basis: what `low` and `high` rest on, in words.
         unit: what it is counted in; empty for a pure number.
     """
 
@@ -45,5 +45,5 @@ class Quantity:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Quantity:
-        """Inverse of :meth:`to_json`."""
+        """Inverse of `to_json`."""
         return cls(**{**data, **{k: float(data[k]) for k in ("value", "low", "high")}})

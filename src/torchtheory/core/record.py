@@ -67,7 +67,7 @@ class Table:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Table:
-        """Inverse of :meth:`to_json`."""
+        """Inverse of `to_json`."""
         rows = tuple(
             tuple(float(c) if c in ("inf", "-inf", "nan") else c for c in r) for r in data["rows"]
         )
@@ -109,7 +109,7 @@ class Record:
         interval: Interval | None = None,
         control: Control | None = None,
     ) -> Claim:
-        """Record a statement met by a measurement; see :func:`torchtheory.core.claim.claim`."""
+        """Record a statement met by a measurement; see `torchtheory.core.claim.claim`."""
         made = claim(
             id,
             statement,
@@ -154,7 +154,7 @@ class Record:
         reason: str = "",
         interval: Interval | None = None,
     ) -> Claim:
-        """Record the counterexample to a printed statement; ``key`` names it in the errata."""
+        """Record the counterexample to a printed statement; `key` names it in the errata."""
         made = claim(
             erratum_text(key).id,
             statement,
@@ -195,7 +195,7 @@ class Record:
         grid: tuple[int, int] = (1, 1),
         size: tuple[float, float] | None = None,
     ) -> None:
-        """Draw and record a figure; see :func:`torchtheory.core.figure.draw`."""
+        """Draw and record a figure; see `torchtheory.core.figure.draw`."""
         self._refuse_second(name, [f.name for f in self.figures], "figure")
         self.figures.append(draw(name, plot, caption=caption, grid=grid, size=size))
 

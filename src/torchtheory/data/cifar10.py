@@ -1,7 +1,7 @@
 """CIFAR-10 from files on this machine, in its binary version or as torchvision keeps it.
 
-Looked for in :func:`~torchtheory.data.image_sets.data_directory`: ``cifar-10-batches-bin`` (records
-of one label and 3072 pixels) or ``cifar-10-batches-py`` (Python pickles). A pickle is a program;
+Looked for in `data_directory`: `cifar-10-batches-bin` (records
+of one label and 3072 pixels) or `cifar-10-batches-py` (Python pickles). A pickle is a program;
 here its instructions are only *read*, for the bytes and numbers among them, and never executed.
 """
 
@@ -34,7 +34,7 @@ def locate_cifar10() -> Path | None:
 
 
 def load_cifar10() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Train and test: pixels ``[n, 3, 32, 32]`` of uint8 and labels ``[n]`` in 0..9."""
+    """Train and test: pixels `[n, 3, 32, 32]` of uint8 and labels `[n]` in 0..9."""
     place = locate_cifar10()
     if place is None:
         raise FileProblem(

@@ -32,11 +32,11 @@ _NAMES = {
 
 
 def load_npz(path: str | Path) -> tuple[Pair, Pair | None]:
-    """Train and test data from an ``.npz`` archive.
+    """Train and test data from an `.npz` archive.
 
-    It holds ``x_train`` and ``y_train``, and ``x_test`` and ``y_test`` unless there is no test set;
-    ``X_train``, ``train_images``, ``train_labels`` and ``x``, ``y`` alone are understood as well.
-    Arrays ``x_train.NAME`` are the inputs of a model that takes several, by their names. Other
+    It holds `x_train` and `y_train`, and `x_test` and `y_test` unless there is no test set;
+    `X_train`, `train_images`, `train_labels` and `x`, `y` alone are understood as well.
+    Arrays `x_train.NAME` are the inputs of a model that takes several, by their names. Other
     arrays are not looked at.
     """
     file = existing_file(path)
@@ -53,10 +53,10 @@ def load_npz(path: str | Path) -> tuple[Pair, Pair | None]:
 
 
 def load_npy_folder(path: str | Path) -> tuple[Pair, Pair | None]:
-    """Train and test data from a directory of ``.npy`` files, named like the arrays of an archive.
+    """Train and test data from a directory of `.npy` files, named like the arrays of an archive.
 
-    ``x_train.npy`` and ``y_train.npy``, and ``x_test.npy`` and ``y_test.npy`` unless there is no
-    test set. Inputs by name are ``x_train.NAME.npy``, or ``NAME.npy`` in a directory ``x_train``.
+    `x_train.npy` and `y_train.npy`, and `x_test.npy` and `y_test.npy` unless there is no
+    test set. Inputs by name are `x_train.NAME.npy`, or `NAME.npy` in a directory `x_train`.
     The arrays stay on the disk until they are used, and are never written to.
     """
     folder = existing_folder(path)
@@ -79,7 +79,7 @@ def existing_folder(path: str | Path) -> Path:
 
 
 def holds_arrays(folder: Path) -> bool:
-    """Whether a directory has ``.npy`` files that :func:`load_npy_folder` would look at."""
+    """Whether a directory has `.npy` files that `load_npy_folder` would look at."""
     return any(_canonical(name) for name in _array_files(folder))
 
 
@@ -97,7 +97,7 @@ def _mapped(file: Path) -> np.ndarray[Any, Any]:
 
 
 def _canonical(name: str) -> str | None:
-    """``x_train``, ``y_train``, ``x_test`` or ``y_test``, or None for a name of something else."""
+    """`x_train`, `y_train`, `x_test` or `y_test`, or None for a name of something else."""
     head = name.partition(".")[0].lower()
     return next((known for known, names in _NAMES.items() if head in names), None)
 

@@ -1,8 +1,8 @@
 """MNIST and Fashion-MNIST from files on this machine, MNIST also from the network when asked.
 
-They are looked for in the directory that the environment variable ``TORCHTHEORY_DATA`` names (or
-``data`` in the current one), in torchvision's layout (``MNIST/raw``) or in a directory of the
-set's name; Fashion-MNIST also where Debian's package ``dataset-fashion-mnist`` puts it.
+They are looked for in the directory that the environment variable `TORCHTHEORY_DATA` names (or
+`data` in the current one), in torchvision's layout (`MNIST/raw`) or in a directory of the
+set's name; Fashion-MNIST also where Debian's package `dataset-fashion-mnist` puts it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ LARGEST_FILE = 50_000_000
 
 
 def data_directory() -> Path:
-    """Where data sets are looked for: ``TORCHTHEORY_DATA``, or ``data`` in this directory."""
+    """Where data sets are looked for: `TORCHTHEORY_DATA`, or `data` in this directory."""
     return Path(os.environ.get("TORCHTHEORY_DATA") or "data")
 
 
@@ -74,12 +74,12 @@ def locate_image_set(name: str) -> Path | None:
 def load_image_set(
     name: str, *, download: bool = False
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Train and test: pixels ``[n, 28, 28]`` of uint8 and labels ``[n]``.
+    """Train and test: pixels `[n, 28, 28]` of uint8 and labels `[n]`.
 
     Args:
-        name: ``mnist`` or ``fashion-mnist``.
+        name: `mnist` or `fashion-mnist`.
         download: fetch MNIST (11 MB) when it is not on this machine; see
-            :func:`download_image_set`. Nothing is ever fetched without being asked for.
+            `download_image_set`. Nothing is ever fetched without being asked for.
     """
     place = locate_image_set(name)
     if place is None and download:
@@ -95,7 +95,7 @@ def load_image_set(
 
 
 def download_image_set(name: str) -> Path:
-    """Fetch the files of MNIST into :func:`data_directory` and return their directory.
+    """Fetch the files of MNIST into `data_directory` and return their directory.
 
     Each file is tried from every mirror in turn, must have the checksum written in this module, and
     appears under its name only when it is complete.

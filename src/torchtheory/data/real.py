@@ -13,7 +13,7 @@ def digits(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """1797 handwritten digits of 8 x 8 pixels (Alpaydin and Kaynak, UCI).
 
     Returns:
-        pixels ``[1797, 64]`` in [0, 1] and labels ``[1797]`` in 0..9.
+        pixels `[1797, 64]` in [0, 1] and labels `[1797]` in 0..9.
 
     >>> x, y = digits()
     >>> tuple(x.shape), float(x.max()), int(y[0])
@@ -28,7 +28,7 @@ def digits(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
 def split(
     x: Tensor, y: Tensor, test_fraction: float, random: torch.Generator | int = 0
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Random split into train and test; the test part has ``round(n * test_fraction)`` samples.
+    """Random split into train and test; the test part has `round(n * test_fraction)` samples.
 
     >>> train, test = split(*digits(), test_fraction=0.25)
     >>> len(train[0]), len(test[0])

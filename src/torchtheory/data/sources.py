@@ -33,13 +33,11 @@ def load_data(
 ) -> tuple[Data, Data | None]:
     """Train and test data from wherever they are; test is None where there is none.
 
-    ================================ ===============================================
-    ``data.npz``                     :func:`torchtheory.data.files.load_npz`
-    directory of ``.npy`` files      :func:`torchtheory.data.files.load_npy_folder`
-    directory of IDX files           :func:`load_idx_folder` (the layout of MNIST)
-    ``.csv``, ``.tsv``, ``.csv.gz``  :func:`torchtheory.data.tables.load_table`
-    ``package.module:loader``        :func:`call_loader`
-    ================================ ===============================================
+    - `data.npz`: `torchtheory.data.files.load_npz`
+    - directory of `.npy` files: `torchtheory.data.files.load_npy_folder`
+    - directory of IDX files: `load_idx_folder` (the layout of MNIST)
+    - `.csv`, `.tsv`, `.csv.gz`: `torchtheory.data.tables.load_table`
+    - `package.module:loader`: `call_loader`
 
     Args:
         place: file, directory or name of a function.
@@ -47,7 +45,7 @@ def load_data(
         channel: of a directory of IDX files.
 
     Each part is as `torchtheory.models.samples.collect` accepts it; how it was read, where that
-    was a choice, is in the ``note`` of its ``Samples``.
+    was a choice, is in the `note` of its `Samples`.
     """
     path = Path(place)
     if is_named(str(place)) and not path.exists():
@@ -85,16 +83,16 @@ def _refuse_options(place: str | Path, target: str | None, test: str | Path | No
 
 
 def load_idx_folder(path: str | Path, channel: bool = True) -> tuple[Samples, Samples | None]:
-    """Images in the layout of MNIST: pixels in [0, 1] ``[n, 1, h, w]`` and labels ``[n]``.
+    """Images in the layout of MNIST: pixels in [0, 1] `[n, 1, h, w]` and labels `[n]`.
 
-    The files ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte``
-    and ``t10k-labels-idx1-ubyte``, plain or gzipped, in the directory itself or in torchvision's
-    ``raw`` below it. The last two may be missing together.
+    The files `train-images-idx3-ubyte`, `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte`
+    and `t10k-labels-idx1-ubyte`, plain or gzipped, in the directory itself or in torchvision's
+    `raw` below it. The last two may be missing together.
 
     Args:
         path: the directory.
         channel: whether a gray image has a dimension for its one channel, as torchvision's
-            ``ToTensor`` gives it one.
+            `ToTensor` gives it one.
     """
     folder = existing_folder(path)
     places = [
@@ -145,9 +143,9 @@ def _image_part(folder: Path, part: str, channel: bool) -> Samples:
 
 
 def call_loader(name: str) -> tuple[Data, Data | None]:
-    """What ``package.module:loader`` returns when it is called: ``(train, test)`` or ``train``.
+    """What `package.module:loader` returns when it is called: `(train, test)` or `train`.
 
-    Each is ``(x, y)``, a ``Dataset`` or a ``DataLoader``; a pair of arrays is one ``(x, y)``.
+    Each is `(x, y)`, a `Dataset` or a `DataLoader`; a pair of arrays is one `(x, y)`.
     """
     loader = named_object(name, "data", "loader")
     if not callable(loader):

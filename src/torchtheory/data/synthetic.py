@@ -16,14 +16,14 @@ from torchtheory.core.random import RandomSource, as_generator, gaussian
 
 
 class Sample(NamedTuple):
-    """Points ``x[s, d]`` and their labels or targets ``y[s]``."""
+    """Points `x[s, d]` and their labels or targets `y[s]`."""
 
     x: Tensor
     y: Tensor
 
 
 class PlantedSample(NamedTuple):
-    """A sample and the linear function ``w·x + b`` it was made from."""
+    """A sample and the linear function `w·x + b` it was made from."""
 
     x: Tensor
     y: Tensor
@@ -44,10 +44,10 @@ def xor(dtype: torch.dtype = torch.float64) -> Sample:
 
 
 def unit_vectors(dimension: int, dtype: torch.dtype = torch.float64) -> Sample:
-    r"""The unit vectors of :math:`\mathbb R^d`, all labeled +1.
+    r"""The unit vectors of $\mathbb R^d$, all labeled +1.
 
-    Without a bias :math:`R=1` and :math:`\gamma^*=1/\sqrt d`; the perceptron makes exactly
-    :math:`R^2/\gamma^{*2}=d` updates, so Novikoff's bound cannot be improved.
+    Without a bias $R=1$ and $\gamma^*=1/\sqrt d$; the perceptron makes exactly
+    $R^2/\gamma^{*2}=d$ updates, so Novikoff's bound cannot be improved.
 
     >>> unit_vectors(2).x
     tensor([[1., 0.],
@@ -66,11 +66,11 @@ def separable_gaussians(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> PlantedSample:
-    r"""Gaussian points, labeled by a random hyperplane and pushed ``margin`` away from it.
+    r"""Gaussian points, labeled by a random hyperplane and pushed `margin` away from it.
 
-    With a uniform unit vector :math:`w` and :math:`b` as given, :math:`x\sim N(0,I)`,
-    :math:`y=\operatorname{sgn}(w^\top x+b)` and :math:`x\leftarrow x+y\,\gamma\,w`: the planted
-    hyperplane separates the sample with a margin of at least :math:`\gamma`.
+    With a uniform unit vector $w$ and $b$ as given, $x\sim N(0,I)$,
+    $y=\operatorname{sgn}(w^\top x+b)$ and $x\leftarrow x+y\,\gamma\,w$: the planted
+    hyperplane separates the sample with a margin of at least $\gamma$.
 
     >>> x, y, w, b = separable_gaussians(50, 3, margin=0.2, random=1)
     >>> bool((y * (x @ w + b)).min() >= 0.2)
@@ -99,9 +99,9 @@ def logistic_sample(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> PlantedSample:
-    r"""Data of the logistic model: :math:`x\sim N(0,I)`, :math:`P(y=1\mid x)=\sigma(w^\top x)`.
+    r"""Data of the logistic model: $x\sim N(0,I)$, $P(y=1\mid x)=\sigma(w^\top x)$.
 
-    The planted :math:`w` has length ``signal`` and random direction; labels are 0 or 1.
+    The planted $w$ has length `signal` and random direction; labels are 0 or 1.
 
     >>> x, y, w, b = logistic_sample(100, 2, signal=50.0, random=3)      # hardly any noise
     >>> bool(((x @ w > 0) == (y == 1)).double().mean() > 0.9)
@@ -129,9 +129,9 @@ def linear_sample(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> PlantedSample:
-    r"""Data of the linear model: :math:`y=w^\top x+\sigma\varepsilon` with Gaussian everything.
+    r"""Data of the linear model: $y=w^\top x+\sigma\varepsilon$ with Gaussian everything.
 
-    With ``rank`` the features span only that many dimensions, so that :math:`w` is not
+    With `rank` the features span only that many dimensions, so that $w$ is not
     determined by the data.
 
     >>> x, y, w, b = linear_sample(9, 4, noise=0.0, rank=2)

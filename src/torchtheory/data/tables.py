@@ -38,9 +38,9 @@ class Table:
     """A table as samples.
 
     Attributes:
-        train: inputs ``[n, features]`` of float64, targets ``[n]`` (``[n, k]`` for k targets).
+        train: inputs `[n, features]` of float64, targets `[n]` (`[n, k]` for k targets).
         test: the rows kept apart, None if there are none.
-        features: the name of each input column; ``color=red`` for an indicator.
+        features: the name of each input column; `color=red` for an indicator.
         classes: the names of the classes in the order of their numbers, where targets are words.
     """
 
@@ -60,7 +60,7 @@ def load_table(
     most_levels: int = 50,
     seed: int = 0,
 ) -> Table:
-    """A ``.csv`` or ``.tsv`` file, plain or gzipped, as inputs and targets.
+    """A `.csv` or `.tsv` file, plain or gzipped, as inputs and targets.
 
     The first line names the columns, unless it has a number in it: then they are called 1, 2, ....
     A column of numbers is one input; a column of words is one indicator for each word, in sorted
@@ -69,15 +69,15 @@ def load_table(
 
     Args:
         path: the file.
-        target: the column to predict, or several separated by commas; ``target``, ``label``,
-            ``class`` or ``y`` unless given.
+        target: the column to predict, or several separated by commas; `target`, `label`,
+            `class` or `y` unless given.
         test: a second file with the same columns, the test set.
-        split: name of a column that says ``train`` or ``test`` for each row, if there is one.
-        test_fraction: share of the rows kept apart, at random with ``seed``, where neither a second
+        split: name of a column that says `train` or `test` for each row, if there is one.
+        test_fraction: share of the rows kept apart, at random with `seed`, where neither a second
             file nor a column decides; 0 for no test set.
         most_levels: most different words in a column of inputs.
 
-    Cost: ``O(rows * columns)`` time; all cells are held as text once.
+    Cost: `O(rows * columns)` time; all cells are held as text once.
 
     >>> import tempfile, pathlib
     >>> file = pathlib.Path(tempfile.mkdtemp()) / "iris.csv"
@@ -253,7 +253,7 @@ def _levels(cells: _Cells, name: str, column: list[str], most: int) -> list[str]
 
 
 def _encode(cells: _Cells, name: str, most: int) -> tuple[Numbers, list[str]]:
-    """A column as inputs ``[n, k]``, with their names."""
+    """A column as inputs `[n, k]`, with their names."""
     values = cells.numbers(name)
     if values is not None:
         return values[:, None], [name]

@@ -1,7 +1,7 @@
 r"""Two Gaussian clouds in the plane, and the best that any classifier can do on them.
 
-Class 0 is :math:`N\bigl((2,2),\begin{pmatrix}2&1\\1&2\end{pmatrix}\bigr)`, class 1 is
-:math:`N\bigl((-1,-1),\begin{pmatrix}2&-1\\-1&2\end{pmatrix}\bigr)`, both equally likely. Source:
+Class 0 is $N\bigl((2,2),\begin{pmatrix}2&1\\1&2\end{pmatrix}\bigr)$, class 1 is
+$N\bigl((-1,-1),\begin{pmatrix}2&-1\\-1&2\end{pmatrix}\bigr)$, both equally likely. Source:
 Foundations of Deep Learning, section 2.7.5.
 """
 
@@ -22,7 +22,7 @@ COVARIANCES = (((2.0, 1.0), (1.0, 2.0)), ((2.0, -1.0), (-1.0, 2.0)))
 
 
 def legacy_stream(random: np.random.RandomState | int = 0) -> np.random.RandomState:
-    """The stream that ``numpy.random.seed(random)`` starts, without touching numpy's global one.
+    """The stream that `numpy.random.seed(random)` starts, without touching numpy's global one.
 
     >>> legacy_stream(0).randn(2).round(4).tolist()
     [1.7641, 0.4002]
@@ -35,7 +35,7 @@ def legacy_stream(random: np.random.RandomState | int = 0) -> np.random.RandomSt
 
 
 def two_gaussian_clouds(samples: int = 1000, random: np.random.RandomState | int = 0) -> Sample:
-    """The data set: ``samples`` points of class 0, then as many of class 1.
+    """The data set: `samples` points of class 0, then as many of class 1.
 
     Args:
         samples: of each class.
@@ -43,7 +43,7 @@ def two_gaussian_clouds(samples: int = 1000, random: np.random.RandomState | int
             those of the source, entry by entry. A stream goes on after the last point.
 
     Returns:
-        ``x[2 * samples, 2]`` and labels ``y[2 * samples, 1]``, 0.0 or 1.0.
+        `x[2 * samples, 2]` and labels `y[2 * samples, 1]`, 0.0 or 1.0.
 
     >>> x, y = two_gaussian_clouds()
     >>> tuple(x.shape), tuple(y.shape), float(y.mean())
@@ -60,7 +60,7 @@ def two_gaussian_clouds(samples: int = 1000, random: np.random.RandomState | int
 
 
 def log_densities(x: Tensor) -> Tensor:
-    """The logarithms of both classes' densities at ``x[n, 2]``, ``[n, 2]``."""
+    """The logarithms of both classes' densities at `x[n, 2]`, `[n, 2]`."""
     if x.ndim != 2 or x.shape[1] != 2:
         raise ShapeMismatch(f"points of the plane are [n, 2], not {list(x.shape)}")
     columns = []
@@ -73,9 +73,9 @@ def log_densities(x: Tensor) -> Tensor:
 
 
 def posterior(x: Tensor) -> Tensor:
-    r""":math:`P(y=1\mid x)`, ``[n]``: the best classifier says 1 where it exceeds 1/2.
+    r"""$P(y=1\mid x)$, `[n]`: the best classifier says 1 where it exceeds 1/2.
 
-    Its logit is a quadratic function of :math:`x` (quadratic discriminant analysis).
+    Its logit is a quadratic function of $x$ (quadratic discriminant analysis).
 
     >>> posterior(torch.tensor([[2.0, 2.0], [-1.0, -1.0]]).double()).round(decimals=4)
     tensor([1.0000e-04, 9.5260e-01], dtype=torch.float64)
@@ -84,11 +84,11 @@ def posterior(x: Tensor) -> Tensor:
 
 
 def bayes_accuracy(points: int = 400) -> float:
-    r"""The accuracy :math:`\frac12\int\max(f_0,f_1)` of the best classifier, by the midpoint rule.
+    r"""The accuracy $\frac12\int\max(f_0,f_1)$ of the best classifier, by the midpoint rule.
 
     Args:
-        points: along each axis of the square :math:`[-11,12]^2`, outside which there is less than
-            :math:`10^{-9}` of either class; 400 give six digits.
+        points: along each axis of the square $[-11,12]^2$, outside which there is less than
+            $10^{-9}$ of either class; 400 give six digits.
 
     >>> round(bayes_accuracy(), 4)
     0.9462

@@ -1,7 +1,7 @@
 r"""The cells of a network on a two-dimensional slice, exactly.
 
-On the plane :math:`x=o+a\,u+b\,v` a piecewise linear network divides a rectangle of
-:math:`(a,b)` into convex polygons on each of which it is affine. They are found by cutting: while
+On the plane $x=o+a\,u+b\,v$ a piecewise linear network divides a rectangle of
+$(a,b)$ into convex polygons on each of which it is affine. They are found by cutting: while
 an operation bends inside a polygon, the polygon is cut along the line where it does. Every cut
 makes one more cell, so time is linear in the number of cells.
 Sources: Mathematical Aspects of Deep Learning, sections 1.3.3 and 3.7; Deep Learning (notes),
@@ -37,14 +37,14 @@ from torchtheory.models.model import PureFunction
 
 @dataclass(frozen=True)
 class PlaneSlice:
-    r"""A rectangle in a plane of inputs: :math:`o+a\,u+b\,v` with :math:`(a,b)` in a box.
+    r"""A rectangle in a plane of inputs: $o+a\,u+b\,v$ with $(a,b)$ in a box.
 
     Attributes:
-        origin: :math:`o`, a sample in the shape the model takes.
-        first: :math:`u`.
-        second: :math:`v`.
-        low: smallest :math:`(a,b)`.
-        high: largest :math:`(a,b)`.
+        origin: $o$, a sample in the shape the model takes.
+        first: $u$.
+        second: $v$.
+        low: smallest $(a,b)$.
+        high: largest $(a,b)$.
     """
 
     origin: Tensor
@@ -85,7 +85,7 @@ class PlaneSlice:
         return cls(p, q - p, r - p, (-margin, -margin), (1 + margin, 1 + margin))
 
     def points(self, coordinates: Tensor) -> Tensor:
-        """Inputs ``[n, ...]`` at coordinates ``[n, 2]``."""
+        """Inputs `[n, ...]` at coordinates `[n, 2]`."""
         o = self.origin.to(coordinates)
         a, b = (c.reshape(-1, *[1] * o.ndim) for c in coordinates.reshape(-1, 2).unbind(1))
         return o + a * self.first.to(o) + b * self.second.to(o)
@@ -98,10 +98,10 @@ class Arrangement:
     Attributes:
         plane: the rectangle.
         complex: vertices, corners and edges with the cells on both sides.
-        centers: ``[cells, 2]``, a point inside each.
-        values: ``[cells, ...]``, the network at the centers.
-        gradients: ``[cells, 2, ...]``, its derivatives in the two coordinates.
-        hashes: ``[cells]``, a number for the activation pattern.
+        centers: `[cells, 2]`, a point inside each.
+        values: `[cells, ...]`, the network at the centers.
+        gradients: `[cells, 2, ...]`, its derivatives in the two coordinates.
+        hashes: `[cells]`, a number for the activation pattern.
     """
 
     plane: PlaneSlice
@@ -121,7 +121,7 @@ class Arrangement:
 
     @cached_property
     def regions(self) -> np.ndarray:
-        """``[cells]``: the number of the affine region each cell belongs to.
+        """`[cells]`: the number of the affine region each cell belongs to.
 
         A region is a maximal connected set, across edges, on which the network is one affine map.
         """
@@ -139,7 +139,7 @@ class Arrangement:
         return int(self.regions.max()) + 1
 
     def polygons(self) -> Iterator[np.ndarray]:
-        """The corners ``[k, 2]`` of each cell in turn, in order around it."""
+        """The corners `[k, 2]` of each cell in turn, in order around it."""
         c = self.complex
         for a, b in zip(c.offsets[:-1], c.offsets[1:], strict=True):
             yield c.vertices[c.corners[a:b]]
@@ -151,7 +151,7 @@ class Arrangement:
         return sorted({int(i) for i in found if i >= 0})
 
     def corner_values(self) -> tuple[Tensor, Tensor]:
-        """Cell numbers ``[n]`` and the outputs ``[n, c]`` at all corners, cell after cell."""
+        """Cell numbers `[n]` and the outputs `[n, c]` at all corners, cell after cell."""
         c = self.complex
         counts = torch.as_tensor(np.diff(c.offsets))
         cell = torch.repeat_interleave(torch.arange(len(counts)), counts)
@@ -161,7 +161,7 @@ class Arrangement:
         return cell, flat[cell] + torch.einsum("nd,ndc->nc", at, slope[cell])
 
     def points_inside(self, random: RandomSource = None) -> Tensor:
-        """A point inside every cell, ``[cells, 2]``: a random mean of its corners."""
+        """A point inside every cell, `[cells, 2]`: a random mean of its corners."""
         generator = as_generator(random)
         points = []
         for corners in self.polygons():
@@ -170,7 +170,7 @@ class Arrangement:
         return torch.stack(points).to(self.centers)
 
     def affine(self, cells: Tensor, points: Tensor) -> Tensor:
-        """The affine maps of cells ``[n]`` at coordinates ``[n, 2]``: ``[n, ...]``."""
+        """The affine maps of cells `[n]` at coordinates `[n, 2]`: `[n, ...]`."""
         flat = self.values.reshape(len(self), -1)
         slope = self.gradients.reshape(len(self), 2, -1)
         step = (points - self.centers[cells]).unsqueeze(-1)
@@ -190,11 +190,11 @@ def plane_arrangement(
 ) -> Arrangement:
     r"""All cells of the network on a rectangle of a plane.
 
-    Works for the networks that :func:`~torchtheory.expressivity.pieces.affine_pieces` takes.
+    Works for the networks that `affine_pieces` takes.
     Time: about ten forward passes of one point for each cell; memory: bounded, plus the cells.
 
     Args:
-        plane: the rectangle; :math:`[-1,1]^2` for a model with two features unless told.
+        plane: the rectangle; $[-1,1]^2$ for a model with two features unless told.
         most: refuse to find more cells than that.
 
     >>> from torch import nn
@@ -264,7 +264,7 @@ def _cut_all(
 def _affine_maps(
     function: PureFunction, plane: PlaneSlice, centers: Tensor, batches: Batches
 ) -> tuple[Tensor, Tensor]:
-    """Values ``[cells, ...]`` and slopes ``[cells, 2, ...]`` at the centers, by forward mode."""
+    """Values `[cells, ...]` and slopes `[cells, 2, ...]` at the centers, by forward mode."""
     values, slopes = [], []
     u, v = (d.to(centers) for d in (plane.first, plane.second))
 

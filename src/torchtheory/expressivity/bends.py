@@ -1,11 +1,11 @@
 r"""Where a piecewise linear network bends: its operations watched one by one.
 
 A network of affine maps, ReLUs, maxima and the like is affine wherever every ReLU keeps its sign
-and every maximum its winner. :class:`BendWatch` runs any ``nn.Module`` (its own ``forward``, skip
+and every maximum its winner. `BendWatch` runs any `nn.Module` (its own `forward`, skip
 connections and functional calls included) and hands every operation that can bend to a visitor, in
 the order in which they happen:
 
-* a kink, as the affine forms :math:`z-\theta` whose zeros are the bends (ReLU: :math:`\theta=0`),
+* a kink, as the affine forms $z-\theta$ whose zeros are the bends (ReLU: $\theta=0$),
 * a choice, as the affine functions whose maximum is taken.
 
 Operations that are affine in the input pass; everything else is refused with its name.
@@ -76,10 +76,10 @@ class Visitor(Protocol):
     """Who is told about every operation that can bend."""
 
     def kink(self, forms: Tensor) -> None:
-        """``forms[points, units]``: the operation bends where one of them is 0."""
+        """`forms[points, units]`: the operation bends where one of them is 0."""
 
     def choice(self, values: Tensor) -> None:
-        """``values[points, groups, k]``: the operation takes the largest of each group."""
+        """`values[points, groups, k]`: the operation takes the largest of each group."""
 
 
 class BendWatch(TorchFunctionMode):
@@ -150,7 +150,7 @@ class BendWatch(TorchFunctionMode):
 
 
 def watch_bends(function: PureFunction, x: Tensor, visitor: Visitor) -> Tensor:
-    """Run the network on ``x[points, ...]``, telling the visitor of every operation that bends.
+    """Run the network on `x[points, ...]`, telling the visitor of every operation that bends.
 
     >>> class Print:
     ...     def kink(self, forms):
@@ -247,7 +247,7 @@ def _threshold(visitor: Visitor, func: Any, args: tuple[Any, ...], named: dict[s
 
 
 def _larger(sign: int) -> _Bend:
-    """``torch.max`` and its relatives in all their forms; ``sign`` is -1 for the smallest."""
+    """`torch.max` and its relatives in all their forms; `sign` is -1 for the smallest."""
 
     def bend(visitor: Visitor, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         z = _argument(args, named, 0, "input", None)
@@ -305,7 +305,7 @@ def _windows(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> Tensor:
-    """The windows of a pooling layer, ``[points, windows, entries]``; padding never wins."""
+    """The windows of a pooling layer, `[points, windows, entries]`; padding never wins."""
     spatial = len(kernel)
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
     pads: list[int] = []

@@ -25,9 +25,9 @@ class Boundary:
     """Segments of a decision boundary.
 
     Attributes:
-        segments: ``[n, 2, 2]``, both ends in the coordinates of the plane.
-        classes: ``[n, 2]``, the classes that meet; with one output 0 is the positive sign.
-        cells: ``[n]``, the cell each segment lies in.
+        segments: `[n, 2, 2]`, both ends in the coordinates of the plane.
+        classes: `[n, 2]`, the classes that meet; with one output 0 is the positive sign.
+        cells: `[n]`, the cell each segment lies in.
     """
 
     segments: Tensor
@@ -41,7 +41,7 @@ class Boundary:
 
 
 def decision_boundary(arrangement: Arrangement) -> Boundary:
-    r"""Where the class changes: :math:`\{x:f_i(x)=f_j(x)\ge f_k(x)\ \forall k\}` for all pairs.
+    r"""Where the class changes: $\{x:f_i(x)=f_j(x)\ge f_k(x)\ \forall k\}$ for all pairs.
 
     Time O(corners x classes), and O(corners) for each pair of classes that can meet.
 
@@ -87,7 +87,7 @@ def decision_boundary(arrangement: Arrangement) -> Boundary:
 
 
 def _meeting_pairs(cell: Tensor, values: Tensor, count: int) -> dict[tuple[int, int], Tensor]:
-    """Pairs of classes that may tie for the first place, with the cells ``[count]`` where they may.
+    """Pairs of classes that may tie for the first place, with the cells `[count]` where they may.
 
     Inside a cell no class exceeds its largest corner, and the winner is nowhere below the best of
     the smallest corners.
@@ -109,7 +109,7 @@ def _meeting_pairs(cell: Tensor, values: Tensor, count: int) -> dict[tuple[int, 
 
 
 def class_cells(arrangement: Arrangement) -> list[tuple[np.ndarray, int, int]]:
-    """The cells cut along the decision boundary: corners ``[k, 2]``, class and cell of each part.
+    """The cells cut along the decision boundary: corners `[k, 2]`, class and cell of each part.
 
     >>> from torch import nn
     >>> from torchtheory.expressivity.arrangement import plane_arrangement
@@ -156,7 +156,7 @@ def _half(polygon: np.ndarray, scores: np.ndarray, form: np.ndarray) -> tuple[np
 
 
 def _clip(above: Tensor, tied: set[int]) -> tuple[Tensor, Tensor]:
-    """The part [low, high] of each segment where no other class is above: ``above[n, 2, k]``."""
+    """The part [low, high] of each segment where no other class is above: `above[n, 2, k]`."""
     low, high = torch.zeros(len(above)).double(), torch.ones(len(above)).double()
     for k in set(range(above.shape[2])) - tied:
         start, end = above[..., k].unbind(1)

@@ -16,7 +16,7 @@ from torchtheory.nets.labeled import at_least
 
 
 def most_pieces(hidden: Sequence[int]) -> int:
-    r"""A ReLU network with hidden widths :math:`n_\ell` has at most :math:`\prod_\ell(n_\ell+1)`
+    r"""A ReLU network with hidden widths $n_\ell$ has at most $\prod_\ell(n_\ell+1)$
     affine pieces on a line.
 
     >>> most_pieces([4]), most_pieces([4, 4])
@@ -26,8 +26,8 @@ def most_pieces(hidden: Sequence[int]) -> int:
 
 
 def doubling_bound(hidden: Sequence[int]) -> int:
-    r"""The bound :math:`2^L\prod_{\ell\le L}m_\ell` that comes from counting a ReLU as doubling
-    the pieces and a sum as adding them. Never below :func:`most_pieces`.
+    r"""The bound $2^L\prod_{\ell\le L}m_\ell$ that comes from counting a ReLU as doubling
+    the pieces and a sum as adding them. Never below `most_pieces`.
 
     >>> doubling_bound([4]), doubling_bound([4, 4])
     (8, 64)
@@ -36,8 +36,8 @@ def doubling_bound(hidden: Sequence[int]) -> int:
 
 
 def even_bound(units: int, depth: int) -> float:
-    r""":math:`(2m/L)^L`: :func:`doubling_bound` at its largest over all widths that sum to
-    :math:`m` (the geometric mean is below the arithmetic one).
+    r"""$(2m/L)^L$: `doubling_bound` at its largest over all widths that sum to
+    $m$ (the geometric mean is below the arithmetic one).
 
     >>> even_bound(8, 2)
     64.0
@@ -46,9 +46,9 @@ def even_bound(units: int, depth: int) -> float:
 
 
 def least_units(pieces: int, depth: int) -> float:
-    r"""Hidden units that ``depth`` hidden layers need for so many pieces on a line.
+    r"""Hidden units that `depth` hidden layers need for so many pieces on a line.
 
-    From :math:`\prod(n_\ell+1)\ge p`: :math:`\sum_\ell n_\ell\ge L(p^{1/L}-1)`.
+    From $\prod(n_\ell+1)\ge p$: $\sum_\ell n_\ell\ge L(p^{1/L}-1)$.
 
     >>> least_units(9, 1), least_units(9, 2)
     (8.0, 4.0)
@@ -59,7 +59,7 @@ def least_units(pieces: int, depth: int) -> float:
 
 def most_regions(inputs: int, hidden: Sequence[int]) -> int:
     r"""Activation regions of a ReLU network: at most
-    :math:`\prod_\ell\sum_{j\le\min(d,n_1,\dots,n_\ell)}\binom{n_\ell}{j}`.
+    $\prod_\ell\sum_{j\le\min(d,n_1,\dots,n_\ell)}\binom{n_\ell}{j}$.
 
     >>> most_regions(2, [4]), most_regions(2, [4, 4]), most_regions(1, [3, 3])
     (11, 121, 16)
@@ -72,8 +72,8 @@ def most_regions(inputs: int, hidden: Sequence[int]) -> int:
 
 
 def montufar_bound(inputs: int, width: int, depth: int) -> int:
-    r"""Some network with ``depth`` hidden layers of ``width`` units has at least
-    :math:`\lfloor m/n\rfloor^{n(L-1)}\sum_{j\le n}\binom mj` regions, :math:`m\ge n`.
+    r"""Some network with `depth` hidden layers of `width` units has at least
+    $\lfloor m/n\rfloor^{n(L-1)}\sum_{j\le n}\binom mj$ regions, $m\ge n$.
 
     >>> montufar_bound(2, 4, 2), montufar_bound(2, 4, 3), montufar_bound(1, 3, 2)
     (44, 176, 12)
@@ -92,8 +92,8 @@ class RegionBounds:
     Attributes:
         lower: some weights reach at least this (Montúfar et al.).
         upper: no weights have more (product of Zaslavsky's counts).
-        power: the coarse upper bound :math:`n^{Ld}` times a constant, here
-            :math:`(\\sum_{j\\le d}\\binom nj)^L`.
+        power: the coarse upper bound $n^{Ld}$ times a constant, here
+            $(\\sum_{j\\le d}\\binom nj)^L$.
         shallow: the most of one hidden layer with as many units.
     """
 
@@ -104,7 +104,7 @@ class RegionBounds:
 
 
 def region_bounds(inputs: int, width: int, depth: int) -> RegionBounds:
-    """Bounds for ``depth`` hidden layers of ``width`` units each.
+    """Bounds for `depth` hidden layers of `width` units each.
 
     >>> region_bounds(2, 4, 2)
     RegionBounds(lower=44, upper=121, power=121, shallow=37)
@@ -118,10 +118,10 @@ def region_bounds(inputs: int, width: int, depth: int) -> RegionBounds:
 
 
 def curvature_floor(curvature: float, length: float, pieces: int) -> float:
-    r"""No function with ``pieces`` affine pieces is closer than :math:`\kappa\ell^2/(16p^2)` to one
-    whose second derivative is at least :math:`\kappa` on an interval of length :math:`\ell`.
+    r"""No function with `pieces` affine pieces is closer than $\kappa\ell^2/(16p^2)$ to one
+    whose second derivative is at least $\kappa$ on an interval of length $\ell$.
 
-    Reached by :math:`x^2`: :math:`1/(8p^2)` on the unit interval.
+    Reached by $x^2$: $1/(8p^2)$ on the unit interval.
 
     >>> curvature_floor(2.0, 1.0, 1)
     0.125
@@ -132,12 +132,12 @@ def curvature_floor(curvature: float, length: float, pieces: int) -> float:
 
 
 def sawtooth_floor(teeth: int, pieces: int) -> float:
-    r"""The :math:`L_1` distance on [0, 1] of the sawtooth with :math:`2^p` pieces from any
+    r"""The $L_1$ distance on [0, 1] of the sawtooth with $2^p$ pieces from any
     continuous function with that many affine pieces is at least
-    :math:`\tfrac12(2^p-2\cdot\text{pieces})2^{-p-2}`.
+    $\tfrac12(2^p-2\cdot\text{pieces})2^{-p-2}$.
 
     Args:
-        teeth: :math:`p`.
+        teeth: $p$.
         pieces: of the approximation.
 
     >>> sawtooth_floor(6, 16)
@@ -148,8 +148,8 @@ def sawtooth_floor(teeth: int, pieces: int) -> float:
 
 
 def alternation_floor(points: int, pieces: int) -> float:
-    r"""On :math:`N` points with alternating labels, a threshold of a function with :math:`t`
-    affine pieces has an error of at least :math:`\tfrac12-\tfrac{t+1}{2N}`.
+    r"""On $N$ points with alternating labels, a threshold of a function with $t$
+    affine pieces has an error of at least $\tfrac12-\tfrac{t+1}{2N}$.
 
     >>> alternation_floor(16, 5)
     0.3125

@@ -5,8 +5,10 @@ affine on it, so its values at the corners decide everything: a form that is pos
 and negative at another bends inside, every other one does not. Rounding is met by one rule: a
 value counts as 0 when it is below
 
-.. math:: \tau=64\,\epsilon\,\bigl(\text{largest value so far}+\text{slope}\cdot
-          \text{largest coordinate}\bigr),
+$$
+\tau=64\,\epsilon\,\bigl(\text{largest value so far}+\text{slope}\cdot
+\text{largest coordinate}\bigr),
+$$
 
 the error that the sums before it and the rounding of the corner's own position can make.
 """
@@ -33,11 +35,11 @@ class AllBent(Exception):
 
 
 class BendFinder(ABC):
-    """Meets the operations of a network on ``cells`` cells with ``corners`` corners each.
+    """Meets the operations of a network on `cells` cells with `corners` corners each.
 
     Attributes:
-        clean: ``[cells]``, those that have not bent so far.
-        scale: ``[cells]``, the largest number met in each.
+        clean: `[cells]`, those that have not bent so far.
+        scale: `[cells]`, the largest number met in each.
         widest: numbers a point has in the widest operation.
     """
 
@@ -76,7 +78,7 @@ class BendFinder(ABC):
         self.scale = torch.maximum(self.scale, largest)
 
     def _zero(self, spread: Tensor, at: Tensor | slice = slice(None)) -> Tensor:
-        """What counts as 0, ``[cells, units]``, for forms with this difference over a cell."""
+        """What counts as 0, `[cells, units]`, for forms with this difference over a cell."""
         return ROUNDING * (self.scale[at, None] + spread * self.reach[at, None])
 
     def _met(self, rows: Tensor, bends: Tensor, z: Tensor, high: Tensor, low: Tensor) -> None:
@@ -101,7 +103,7 @@ class BendFinder(ABC):
 class CrossingPoints(BendFinder):
     """On intervals: where the first operation that bends inside bends, all its units.
 
-    ``found`` holds pairs (cells ``[n]``, parts of the interval ``[n]`` in (0, 1)).
+    `found` holds pairs (cells `[n]`, parts of the interval `[n]` in (0, 1)).
     """
 
     def __init__(self, widths: Tensor, corners: int, reach: float) -> None:
@@ -125,7 +127,7 @@ class CrossingPoints(BendFinder):
 class CuttingLine(BendFinder):
     """On polygons: one form that bends inside, the one that cuts the cell most evenly.
 
-    ``form`` holds its values at the corners, ``[cells, corners]``, where the cell is not clean;
+    `form` holds its values at the corners, `[cells, corners]`, where the cell is not clean;
     what counts as 0 is 0.
     """
 
@@ -164,7 +166,7 @@ class PatternHash:
     """A number for the activation pattern at every point: equal patterns have equal numbers.
 
     Units on their kink (within rounding) count as off, and the first of tied entries wins. Two
-    different patterns get one number with probability :math:`2^{-64}`.
+    different patterns get one number with probability $2^{-64}$.
     """
 
     def __init__(self, points: int, device: torch.device) -> None:
@@ -197,7 +199,7 @@ class Batches:
         self.widest = 0
 
     def __call__(self, items: int, points: int) -> Iterator[slice]:
-        """Slices of ``items`` items of ``points`` points each."""
+        """Slices of `items` items of `points` points each."""
         start = 0
         while start < items:
             wide = max(self.widest, 1)
@@ -212,7 +214,7 @@ class Batches:
 def pattern_hashes(
     function: PureFunction, place: Callable[[Tensor], Tensor], points: Tensor, batches: Batches
 ) -> Tensor:
-    """A number for the activation pattern at each of ``points[n, ...]``; see `PatternHash`."""
+    """A number for the activation pattern at each of `points[n, ...]`; see `PatternHash`."""
     found = []
     for part in batches(len(points), 1):
         x = place(points[part])

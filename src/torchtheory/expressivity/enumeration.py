@@ -3,8 +3,8 @@ r"""All activation regions of a small network in its input space, by linear prog
 A region is a set of affine inequalities. While an operation bends inside it (a linear program
 finds a point of the other sign), it is cut in two. Every region is met once and comes with an
 interior point, the center of its largest ball. For a few inputs and some dozen units; on a segment
-or a plane :mod:`~torchtheory.expressivity.pieces` and
-:mod:`~torchtheory.expressivity.arrangement` are faster by orders of magnitude.
+or a plane `pieces` and
+`arrangement` are faster by orders of magnitude.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class RegionList:
     """Activation regions, each with a point inside and the network's affine map there.
 
     Attributes:
-        points: ``[regions, d]``, centers of the largest balls.
-        radii: ``[regions]``, of these balls.
-        values: ``[regions, ...]``, the network there.
+        points: `[regions, d]`, centers of the largest balls.
+        radii: `[regions]`, of these balls.
+        values: `[regions, ...]`, the network there.
     """
 
     points: Tensor
@@ -47,7 +47,7 @@ class RegionList:
 
 
 class _Forms:
-    """All forms whose signs are the pattern, operation by operation: ``[points, forms]``."""
+    """All forms whose signs are the pattern, operation by operation: `[points, forms]`."""
 
     def __init__(self) -> None:
         self.operations: list[Tensor] = []
@@ -68,12 +68,12 @@ class _Forms:
 def enumerate_regions(
     model: Network, low: Tensor | float, high: Tensor | float, *, most: int = 5000
 ) -> RegionList:
-    r"""The activation regions that meet the box :math:`\prod_i[low_i,high_i]` in their interior.
+    r"""The activation regions that meet the box $\prod_i[low_i,high_i]$ in their interior.
 
     Time: about one linear program for each region and unit.
 
     Args:
-        low: ``[d]``, the box's smallest corner.
+        low: `[d]`, the box's smallest corner.
         high: its largest corner.
         most: refuse to list more regions than that.
 
@@ -170,7 +170,7 @@ def _minimize(objective: _Array, rows: _Array) -> float:
 
 
 def _largest_ball(rows: _Array) -> tuple[_Array, float]:
-    """Center and radius of the largest ball in ``{x : A x <= b}``."""
+    """Center and radius of the largest ball in `{x : A x <= b}`."""
     lengths = np.linalg.norm(rows[:, :-1], axis=1, keepdims=True)
     objective = np.zeros(rows.shape[1])
     objective[-1] = -1.0

@@ -1,7 +1,7 @@
 r"""Networks that fold: the tent map and its iterates, and foldings of the cube.
 
-The zigzag :math:`t_q(x)=q\bigl[\rho(x)+2\sum_{k=1}^{q-1}(-1)^k\rho(x-k/q)\bigr]` maps each of
-:math:`q` parts of :math:`[0,1]` onto :math:`[0,1]`, so whatever follows it is seen :math:`q` times.
+The zigzag $t_q(x)=q\bigl[\rho(x)+2\sum_{k=1}^{q-1}(-1)^k\rho(x-k/q)\bigr]$ maps each of
+$q$ parts of $[0,1]$ onto $[0,1]$, so whatever follows it is seen $q$ times.
 Sources: Mathematical Aspects of Deep Learning, sections 1.3.2, 1.3.3 and 3.7; Foundations of Deep
 Learning, section 4.2.1; slides "Telgarsky's Theorem" and "Montufar's Theorem".
 """
@@ -20,12 +20,12 @@ from torchtheory.nets.labeled import at_least
 
 
 def sawtooth_network(times: int, *, clipped: bool = False) -> nn.Sequential:
-    r"""The tent map :math:`2\rho(x)-4\rho(x-\tfrac12)` composed with itself.
+    r"""The tent map $2\rho(x)-4\rho(x-\tfrac12)$ composed with itself.
 
-    :math:`2^k` affine pieces on [0, 1] from ``times`` :math:`=k` hidden layers of two units.
+    $2^k$ affine pieces on [0, 1] from `times` $=k$ hidden layers of two units.
 
     Args:
-        clipped: three units a layer, :math:`2\rho(x)-4\rho(x-\tfrac12)+2\rho(x-1)`: the function
+        clipped: three units a layer, $2\rho(x)-4\rho(x-\tfrac12)+2\rho(x-1)$: the function
             is then 0 outside [0, 1].
 
     >>> sawtooth_network(2)(torch.tensor([[0.25], [0.5], [0.75]]).double()).flatten().tolist()
@@ -44,9 +44,9 @@ def sawtooth_network(times: int, *, clipped: bool = False) -> nn.Sequential:
 
 
 def zigzag_network(folds: Sequence[int]) -> nn.Sequential:
-    r"""The composition :math:`t_{q_L}\circ\dots\circ t_{q_1}`.
+    r"""The composition $t_{q_L}\circ\dots\circ t_{q_1}$.
 
-    :math:`\prod q_\ell` pieces on [0, 1] from hidden layers of :math:`q_\ell` units.
+    $\prod q_\ell$ pieces on [0, 1] from hidden layers of $q_\ell$ units.
 
     >>> zigzag_network([4, 2])(torch.tensor([[0.125], [0.25]]).double()).flatten().tolist()
     [1.0, 0.0]
@@ -57,11 +57,11 @@ def zigzag_network(folds: Sequence[int]) -> nn.Sequential:
 def folding_network(
     inputs: int, folds: Sequence[int], head: nn.Linear | None = None
 ) -> nn.Sequential:
-    r"""Every layer folds every coordinate of :math:`[0,1]^d` ``folds[l]`` times.
+    r"""Every layer folds every coordinate of $[0,1]^d$ `folds[l]` times.
 
     Args:
-        inputs: :math:`d`.
-        folds: :math:`q_\ell`; layer :math:`\ell` has :math:`dq_\ell` units.
+        inputs: $d$.
+        folds: $q_\ell$; layer $\ell$ has $dq_\ell$ units.
         head: the layer after the last folding (without activation); the identity unless told.
 
     >>> net = folding_network(2, [2, 2])
@@ -89,11 +89,11 @@ def folding_network(
 def montufar_network(
     inputs: int, width: int, depth: int, *, random: RandomSource = None
 ) -> nn.Sequential:
-    r"""``depth - 1`` foldings, then ``width`` hyperplanes all of whose cells meet the open cube.
+    r"""`depth - 1` foldings, then `width` hyperplanes all of whose cells meet the open cube.
 
-    The regions inside :math:`(0,1)^d` number exactly
-    :math:`\lfloor m/d\rfloor^{d(L-1)}\sum_{j\le d}\binom mj`. Random hyperplanes are moved towards
-    the center until all points where :math:`d` of them meet are inside; every cell of the
+    The regions inside $(0,1)^d$ number exactly
+    $\lfloor m/d\rfloor^{d(L-1)}\sum_{j\le d}\binom mj$. Random hyperplanes are moved towards
+    the center until all points where $d$ of them meet are inside; every cell of the
     arrangement has such a corner.
 
     >>> [layer.out_features for layer in montufar_network(2, 4, 3) if hasattr(layer, "bias")]
@@ -115,7 +115,7 @@ def montufar_network(
 def central_hyperplanes(
     inputs: int, number: int, source: torch.Generator, draws: int = 20
 ) -> tuple[Tensor, Tensor]:
-    """Normals ``[m, d]`` and offsets ``[m]`` of hyperplanes in general position, all of whose
+    """Normals `[m, d]` and offsets `[m]` of hyperplanes in general position, all of whose
     corners are inside the unit cube: of some random draws the one with the least flat corners."""
     subsets = torch.combinations(torch.arange(number), inputs)
     best, normal = 0.0, torch.empty(0)

@@ -18,8 +18,8 @@ _Row = tuple[Fraction, ...]
 
 
 def zaslavsky_bound(hyperplanes: int, dimension: int) -> int:
-    r"""The most regions :math:`m` hyperplanes cut :math:`\mathbb R^n` into,
-    :math:`R(m)=\sum_{i=0}^{n}\binom mi`; reached in general position.
+    r"""The most regions $m$ hyperplanes cut $\mathbb R^n$ into,
+    $R(m)=\sum_{i=0}^{n}\binom mi$; reached in general position.
 
     >>> [zaslavsky_bound(m, n) for m, n in [(3, 2), (4, 2), (8, 2), (4, 3), (3, 5)]]
     [7, 11, 37, 15, 8]
@@ -30,16 +30,16 @@ def zaslavsky_bound(hyperplanes: int, dimension: int) -> int:
 
 
 def hyperplane_regions(weight: Tensor, bias: Tensor) -> int:
-    r"""The regions of :math:`\mathbb R^n\setminus\bigcup_i\{w_i^\top x+b_i=0\}`, in any position.
+    r"""The regions of $\mathbb R^n\setminus\bigcup_i\{w_i^\top x+b_i=0\}$, in any position.
 
-    By deletion and restriction, :math:`r(\mathcal A)=r(\mathcal A\setminus H)+r(\mathcal A^H)`:
+    By deletion and restriction, $r(\mathcal A)=r(\mathcal A\setminus H)+r(\mathcal A^H)$:
     adding a hyperplane cuts as many regions in two as the others cut the hyperplane itself into.
     In rational arithmetic, so that parallel, equal and concurrent hyperplanes are told from
-    nearly such ones. Time :math:`O(m^{n+1})`: for small arrangements.
+    nearly such ones. Time $O(m^{n+1})$: for small arrangements.
 
     Args:
-        weight: ``[m, n]``, the normals, none of them 0.
-        bias: ``[m]``.
+        weight: `[m, n]`, the normals, none of them 0.
+        bias: `[m]`.
 
     >>> import torch
     >>> parallel = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]])
@@ -66,7 +66,7 @@ def hyperplane_regions(weight: Tensor, bias: Tensor) -> int:
 
 
 def _regions(rows: list[_Row]) -> int:
-    """Rows are ``(w, b)``; a hyperplane that occurs twice counts once."""
+    """Rows are `(w, b)`; a hyperplane that occurs twice counts once."""
     planes = list(dict.fromkeys(_normalized(row) for row in rows if any(row[:-1])))
     # r(empty) = 1, and every hyperplane adds the regions that those before it cut it into
     return 1 + sum(
@@ -80,7 +80,7 @@ def _normalized(row: _Row) -> _Row:
 
 
 def _restrict(row: _Row, onto: _Row) -> _Row:
-    """The hyperplane inside ``onto``, one variable solved for and left out."""
+    """The hyperplane inside `onto`, one variable solved for and left out."""
     k = next(i for i, v in enumerate(onto) if v)
     factor = row[k] / onto[k]
     return tuple(v - factor * o for i, (v, o) in enumerate(zip(row, onto, strict=True)) if i != k)

@@ -1,8 +1,8 @@
 r"""The affine pieces of a network along a segment or a polyline, exactly.
 
-Along :math:`x(t)=x_0+t(x_1-x_0)` a piecewise linear network is a piecewise linear function of
-:math:`t`. Its breakpoints are found operation by operation: on an interval where nothing before
-has bent, an operation's inputs are affine in :math:`t`, so their values at the two ends give every
+Along $x(t)=x_0+t(x_1-x_0)$ a piecewise linear network is a piecewise linear function of
+$t$. Its breakpoints are found operation by operation: on an interval where nothing before
+has bent, an operation's inputs are affine in $t$, so their values at the two ends give every
 point where it bends in between. The interval is cut there, and the network is run again on the new
 ends only, until no operation bends inside any interval.
 Sources: Foundations of Deep Learning, section 4.2.1; Mathematical Aspects of Deep Learning,
@@ -31,14 +31,14 @@ from torchtheory.models.model import PureFunction
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    r"""A piecewise linear function of :math:`t`, piece by piece.
+    r"""A piecewise linear function of $t$, piece by piece.
 
     Attributes:
-        breakpoints: ``[k + 1]``, ends included, increasing: between two neighbors no unit of the
+        breakpoints: `[k + 1]`, ends included, increasing: between two neighbors no unit of the
             network changes its state.
-        values: ``[k + 1, ...]``, the network's output there.
-        bends: ``[k + 1]``, whether the *output* bends there; False at the two ends.
-        changes: ``[k + 1]``, whether a unit changes its state there; False at the two ends.
+        values: `[k + 1, ...]`, the network's output there.
+        bends: `[k + 1]`, whether the *output* bends there; False at the two ends.
+        changes: `[k + 1]`, whether a unit changes its state there; False at the two ends.
 
     Calling it evaluates the function from its pieces.
     """
@@ -60,26 +60,26 @@ class Pieces:
 
     @property
     def kinks(self) -> Tensor:
-        """Where the function bends, ``[count - 1]``."""
+        """Where the function bends, `[count - 1]`."""
         return self.breakpoints[self.bends]
 
     @property
     def slopes(self) -> Tensor:
-        """The derivative on each affine piece, ``[count, ...]``."""
+        """The derivative on each affine piece, `[count, ...]`."""
         ends = self.bends.clone()
         ends[0] = ends[-1] = True
         t, y = self.breakpoints[ends], self.values[ends]
         return y.diff(dim=0) / t.diff().reshape(-1, *[1] * (y.ndim - 1))
 
     def __call__(self, t: Tensor) -> Tensor:
-        """Values at ``t[n]``, by interpolation between the breakpoints."""
+        """Values at `t[n]`, by interpolation between the breakpoints."""
         b = self.breakpoints
         i = torch.searchsorted(b, t.to(b)).clamp(1, len(b) - 1)
         share = ((t - b[i - 1]) / (b[i] - b[i - 1])).reshape(-1, *[1] * (self.values.ndim - 1))
         return torch.lerp(self.values[i - 1], self.values[i], share)
 
     def crossings(self, level: float = 0.0) -> Tensor:
-        """The points where a function with one output passes through ``level``, ``[n]``."""
+        """The points where a function with one output passes through `level`, `[n]`."""
         y = self.values.reshape(len(self.breakpoints), -1)
         if y.shape[1] != 1:
             raise ShapeMismatch(f"a level is crossed by one output, and there are {y.shape[1]}")
@@ -92,11 +92,11 @@ class Pieces:
 
 
 def affine_pieces(model: Network, start: Tensor | float, end: Tensor | float) -> Pieces:
-    r"""The network along the segment from ``start`` to ``end``, :math:`t\in[0,1]`.
+    r"""The network along the segment from `start` to `end`, $t\in[0,1]$.
 
     Any module of affine layers (dense, convolutions, average pooling, normalization with running
     statistics), kinks (ReLU and its leaky relatives, clamps, absolute values) and maxima (pooling,
-    ``torch.max``, maxout), with skip connections and functional calls of its own. The network is
+    `torch.max`, maxout), with skip connections and functional calls of its own. The network is
     taken in double precision and evaluation mode, and is not changed.
 
     Time: O(pieces x depth) forward passes of one point at most; memory: bounded, plus the pieces.
@@ -119,13 +119,13 @@ def affine_pieces(model: Network, start: Tensor | float, end: Tensor | float) ->
 
 
 def pieces_along(model: Network, corners: Tensor | Sequence[Tensor | float]) -> Pieces:
-    r"""The network along a polyline, :math:`t\in[0,m]` with corner ``i`` at :math:`t=i`.
+    r"""The network along a polyline, $t\in[0,m]$ with corner `i` at $t=i$.
 
     A corner where the derivative jumps separates affine pieces; it does not separate activation
-    patterns. See :func:`affine_pieces`.
+    patterns. See `affine_pieces`.
 
     Args:
-        corners: ``[m + 1, ...]``, the corners in order; numbers for a model of one feature.
+        corners: `[m + 1, ...]`, the corners in order; numbers for a model of one feature.
 
     >>> from torch import nn
     >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0], [1.0, 0.0]])
@@ -148,7 +148,7 @@ def _follow(function: PureFunction, corners: Tensor) -> Pieces:
         raise InvalidInput("two neighboring points are equal: there is no segment between them")
 
     def place(t: Tensor) -> Tensor:
-        """Points of the polyline at ``t[...]``, batch dimension first."""
+        """Points of the polyline at `t[...]`, batch dimension first."""
         flat = t.reshape(-1)
         i = flat.floor().clamp(0, segments - 1).long()
         share = (flat - i).reshape(-1, *[1] * (corners.ndim - 1))
@@ -227,9 +227,9 @@ def _assemble(
 
 
 def bending_points(t: Tensor, y: Tensor, noise: Tensor) -> Tensor:
-    r"""At which of the points :math:`t_i` the interpolant of ``(t[n], y[n, c])`` bends.
+    r"""At which of the points $t_i$ the interpolant of `(t[n], y[n, c])` bends.
 
-    A point does not bend when it is within ``noise[n]`` of the chord of its neighbors. Such
+    A point does not bend when it is within `noise[n]` of the chord of its neighbors. Such
     points are taken out, never two neighbors at once, so that of several points within rounding
     of one kink one is left.
 

@@ -1,6 +1,6 @@
 r"""Convex polygons, many at once: cut by a line, measured, and put together along their edges.
 
-Polygons with the same number of corners are one tensor ``[cells, corners, 2]``, the corners in
+Polygons with the same number of corners are one tensor `[cells, corners, 2]`, the corners in
 order around the polygon.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 def areas(polygons: Tensor) -> Tensor:
-    """Areas ``[cells]``.
+    """Areas `[cells]`.
 
     >>> areas(torch.tensor([[[0.0, 0.0], [2.0, 0.0], [2.0, 1.0], [0.0, 1.0]]])).tolist()
     [2.0]
@@ -29,7 +29,7 @@ def areas(polygons: Tensor) -> Tensor:
 
 
 def widths(polygons: Tensor) -> Tensor:
-    """How thin the polygons are, ``[cells]``: twice the area over the diagonal of the box."""
+    """How thin the polygons are, `[cells]`: twice the area over the diagonal of the box."""
     box = polygons.amax(1) - polygons.amin(1)
     diagonal = torch.hypot(box[:, 0], box[:, 1])
     return 2 * areas(polygons) / diagonal.clamp_min(1e-300)
@@ -39,8 +39,8 @@ def split_by_lines(polygons: Tensor, forms: Tensor) -> list[Tensor]:
     """Cut each polygon along the zero line of an affine form.
 
     Args:
-        polygons: ``[cells, k, 2]``.
-        forms: ``[cells, k]``, the form at the corners, of both signs in every cell.
+        polygons: `[cells, k, 2]`.
+        forms: `[cells, k]`, the form at the corners, of both signs in every cell.
 
     Returns:
         The two parts of each cell, one tensor for each number of corners that occurs.
@@ -69,11 +69,11 @@ class Complex:
     """Polygons that fill a region, with the corners they share.
 
     Attributes:
-        vertices: ``[v, 2]``.
+        vertices: `[v, 2]`.
         corners: vertex numbers, cell after cell.
-        offsets: ``[cells + 1]``: cell ``i`` has ``corners[offsets[i]:offsets[i + 1]]``.
-        edges: ``[e, 2]`` vertex numbers; each edge between two cells, or on the border, once.
-        sides: ``[e, 2]`` the cells on both sides; -1 outside.
+        offsets: `[cells + 1]`: cell `i` has `corners[offsets[i]:offsets[i + 1]]`.
+        edges: `[e, 2]` vertex numbers; each edge between two cells, or on the border, once.
+        sides: `[e, 2]` the cells on both sides; -1 outside.
     """
 
     vertices: np.ndarray
@@ -84,7 +84,7 @@ class Complex:
 
 
 def join_polygons(groups: Iterable[Tensor], snap: float) -> Complex:
-    """Find the corners (up to ``snap``) and the edges that polygons share.
+    """Find the corners (up to `snap`) and the edges that polygons share.
 
     Time O(n log n) in the number of corners. Where an edge of one polygon is met by two of
     another, it is cut in two.
@@ -107,7 +107,7 @@ def join_polygons(groups: Iterable[Tensor], snap: float) -> Complex:
 
 
 def merge_points(points: np.ndarray, snap: float) -> np.ndarray:
-    """A vertex number for every point; points closer than ``snap`` share it."""
+    """A vertex number for every point; points closer than `snap` share it."""
     # most points coincide to the last digits: number those first, then look for near ones
     grid = np.round(points / snap).astype(np.int64)
     _, kept, number = np.unique(grid, axis=0, return_index=True, return_inverse=True)

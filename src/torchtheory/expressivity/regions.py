@@ -51,9 +51,9 @@ def count_regions(
     """The number of regions of a piecewise linear network, exactly.
 
     Args:
-        where: a :class:`Polyline` or a :class:`~torchtheory.expressivity.arrangement.PlaneSlice`
-            (any network), or a :class:`Box` (``count="patterns"``; small networks).
-        count: ``affine`` for linear regions, ``patterns`` for activation regions.
+        where: a `Polyline` or a `PlaneSlice`
+            (any network), or a `Box` (`count="patterns"`; small networks).
+        count: `affine` for linear regions, `patterns` for activation regions.
 
     >>> from torch import nn
     >>> from torchtheory.nets.feedforward import dense
@@ -99,7 +99,7 @@ class _States:
 
 
 def activation_pattern(model: Network, x: Tensor) -> list[Tensor]:
-    r"""The state of every unit at ``x[n, ...]``, one tensor ``[n, units]`` an operation.
+    r"""The state of every unit at `x[n, ...]`, one tensor `[n, units]` an operation.
 
     1 where a unit is above its kink and 0 where it is not; for a maximum, who wins.
 

@@ -1,12 +1,14 @@
 r"""Betti numbers of decision regions: components, holes, cavities.
 
 A set of grid cells is a cubical complex: the closed cubes, with all their faces. Its Betti numbers
-count components (:math:`b_0`), holes through it (:math:`b_1`) and closed cavities (:math:`b_2`).
+count components ($b_0$), holes through it ($b_1$) and closed cavities ($b_2$).
 In up to three dimensions two counts and Euler's formula give all of them, exactly:
 
-.. math:: \chi=\sum_k(-1)^k\#\{\text{faces of dimension }k\}=\sum_k(-1)^kb_k,
+$$
+\chi=\sum_k(-1)^k\#\{\text{faces of dimension }k\}=\sum_k(-1)^kb_k,
+$$
 
-:math:`b_0` by joining cells that touch, and in dimension :math:`d` the last one, :math:`b_{d-1}`,
+$b_0$ by joining cells that touch, and in dimension $d$ the last one, $b_{d-1}$,
 by Alexander duality: the components of the complement (cells joined through facets), one less.
 Source: Mathematical Aspects of Deep Learning, section 3.7 (Bianchini and Scarselli).
 """
@@ -42,8 +44,8 @@ class BettiNumbers:
     r"""The Betti numbers of a set of cells.
 
     Attributes:
-        numbers: ``(b_0,)``, ``(b_0, b_1)`` or ``(b_0, b_1, b_2)``, as many as dimensions.
-        euler: :math:`\chi`, counted from the faces.
+        numbers: `(b_0,)`, `(b_0, b_1)` or `(b_0, b_1, b_2)`, as many as dimensions.
+        euler: $\chi$, counted from the faces.
         cells: how many cells the set has.
 
     >>> betti_numbers(torch.tensor([[1, 1, 1], [1, 0, 1], [1, 1, 1]]).bool())
@@ -61,12 +63,12 @@ class BettiNumbers:
 
 
 def betti_numbers(cells: Tensor) -> BettiNumbers:
-    """The Betti numbers of the union of the closed cells where ``cells`` is true.
+    """The Betti numbers of the union of the closed cells where `cells` is true.
 
     Cells that share a corner are connected, so two diagonal pixels are one component.
 
     Args:
-        cells: boolean, ``[r]``, ``[r, s]`` or ``[r, s, t]``.
+        cells: boolean, `[r]`, `[r, s]` or `[r, s, t]`.
 
     Time and memory: linear in the number of cells of the grid.
 
@@ -95,7 +97,7 @@ def betti_numbers(cells: Tensor) -> BettiNumbers:
 
 
 def euler_characteristic(cells: _Array) -> int:
-    r""":math:`\sum_k(-1)^k` times the number of faces of dimension :math:`k` of a set of cells.
+    r"""$\sum_k(-1)^k$ times the number of faces of dimension $k$ of a set of cells.
 
     A face of the grid belongs to the complex if one of the cells around it does: for every choice
     of axes along which the face is flat, the neighbors along them are joined by *or*.
@@ -120,18 +122,18 @@ def euler_characteristic(cells: _Array) -> int:
 def region_betti_numbers(
     function: Callable[[Tensor], Tensor], box: Sides, resolution: int, *, level: float = 0.0
 ) -> BettiNumbers:
-    r"""The Betti numbers of :math:`\{x:f(x)\ge c\}` in a box, on a grid.
+    r"""The Betti numbers of $\{x:f(x)\ge c\}$ in a box, on a grid.
 
     A cell belongs to the set if its center does. The numbers are exact for that set of cells, and
     those of the region itself once the resolution is finer than its smallest feature: double it
     and see whether they stay.
 
     Args:
-        function: from ``[n, d]`` to ``[n]`` or ``[n, 1]``; or a module, in evaluation mode and its
+        function: from `[n, d]` to `[n]` or `[n, 1]`; or a module, in evaluation mode and its
             own precision.
         box: one pair of ends a dimension, at most 3.
         resolution: cells along every side.
-        level: :math:`c`.
+        level: $c$.
 
     >>> ring = lambda x: 0.3 - (x.norm(dim=1) - 0.6).abs()
     >>> region_betti_numbers(ring, ((-1.0, 1.0), (-1.0, 1.0)), 40).numbers
@@ -151,9 +153,9 @@ def decision_betti_numbers(model: nn.Module, box: Sides, resolution: int) -> lis
     """The Betti numbers of every class's region of a classifier, on a grid.
 
     Args:
-        model: from ``[n, d]`` to scores ``[n, classes]``; with one output, its sign decides
+        model: from `[n, d]` to scores `[n, classes]`; with one output, its sign decides
             between class 0 (negative) and class 1. Evaluation mode; it is not changed.
-        box, resolution: as for :func:`region_betti_numbers`.
+        box, resolution: as for `region_betti_numbers`.
 
     >>> regions = decision_betti_numbers(nn.Linear(2, 3), ((-1.0, 1.0), (-1.0, 1.0)), 30)
     >>> all(b.numbers in ((1, 0), (0, 0)) for b in regions)       # convex, perhaps empty
@@ -170,10 +172,10 @@ def decision_betti_numbers(model: nn.Module, box: Sides, resolution: int) -> lis
 
 
 def most_intervals(width: int) -> int:
-    r"""The most intervals that :math:`\{f\ge0\}` has on a line for one hidden layer of ReLUs.
+    r"""The most intervals that $\{f\ge0\}$ has on a line for one hidden layer of ReLUs.
 
-    :math:`k` intervals need a kink in each of the :math:`k-1` gaps and in each of the
-    :math:`k-2` inner intervals: :math:`k\le\lfloor(n+3)/2\rfloor`. A single unit is flat on one
+    $k$ intervals need a kink in each of the $k-1$ gaps and in each of the
+    $k-2$ inner intervals: $k\le\lfloor(n+3)/2\rfloor$. A single unit is flat on one
     side and has one interval at most.
 
     >>> [most_intervals(n) for n in (0, 1, 2, 3, 4, 5)]
@@ -184,7 +186,7 @@ def most_intervals(width: int) -> int:
 
 
 def _centers(box: Sides, resolution: int) -> Tensor:
-    """The centers of ``resolution ** d`` equal cells of a box, ``[resolution ** d, d]``."""
+    """The centers of `resolution ** d` equal cells of a box, `[resolution ** d, d]`."""
     at_least(resolution, 1, "resolution")
     ends = torch.tensor(box, dtype=torch.float64)
     if ends.ndim != 2 or ends.shape[1] != 2 or len(ends) not in (1, 2, 3):

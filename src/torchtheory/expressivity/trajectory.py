@@ -1,7 +1,7 @@
 r"""How long a curve becomes on its way through a network.
 
-The length of :math:`\Phi\circ\gamma` for a polyline :math:`\gamma` is exact: the image is a
-polyline again, whose corners are the breakpoints of the network along :math:`\gamma`. A smooth
+The length of $\Phi\circ\gamma$ for a polyline $\gamma$ is exact: the image is a
+polyline again, whose corners are the breakpoints of the network along $\gamma$. A smooth
 curve is met by the polylines inscribed in it. A continuous curve need not have a length at all.
 Source: Mathematical Aspects of Deep Learning, section 1.3.3 (Raghu et al.).
 """
@@ -26,7 +26,7 @@ Bias = Literal["sigma", "power", "none"]
 
 
 def image_length(model: nn.Module, corners: Tensor) -> float:
-    r"""The length of the image of the polyline through ``corners[m + 1, ...]``.
+    r"""The length of the image of the polyline through `corners[m + 1, ...]`.
 
     >>> fold = nn.ReLU()
     >>> image_length(fold, torch.tensor([[-1.0], [2.0]]))
@@ -38,7 +38,7 @@ def image_length(model: nn.Module, corners: Tensor) -> float:
 
 
 def circle(corners: int = 200) -> Tensor:
-    """A regular polygon inscribed in the unit circle, closed: ``[corners + 1, 2]``.
+    """A regular polygon inscribed in the unit circle, closed: `[corners + 1, 2]`.
 
     >>> circle(4).shape
     torch.Size([5, 2])
@@ -56,13 +56,13 @@ def gaussian_network(
     bias: Bias = "sigma",
     random: RandomSource = None,
 ) -> nn.Sequential:
-    r"""A ReLU network with weights :math:`N(0,\sigma^2/n)`, :math:`n` the inputs of a layer.
+    r"""A ReLU network with weights $N(0,\sigma^2/n)$, $n$ the inputs of a layer.
 
-    The same seed gives the same underlying normal numbers for every :math:`\sigma`.
+    The same seed gives the same underlying normal numbers for every $\sigma$.
 
     Args:
-        bias: the standard deviation of the biases: ``sigma`` for :math:`\sigma` in every layer,
-            ``power`` for :math:`\sigma^\ell` in layer :math:`\ell`, ``none`` for no biases.
+        bias: the standard deviation of the biases: `sigma` for $\sigma$ in every layer,
+            `power` for $\sigma^\ell$ in layer $\ell$, `none` for no biases.
 
     >>> len(gaussian_network([2, 20, 20, 2], 2.0))
     5

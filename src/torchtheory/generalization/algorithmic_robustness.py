@@ -1,14 +1,16 @@
 r"""Algorithmic robustness: a loss that varies little within the cells of a fixed partition.
 
-Let the space of pairs :math:`(x,y)` be split into :math:`K` cells, fixed before the sample is
-drawn. If every :math:`z` of the sample and every :math:`z'` of its cell have
-:math:`|\ell(f_S;z)-\ell(f_S;z')|\le\zeta(S)`, and the loss takes values in an interval of width
-:math:`M`, then with probability at least :math:`1-\delta` (Xu and Mannor, 2012)
+Let the space of pairs $(x,y)$ be split into $K$ cells, fixed before the sample is
+drawn. If every $z$ of the sample and every $z'$ of its cell have
+$|\ell(f_S;z)-\ell(f_S;z')|\le\zeta(S)$, and the loss takes values in an interval of width
+$M$, then with probability at least $1-\delta$ (Xu and Mannor, 2012)
 
-.. math:: |R-R_S|\le\zeta(S)+M\sqrt{\frac{2K\ln2+2\ln(1/\delta)}m} .
+$$
+|R-R_S|\le\zeta(S)+M\sqrt{\frac{2K\ln2+2\ln(1/\delta)}m} .
+$$
 
-Source: Mathematical Aspects of Deep Learning, section 2.2. A grid of side :math:`h` has
-:math:`\lceil1/h\rceil^d` cells: for images the bound needs more samples than there are atoms.
+Source: Mathematical Aspects of Deep Learning, section 2.2. A grid of side $h$ has
+$\lceil1/h\rceil^d$ cells: for images the bound needs more samples than there are atoms.
 """
 
 from __future__ import annotations
@@ -26,22 +28,22 @@ from torchtheory.models.samples import Data, Samples, collect
 from torchtheory.training.risks import sample_losses
 
 Cells = Callable[[Tensor, Tensor], Tensor]
-"""``cells(x, y)`` -> the number of the cell of each pair, ``[n]`` of whole numbers."""
+"""`cells(x, y)` -> the number of the cell of each pair, `[n]` of whole numbers."""
 
 
 def robustness_bound(
     oscillation: float, cells: float, samples: float, delta: float, *, width: float = 1.0
 ) -> float:
-    r"""Xu and Mannor's :math:`\zeta+M\sqrt{(2K\ln2+2\ln(1/\delta))/m}`, a bound on
-    :math:`|R-R_S|`.
+    r"""Xu and Mannor's $\zeta+M\sqrt{(2K\ln2+2\ln(1/\delta))/m}$, a bound on
+    $|R-R_S|$.
 
     Args:
-        oscillation: :math:`\zeta(S)`, *proved* for every point of the cells the sample meets;
-            what :func:`measure_robustness` finds is a lower estimate.
-        cells: :math:`K`, all cells of the partition, met or not.
-        samples: :math:`m`.
+        oscillation: $\zeta(S)$, *proved* for every point of the cells the sample meets;
+            what `measure_robustness` finds is a lower estimate.
+        cells: $K$, all cells of the partition, met or not.
+        samples: $m$.
         delta: the probability that it fails.
-        width: :math:`M`, the largest minus the smallest loss.
+        width: $M$, the largest minus the smallest loss.
 
     >>> round(robustness_bound(0.1, 10, 10_000, 0.05), 5)
     0.14456
@@ -62,7 +64,7 @@ def robustness_bound(
 def samples_for_robustness(
     oscillation: float, cells: float, bound: float, delta: float, *, width: float = 1.0
 ) -> float:
-    r"""The number of samples from which :func:`robustness_bound` is below ``bound``.
+    r"""The number of samples from which `robustness_bound` is below `bound`.
 
     A float, as it soon exceeds what a whole number of samples could mean; infinite if the
     oscillation alone is not below the bound.
@@ -79,12 +81,12 @@ def samples_for_robustness(
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    r"""The cubes of a box, one copy a class: the usual partition of :math:`X\times Y`.
+    r"""The cubes of a box, one copy a class: the usual partition of $X\times Y$.
 
     Attributes:
-        low, high: the box :math:`[\text{low},\text{high}]^d` that all inputs lie in.
+        low, high: the box $[\text{low},\text{high}]^d$ that all inputs lie in.
         intervals: how many equal pieces every axis has.
-        dimension: :math:`d`.
+        dimension: $d$.
         classes: number of labels; 1 for a partition of the inputs alone.
     """
 
@@ -118,7 +120,7 @@ class Grid:
         return (self.high - self.low) / self.intervals * math.sqrt(self.dimension)
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """The cell of every pair, numbered among those that occur: ``[n]``.
+        """The cell of every pair, numbered among those that occur: `[n]`.
 
         Numbers compare within one call only: call it once for all points that are compared.
         """
@@ -150,8 +152,8 @@ class MeasuredRobustness:
     r"""How much the loss was seen to vary within cells.
 
     Attributes:
-        oscillation: largest :math:`|\ell(z)-\ell(z')|` of a training sample and a point of its
-            cell: a *lower* estimate of :math:`\zeta(S)`.
+        oscillation: largest $|\ell(z)-\ell(z')|$ of a training sample and a point of its
+            cell: a *lower* estimate of $\zeta(S)$.
         met: cells that hold a training sample.
         compared: points that share a cell with a training sample.
         alone: points whose cell holds no training sample.
@@ -169,11 +171,11 @@ def cell_oscillation(
     r"""The largest difference of losses between sample and other points of the same cell.
 
     Args:
-        losses, cells: of the sample, ``[m]``.
-        other_losses, other_cells: of the points it is compared with, ``[n]``; the sample's members
+        losses, cells: of the sample, `[m]`.
+        other_losses, other_cells: of the points it is compared with, `[n]`; the sample's members
             are compared with each other as well.
 
-    Cost: :math:`O((m+n)\log(m+n))`.
+    Cost: $O((m+n)\log(m+n))$.
 
     >>> a, b = torch.tensor([0.0, 1.0]), torch.tensor([0.5, 9.0])
     >>> cell_oscillation(a, torch.tensor([0, 1]), b, torch.tensor([0, 2])).oscillation
@@ -212,7 +214,7 @@ def measure_robustness(problem: Problem, partition: Cells, other: Data) -> Measu
 
     Args:
         problem: model, loss and training data.
-        partition: ``cells(x, y)``, such as a :class:`Grid`; it must not depend on the data.
+        partition: `cells(x, y)`, such as a `Grid`; it must not depend on the data.
         other: further pairs, to be compared with the training samples.
 
     Cost: one forward pass over all data, in chunks; the model is not changed.
@@ -248,13 +250,13 @@ def best_grid(
 ) -> tuple[Grid, float]:
     r"""The grid with the smallest bound for a loss that is Lipschitz in the input.
 
-    :math:`\zeta=L\cdot\text{diameter}` holds for every sample, so this is a guarantee, and the
+    $\zeta=L\cdot\text{diameter}$ holds for every sample, so this is a guarantee, and the
     grid may be chosen beforehand. Both come back: the grid and its
-    :func:`robustness_bound`.
+    `robustness_bound`.
 
     Args:
-        lipschitz: :math:`L` of :math:`x\mapsto\ell(f(x),y)` for every label.
-        dimension: of the inputs, which lie in :math:`[\text{low},\text{high}]^d`.
+        lipschitz: $L$ of $x\mapsto\ell(f(x),y)$ for every label.
+        dimension: of the inputs, which lie in $[\text{low},\text{high}]^d$.
         samples, delta, width: as for the bound.
         classes: number of labels.
 

@@ -1,6 +1,6 @@
 r"""How far a sample can be from the truth: Bernstein, McDiarmid, and unions over a class.
 
-Hoeffding's radius for one function is :func:`torchtheory.core.intervals.hoeffding_radius`. It
+Hoeffding's radius for one function is `torchtheory.core.intervals.hoeffding_radius`. It
 holds for a function chosen *before* the sample was seen; for one chosen by it, the radius must
 hold for all functions at once, and pays with a logarithm of how many there are.
 Sources: Foundations of Deep Learning, sections 8.1 and 8.4; Mathematical Aspects of Deep Learning,
@@ -27,12 +27,12 @@ def finite_class_radius(
     high: float = 1.0,
     one_sided: bool = False,
 ) -> float:
-    r""":math:`(b-a)\sqrt{(\log N+\log(2/\delta))/(2n)}`, for all :math:`N` functions at once.
+    r"""$(b-a)\sqrt{(\log N+\log(2/\delta))/(2n)}$, for all $N$ functions at once.
 
-    With probability at least :math:`1-\delta`, :math:`|R(f)-R_S(f)|` is at most this for every
-    function of the class, losses in :math:`[a,b]`. ``one_sided`` bounds :math:`R-R_S` only, with
-    :math:`\log(1/\delta)`. The number may be huge, such as :math:`2^{\text{bits}}`; use
-    :func:`weighted_class_radius` where it is too large for a float.
+    With probability at least $1-\delta$, $|R(f)-R_S(f)|$ is at most this for every
+    function of the class, losses in $[a,b]$. `one_sided` bounds $R-R_S$ only, with
+    $\log(1/\delta)$. The number may be huge, such as $2^{\text{bits}}$; use
+    `weighted_class_radius` where it is too large for a float.
 
     Source: Foundations of Deep Learning, Eq. (8.3).
 
@@ -55,19 +55,19 @@ def weighted_class_radius(
     high: float = 1.0,
     one_sided: bool = False,
 ) -> float:
-    r""":math:`(b-a)\sqrt{(\log(1/p(f))+\log(2/\delta))/(2n)}` for a function of weight
-    :math:`p(f)`.
+    r"""$(b-a)\sqrt{(\log(1/p(f))+\log(2/\delta))/(2n)}$ for a function of weight
+    $p(f)$.
 
     The weights of a countable class are fixed before the sample is seen and sum to at most 1; then
-    with probability at least :math:`1-\delta` this holds for every function with its own radius.
-    A function described by :math:`k` bits in a prefix code has the weight :math:`2^{-k}`.
+    with probability at least $1-\delta$ this holds for every function with its own radius.
+    A function described by $k$ bits in a prefix code has the weight $2^{-k}$.
 
     Args:
-        cost: :math:`\log(1/p(f))\ge0`, in nats.
+        cost: $\log(1/p(f))\ge0$, in nats.
         n: sample size.
         delta: the probability that the bound fails.
         low, high: range of the loss.
-        one_sided: bound :math:`R-R_S` only, with :math:`\log(1/\delta)`.
+        one_sided: bound $R-R_S$ only, with $\log(1/\delta)$.
 
     Source: Mathematical Aspects of Deep Learning, Theorem 1.19.
 
@@ -86,12 +86,12 @@ def weighted_class_radius(
 def bernstein_radius(
     variance: float, bound: float, n: int, delta: float, *, relaxed: bool = False
 ) -> float:
-    r"""One-sided Bernstein radius of the mean of :math:`n` independent variables.
+    r"""One-sided Bernstein radius of the mean of $n$ independent variables.
 
-    For :math:`\mathbb E\,\kappa=0`, :math:`\kappa\le C` and :math:`\mathbb E\,\kappa^2\le\gamma^2`,
-    with :math:`t=\log(1/\delta)/n`, the mean is at most
-    :math:`\tfrac{Ct}3+\sqrt{(\tfrac{Ct}3)^2+2\gamma^2t}` with probability at least
-    :math:`1-\delta`; ``relaxed`` is the larger :math:`\tfrac{2Ct}3+\sqrt{2\gamma^2t}`.
+    For $\mathbb E\,\kappa=0$, $\kappa\le C$ and $\mathbb E\,\kappa^2\le\gamma^2$,
+    with $t=\log(1/\delta)/n$, the mean is at most
+    $\tfrac{Ct}3+\sqrt{(\tfrac{Ct}3)^2+2\gamma^2t}$ with probability at least
+    $1-\delta$; `relaxed` is the larger $\tfrac{2Ct}3+\sqrt{2\gamma^2t}$.
 
     >>> bernstein_radius(0.0, 3.0, 10, math.exp(-5)), bernstein_radius(1.0, 1e-9, 2, math.exp(-1))
     (1.0, 1.0000000001666667)
@@ -101,11 +101,11 @@ def bernstein_radius(
 
 
 def matrix_bernstein_tail(threshold: float, variance: float, bound: float, dimension: int) -> float:
-    r""":math:`d\exp\bigl(-\tfrac{t^2/2}{\gamma^2+Rt/3}\bigr)`, capped at 1.
+    r"""$d\exp\bigl(-\tfrac{t^2/2}{\gamma^2+Rt/3}\bigr)$, capped at 1.
 
     It bounds the probability that the largest eigenvalue of a sum of independent symmetric
-    :math:`d\times d` matrices with mean 0 and largest eigenvalues at most :math:`R` reaches
-    :math:`t`, where :math:`\gamma^2=\|\sum_i\mathbb E\,M_i^2\|`.
+    $d\times d$ matrices with mean 0 and largest eigenvalues at most $R$ reaches
+    $t$, where $\gamma^2=\|\sum_i\mathbb E\,M_i^2\|$.
 
     Source: Mathematical Aspects of Deep Learning, Lemma 2.11 (Tropp).
 
@@ -124,10 +124,10 @@ def matrix_bernstein_tail(threshold: float, variance: float, bound: float, dimen
 def matrix_bernstein_radius(
     variance: float, bound: float, dimension: int, delta: float, *, relaxed: bool = False
 ) -> float:
-    r"""Where :func:`matrix_bernstein_tail` falls to :math:`\delta`.
+    r"""Where `matrix_bernstein_tail` falls to $\delta$.
 
-    :math:`\tfrac R3u+\sqrt{(\tfrac R3u)^2+2\gamma^2u}` with :math:`u=\log(d/\delta)`; ``relaxed``
-    is the larger :math:`\tfrac{2R}3u+\sqrt{2\gamma^2u}`.
+    $\tfrac R3u+\sqrt{(\tfrac R3u)^2+2\gamma^2u}$ with $u=\log(d/\delta)$; `relaxed`
+    is the larger $\tfrac{2R}3u+\sqrt{2\gamma^2u}$.
 
     >>> t = matrix_bernstein_radius(2.0, 1.0, 5, 0.1)
     >>> round(matrix_bernstein_tail(t, 2.0, 1.0, 5), 12)
@@ -143,11 +143,11 @@ def matrix_bernstein_radius(
 
 
 def mcdiarmid_tail(differences: Sequence[float] | Tensor, threshold: float) -> float:
-    r"""McDiarmid: :math:`\Pr(|f(X)-\mathbb E f(X)|\ge\varepsilon)\le
-    2\exp(-2\varepsilon^2/\sum_ic_i^2)`, capped at 1.
+    r"""McDiarmid: $\Pr(|f(X)-\mathbb E f(X)|\ge\varepsilon)\le 2\exp(-2\varepsilon^2/\sum_ic_i^2)$,
+    capped at 1.
 
-    For independent :math:`X_1,\dots,X_n` and a function *of all of them* that changes by at most
-    :math:`c_i` when the :math:`i`-th is replaced.
+    For independent $X_1,\dots,X_n$ and a function *of all of them* that changes by at most
+    $c_i$ when the $i$-th is replaced.
 
     Source: Foundations of Deep Learning, section 8.4.
 
@@ -163,10 +163,10 @@ def mcdiarmid_tail(differences: Sequence[float] | Tensor, threshold: float) -> f
 
 
 def mcdiarmid_radius(differences: Sequence[float] | Tensor, delta: float) -> float:
-    r""":math:`\sqrt{\tfrac12\log(2/\delta)\sum_ic_i^2}`, where the tail falls to :math:`\delta`.
+    r"""$\sqrt{\tfrac12\log(2/\delta)\sum_ic_i^2}$, where the tail falls to $\delta$.
 
-    For the mean of :math:`n` values in :math:`[0,1]`, :math:`c_i=1/n` gives Hoeffding's radius; so
-    it does for :math:`\sup_f|R(f)-R_S(f)|` over any class with losses in :math:`[0,1]`.
+    For the mean of $n$ values in $[0,1]$, $c_i=1/n$ gives Hoeffding's radius; so
+    it does for $\sup_f|R(f)-R_S(f)|$ over any class with losses in $[0,1]$.
 
     >>> from torchtheory.core.intervals import hoeffding_radius
     >>> abs(mcdiarmid_radius([1 / 50] * 50, 0.05) - hoeffding_radius(50, 0.05)) < 1e-15
@@ -179,16 +179,16 @@ def mcdiarmid_radius(differences: Sequence[float] | Tensor, delta: float) -> flo
 def observed_differences(
     function: Callable[[Tensor], Tensor], x: Tensor, replacements: Tensor
 ) -> Tensor:
-    r"""How much :math:`f` changes when one of its arguments is replaced: a *lower* bound of
-    :math:`c_i`.
+    r"""How much $f$ changes when one of its arguments is replaced: a *lower* bound of
+    $c_i$.
 
     Args:
-        function: of ``[..., n]``, value ``[...]``.
-        x: ``[k, n]``, places to start from.
-        replacements: ``[k, n]``, what to put there, one argument at a time.
+        function: of `[..., n]`, value `[...]`.
+        x: `[k, n]`, places to start from.
+        replacements: `[k, n]`, what to put there, one argument at a time.
 
     Returns:
-        ``[n]``, the largest change seen for each argument. :math:`kn` evaluations.
+        `[n]`, the largest change seen for each argument. $kn$ evaluations.
 
     >>> observed_differences(lambda x: x.mean(-1), torch.zeros(1, 4), torch.ones(1, 4))
     tensor([0.2500, 0.2500, 0.2500, 0.2500])

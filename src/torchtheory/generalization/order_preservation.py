@@ -2,12 +2,14 @@ r"""Does a bound rank problem instances as their gaps do?
 
 A problem instance is a distribution, a sample and a function; instances are ordered by their gaps,
 
-.. math:: (P,S,f)\preceq(P',S',f') \iff R_P[f]-R_S[f]\le R_{P'}[f']-R_{S'}[f'] .
+$$
+(P,S,f)\preceq(P',S',f') \iff R_P[f]-R_S[f]\le R_{P'}[f']-R_{S'}[f'] .
+$$
 
 It is a total preorder: any two instances compare, and different ones with equal gaps come both
 before and after each other. Whoever chooses by a bound or a complexity measure follows *its* order
 instead, and is misled by every *discordant* pair: one whose gaps are ordered one way and whose
-bounds the other. Kendall's :math:`\tau` counts them: concordant minus discordant pairs, over all
+bounds the other. Kendall's $\tau$ counts them: concordant minus discordant pairs, over all
 pairs.
 
 Source: Mathematical Aspects of Deep Learning, section 2.6, Open Problem 3.
@@ -57,10 +59,10 @@ class OrderComparison:
         merged: pairs with different gaps that the measure cannot tell apart.
         split: pairs with equal gaps that the measure ranks all the same.
         undecided: pairs whose gaps are not known well enough to rank them.
-        kendall: :math:`\tau_a` over the pairs of all instances, with a confidence interval for
+        kendall: $\tau_a$ over the pairs of all instances, with a confidence interval for
             instances that are independent draws (Hoeffding for U-statistics, valid for any number).
         approximate: the same by the jackknife: narrower, valid for many instances.
-        kendall_ties, spearman: :math:`\tau_b` and Spearman's :math:`\rho`, ``nan`` where one side
+        kendall_ties, spearman: $\tau_b$ and Spearman's $\rho$, `nan` where one side
             is constant.
         regret: gap of the instance that the measure likes best, minus the least gap.
         misleading: the discordant pairs, the costliest first.
@@ -92,7 +94,7 @@ class OrderComparison:
 
 
 def precedes(gaps: Values) -> Tensor:
-    r"""The order of the instances: entry :math:`(i,j)` says whether :math:`i\preceq j`, ``[n, n]``.
+    r"""The order of the instances: entry $(i,j)$ says whether $i\preceq j$, `[n, n]`.
 
     >>> precedes([0.1, 0.3, 0.1]).int()
     tensor([[1, 1, 1],
@@ -123,7 +125,7 @@ def compare_orders(
         confidence: of the intervals.
         most: how many misleading pairs to list.
 
-    Cost: :math:`O(n^2)` time and memory.
+    Cost: $O(n^2)$ time and memory.
 
     >>> found = compare_orders([0.1, 0.2, 0.3, 0.4], [1.0, 5.0, 2.0, 9.0], names="abcd")
     >>> found.concordant, found.discordant, round(found.kendall.estimate, 4), found.preserved
@@ -179,7 +181,7 @@ def order_table(
     radii: Values | None = None,
     confidence: float = 0.95,
 ) -> dict[str, OrderComparison]:
-    r"""Compare several measures with the gaps, the best :math:`\tau` first.
+    r"""Compare several measures with the gaps, the best $\tau$ first.
 
     >>> gaps = [0.1, 0.2, 0.3]
     >>> table = order_table(gaps, {"size": [3, 2, 1], "norm": [1.0, 4.0, 9.0]})
@@ -233,7 +235,7 @@ def _signs(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _hoeffding(tau: float, n: int, confidence: float) -> Interval:
-    r"""A U-statistic of order 2 with kernel in [-1, 1]: :math:`\exp(-\lfloor n/2\rfloor t^2/2)`."""
+    r"""A U-statistic of order 2 with kernel in [-1, 1]: $\exp(-\lfloor n/2\rfloor t^2/2)$."""
     if not 0 < confidence < 1:
         raise InvalidInput(f"confidence must lie strictly between 0 and 1, not {confidence}")
     radius = math.sqrt(2 * math.log(2 / (1 - confidence)) / (n // 2))

@@ -1,20 +1,24 @@
 r"""Uniform stability: a training algorithm that one sample hardly moves generalizes.
 
-An algorithm :math:`A` has uniform stability :math:`\beta` if for *all* samples :math:`S` of size
-:math:`m`, all :math:`i` and all :math:`z=(x,y)`, with :math:`S\setminus i` the sample without its
-:math:`i`-th member,
+An algorithm $A$ has uniform stability $\beta$ if for *all* samples $S$ of size
+$m$, all $i$ and all $z=(x,y)$, with $S\setminus i$ the sample without its
+$i$-th member,
 
-.. math:: |\ell(A(S);z)-\ell(A(S\setminus i);z)|\le\beta .
+$$
+|\ell(A(S);z)-\ell(A(S\setminus i);z)|\le\beta .
+$$
 
-For a loss in :math:`[0,M]`, with probability at least :math:`1-\delta` (Bousquet and Elisseeff,
+For a loss in $[0,M]$, with probability at least $1-\delta$ (Bousquet and Elisseeff,
 2002),
 
-.. math:: R-R_S\le2\beta+(4m\beta+M)\sqrt{\ln(1/\delta)/(2m)} .
+$$
+R-R_S\le2\beta+(4m\beta+M)\sqrt{\ln(1/\delta)/(2m)} .
+$$
 
 Source: Mathematical Aspects of Deep Learning, section 2.2 and Proposition 2.3. Stability on
-average, under exchange of a sample: :math:`A` is :math:`\epsilon`-stable if
-:math:`\sup_{S,S',z}\mathbb E_A[\ell(A(S);z)-\ell(A(S');z)]\le\epsilon` over samples that differ in one
-example, and then :math:`|\mathbb E_{S,A}[\hat J(A(S))-J(A(S))]|\le\epsilon` (Hardt, Recht and Singer,
+average, under exchange of a sample: $A$ is $\epsilon$-stable if
+$\sup_{S,S',z}\mathbb E_A[\ell(A(S);z)-\ell(A(S');z)]\le\epsilon$ over samples that differ in one
+example, and then $|\mathbb E_{S,A}[\hat J(A(S))-J(A(S))]|\le\epsilon$ (Hardt, Recht and Singer,
 2016; slides "Mathematical Foundations of Deep Learning").
 """
 
@@ -37,26 +41,26 @@ from torchtheory.core.errors import (
 from torchtheory.core.random import RandomSource, as_generator
 
 Trained = Callable[[Tensor, Tensor], Tensor]
-"""A trained model as its losses: ``losses(x, y)`` gives one number an example."""
+"""A trained model as its losses: `losses(x, y)` gives one number an example."""
 
 Training = Callable[[Tensor, Tensor, int], Trained]
-"""``train(x, y, seed)``: everything random in it must follow from the seed."""
+"""`train(x, y, seed)`: everything random in it must follow from the seed."""
 
 
 def uniform_stability_bound(
     stability: float, samples: int, delta: float, *, largest_loss: float = 1.0
 ) -> float:
-    r"""Bousquet and Elisseeff's :math:`2\beta+(4m\beta+M)\sqrt{\ln(1/\delta)/(2m)}`.
+    r"""Bousquet and Elisseeff's $2\beta+(4m\beta+M)\sqrt{\ln(1/\delta)/(2m)}$.
 
-    It bounds :math:`R-R_S` and vanishes only if :math:`\beta` falls faster than
-    :math:`1/\sqrt m`. At :math:`M` or above it says nothing.
+    It bounds $R-R_S$ and vanishes only if $\beta$ falls faster than
+    $1/\sqrt m$. At $M$ or above it says nothing.
 
     Args:
-        stability: :math:`\beta`, *proved* for the algorithm; what :func:`leave_one_out` measures is
+        stability: $\beta$, *proved* for the algorithm; what `leave_one_out` measures is
             a lower estimate and makes this number no guarantee.
-        samples: :math:`m`.
+        samples: $m$.
         delta: the probability that it fails.
-        largest_loss: :math:`M`.
+        largest_loss: $M$.
 
     >>> round(uniform_stability_bound(1e-4, 10_000, 0.05), 5)
     0.06139
@@ -77,28 +81,32 @@ def ridge_stability(
 ) -> float:
     r"""A uniform stability of ridge regression, in the space of any kernel.
 
-    The algorithm minimizes :math:`\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2`; its predictions are
-    clipped to :math:`[0,B]`, where the targets lie, and the loss is squared. With
-    :math:`K(x,x)\le\kappa^2`, :math:`g` fitted without sample :math:`i` and :math:`f` with it,
+    The algorithm minimizes $\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2$; its predictions are
+    clipped to $[0,B]$, where the targets lie, and the loss is squared. With
+    $K(x,x)\le\kappa^2$, $g$ fitted without sample $i$ and $f$ with it,
 
-    .. math:: f-g=-\bigl(\textstyle\sum_jk_jk_j^\top+m\lambda\bigr)^{-1}
-              \bigl((g(x_i)-y_i)k_i+\lambda g\bigr),\qquad
-              \|g\|\le\frac{B}{2\sqrt\lambda},
+    $$
+    f-g=-\bigl(\textstyle\sum_jk_jk_j^\top+m\lambda\bigr)^{-1}
+    \bigl((g(x_i)-y_i)k_i+\lambda g\bigr),\qquad
+    \|g\|\le\frac{B}{2\sqrt\lambda},
+    $$
 
-    and the loss moves by at most :math:`2B|f(x)-g(x)|`, so
+    and the loss moves by at most $2B|f(x)-g(x)|$, so
 
-    .. math:: \beta=\frac{2\kappa B^2}{\lambda m}\Bigl(\kappa+\frac{\kappa^2}{2\sqrt\lambda}
-              +\frac{\sqrt\lambda}2\Bigr).
+    $$
+    \beta=\frac{2\kappa B^2}{\lambda m}\Bigl(\kappa+\frac{\kappa^2}{2\sqrt\lambda}
+    +\frac{\sqrt\lambda}2\Bigr).
+    $$
 
-    The well-known :math:`2\kappa^2B^2/(\lambda m)` is the first of the three terms: it needs a
-    fit without :math:`i` that keeps dividing by :math:`m`, and predictions that lie in
-    :math:`[0,B]` *before* they are clipped (:func:`textbook_ridge_stability`).
+    The well-known $2\kappa^2B^2/(\lambda m)$ is the first of the three terms: it needs a
+    fit without $i$ that keeps dividing by $m$, and predictions that lie in
+    $[0,B]$ *before* they are clipped (`textbook_ridge_stability`).
 
     Args:
-        penalty: :math:`\lambda>0`.
-        samples: :math:`m`.
-        feature_norm: :math:`\kappa`, the largest :math:`\sqrt{K(x,x)}`.
-        largest_target: :math:`B`.
+        penalty: $\lambda>0$.
+        samples: $m$.
+        feature_norm: $\kappa$, the largest $\sqrt{K(x,x)}$.
+        largest_target: $B$.
 
     >>> ridge_stability(1.0, 100)
     0.04
@@ -113,10 +121,10 @@ def ridge_stability(
 def textbook_ridge_stability(
     penalty: float, samples: int, *, feature_norm: float = 1.0, largest_target: float = 1.0
 ) -> float:
-    r""":math:`2\kappa^2B^2/(\lambda m)`, if no residual exceeds :math:`B` without clipping.
+    r"""$2\kappa^2B^2/(\lambda m)$, if no residual exceeds $B$ without clipping.
 
-    Then the stability of the minimizer of :math:`\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2`
-    against that of the same sum without one term, still divided by :math:`m` (Bousquet and
+    Then the stability of the minimizer of $\frac1m\sum_i(f(x_i)-y_i)^2+\lambda\|f\|^2$
+    against that of the same sum without one term, still divided by $m$ (Bousquet and
     Elisseeff, 2002). Clipping the predictions afterwards is not enough.
 
     >>> textbook_ridge_stability(1.0, 100)
@@ -135,12 +143,12 @@ class LeaveOneOut:
     r"""What training without one sample changes.
 
     Attributes:
-        changes: :math:`\ell(A(S\setminus i);z)-\ell(A(S);z)`, ``[left out, probes]``.
-        stability: the largest :math:`|\cdot|` of them: a *lower* estimate of :math:`\beta`, which
-            is about all samples and all :math:`z`.
-        own: :math:`\ell(A(S\setminus i);z_i)-\ell(A(S);z_i)` of each left-out sample, ``[left
-            out]``; the mean compares the leave-one-out estimate of the risk with :math:`R_S`.
-        left_out: which samples, ``[left out]``.
+        changes: $\ell(A(S\setminus i);z)-\ell(A(S);z)$, `[left out, probes]`.
+        stability: the largest $|\cdot|$ of them: a *lower* estimate of $\beta$, which
+            is about all samples and all $z$.
+        own: $\ell(A(S\setminus i);z_i)-\ell(A(S);z_i)$ of each left-out sample, `[left
+            out]`; the mean compares the leave-one-out estimate of the risk with $R_S$.
+        left_out: which samples, `[left out]`.
     """
 
     changes: Tensor
@@ -162,11 +170,11 @@ def leave_one_out(
     r"""Train on a sample and on what is left without one of its members, with the same randomness.
 
     Args:
-        train: ``train(x, y, seed)`` returns ``losses(x, y)``, one number an example; everything
+        train: `train(x, y, seed)` returns `losses(x, y)`, one number an example; everything
             random in it must follow from the seed.
-        x: inputs ``[m, ...]``.
-        y: targets ``[m, ...]``.
-        probe_x, probe_y: further :math:`z` to look at; the sample itself is always looked at.
+        x: inputs `[m, ...]`.
+        y: targets `[m, ...]`.
+        probe_x, probe_y: further $z$ to look at; the sample itself is always looked at.
         left_out: numbers of the samples to leave out; every one unless given.
         seed: of every training.
 
@@ -209,16 +217,16 @@ def leave_one_out(
 def choose_by_sample(
     chosen: Trained, sample: tuple[Tensor, Tensor], otherwise: Trained
 ) -> Training:
-    r"""The algorithm :math:`A'(S')=f` if :math:`S'=S`, and :math:`f'` otherwise.
+    r"""The algorithm $A'(S')=f$ if $S'=S$, and $f'$ otherwise.
 
-    Its gap on :math:`S` is that of :math:`f`, while its stability is as bad as
-    :math:`|\ell(f;z)-\ell(f';z)|` for the worst :math:`z`, and its robustness is that of
-    :math:`f'` (Mathematical Aspects of Deep Learning, Proposition 2.3 (ii)).
+    Its gap on $S$ is that of $f$, while its stability is as bad as
+    $|\ell(f;z)-\ell(f';z)|$ for the worst $z$, and its robustness is that of
+    $f'$ (Mathematical Aspects of Deep Learning, Proposition 2.3 (ii)).
 
     Args:
-        chosen: :math:`f` as its losses, ``losses(x, y)``.
-        sample: :math:`S`.
-        otherwise: :math:`f'`.
+        chosen: $f$ as its losses, `losses(x, y)`.
+        sample: $S$.
+        otherwise: $f'$.
 
     >>> zero, far = (lambda x, y: y.square()), (lambda x, y: (y - 100).square())
     >>> s = torch.zeros(2), torch.zeros(2)
@@ -238,22 +246,22 @@ def choose_by_sample(
 def stability_bound(
     lipschitz: float, smoothness: float, steps: Sequence[float] | Tensor, samples: int
 ) -> Tensor:
-    r"""Hardt, Recht and Singer's :math:`\frac{2L^2}n\sum_{t\le T}\eta_t` for
-    :math:`T=1,2,\dots`, convex case.
+    r"""Hardt, Recht and Singer's $\frac{2L^2}n\sum_{t\le T}\eta_t$ for
+    $T=1,2,\dots$, convex case.
 
     It bounds the uniform stability of stochastic gradient descent with one example a step when the
-    loss of every example is convex, :math:`\beta`-smooth and :math:`L`-Lipschitz *as a function of
-    the parameters*, and :math:`\eta_t\le2/\beta`. It is attained by linear losses. For a neural
+    loss of every example is convex, $\beta$-smooth and $L$-Lipschitz *as a function of
+    the parameters*, and $\eta_t\le2/\beta$. It is attained by linear losses. For a neural
     network the loss is not convex in the parameters and the number is no guarantee.
 
     Args:
-        lipschitz: :math:`L`.
-        smoothness: :math:`\beta`; 0 for a linear loss.
-        steps: :math:`\eta_1,\dots,\eta_T`; one above :math:`2/\beta` is refused.
-        samples: :math:`n`.
+        lipschitz: $L$.
+        smoothness: $\beta$; 0 for a linear loss.
+        steps: $\eta_1,\dots,\eta_T$; one above $2/\beta$ is refused.
+        samples: $n$.
 
     Returns:
-        ``[T]``, double precision.
+        `[T]`, double precision.
 
     >>> stability_bound(1.0, 0.25, [8.0, 4.0], samples=100).tolist()
     [0.16, 0.24]
@@ -264,9 +272,9 @@ def stability_bound(
 def distance_bound(
     lipschitz: float, smoothness: float, steps: Sequence[float] | Tensor, samples: int
 ) -> Tensor:
-    r""":math:`\mathbb E\|\theta_T-\theta'_T\|\le\frac{2L}n\sum_{t\le T}\eta_t` for coupled runs.
+    r"""$\mathbb E\|\theta_T-\theta'_T\|\le\frac{2L}n\sum_{t\le T}\eta_t$ for coupled runs.
 
-    Arguments and conditions of :func:`stability_bound`.
+    Arguments and conditions of `stability_bound`.
 
     >>> distance_bound(2.0, 1.0, [1.0], samples=4).tolist()
     [1.0]
@@ -291,8 +299,8 @@ def distance_bound(
 def logistic_constants(x: Tensor) -> tuple[float, float]:
     r"""Lipschitz and smoothness constants of logistic regression in the parameters.
 
-    For :math:`\ell(\theta;x,y)=\log(1+e^{-y\langle\theta,x\rangle})` they are
-    :math:`L=\max\|x\|` and :math:`\beta=\max\|x\|^2/4`, for ``x[n, d]``.
+    For $\ell(\theta;x,y)=\log(1+e^{-y\langle\theta,x\rangle})$ they are
+    $L=\max\|x\|$ and $\beta=\max\|x\|^2/4$, for `x[n, d]`.
 
     >>> logistic_constants(torch.tensor([[3.0, 4.0], [1.0, 0.0]]))
     (5.0, 6.25)
@@ -304,11 +312,11 @@ def logistic_constants(x: Tensor) -> tuple[float, float]:
 
 
 def replace_example(indices: Tensor, old: Tensor | int, new: Tensor | int) -> Tensor:
-    r"""The same steps on a sample whose example ``old`` is exchanged for ``new``.
+    r"""The same steps on a sample whose example `old` is exchanged for `new`.
 
-    With both samples in one tensor (:math:`S` and the replacements behind it), coupled runs are
-    two runs of ``minibatch_direction`` with ``indices`` and with the result. ``old`` and ``new``
-    broadcast against ``indices[..., K, m]``: ``[..., 1, 1]`` for another exchange in each run.
+    With both samples in one tensor ($S$ and the replacements behind it), coupled runs are
+    two runs of `minibatch_direction` with `indices` and with the result. `old` and `new`
+    broadcast against `indices[..., K, m]`: `[..., 1, 1]` for another exchange in each run.
 
     >>> replace_example(torch.tensor([[0], [2], [0]]), old=0, new=9).flatten().tolist()
     [9, 2, 9]
@@ -321,14 +329,14 @@ class MeasuredStability:
     r"""What retraining with one example exchanged showed.
 
     Attributes:
-        stability: largest :math:`|\mathbb E_A[\ell(A(S);z)-\ell(A(S');z)]|` over the exchanges and
-            the examples :math:`z` looked at; a lower estimate of the uniform stability, up to the
+        stability: largest $|\mathbb E_A[\ell(A(S);z)-\ell(A(S');z)]|$ over the exchanges and
+            the examples $z$ looked at; a lower estimate of the uniform stability, up to the
             noise of the average over runs.
         standard_error: of the average that attains it; NaN for a single run.
-        expected_gap: mean of :math:`\ell(A(S^{i});z_i)-\ell(A(S);z_i)`, where :math:`z_i` is the
-            example taken out of :math:`S` to make :math:`S^i`. Its expectation over :math:`S` is
-            exactly :math:`\mathbb E[J(A(S))-\hat J(A(S))]`: no test set is needed.
-        differences: ``[runs, exchanges, probes]``, :math:`\ell(A(S);z)-\ell(A(S^i);z)`.
+        expected_gap: mean of $\ell(A(S^{i});z_i)-\ell(A(S);z_i)$, where $z_i$ is the
+            example taken out of $S$ to make $S^i$. Its expectation over $S$ is
+            exactly $\mathbb E[J(A(S))-\hat J(A(S))]$: no test set is needed.
+        differences: `[runs, exchanges, probes]`, $\ell(A(S);z)-\ell(A(S^i);z)$.
     """
 
     stability: float
@@ -350,15 +358,15 @@ def measure_stability(
     r"""Train on a sample and on samples with one example exchanged, with the same randomness.
 
     Args:
-        train: ``train(x, y, seed)`` returns ``losses(x, y)``; see :data:`Training`.
-        x: inputs of the sample, ``[n, ...]``.
-        y: targets, ``[n, ...]``.
-        other_x: fresh examples of the same law, ``[k, ...]``; each replaces a random example.
+        train: `train(x, y, seed)` returns `losses(x, y)`; see `Training`.
+        x: inputs of the sample, `[n, ...]`.
+        y: targets, `[n, ...]`.
+        other_x: fresh examples of the same law, `[k, ...]`; each replaces a random example.
         other_y: their targets.
         runs: seeds to average over; one is enough for a deterministic training.
         generator: seed or generator of the choice of examples and seeds.
 
-    The probes :math:`z` are all examples given. Costs ``runs * (k + 1)`` trainings.
+    The probes $z$ are all examples given. Costs `runs * (k + 1)` trainings.
 
     >>> def mean(x, y, seed):                            # the mean; losses are squared distances
     ...     center = x.mean()

@@ -1,7 +1,7 @@
-r"""How hard a labeling is for a kernel, :math:`y^\top H^{-1}y`, and how easy linear targets are.
+r"""How hard a labeling is for a kernel, $y^\top H^{-1}y$, and how easy linear targets are.
 
-:math:`y^\top H^{-1}y` is the squared norm of the smallest function of the kernel's space that
-takes the values :math:`y`. The measure :math:`\sqrt{2\,y^\top H^{-1}y\,\operatorname{tr}H}/n` is
+$y^\top H^{-1}y$ is the squared norm of the smallest function of the kernel's space that
+takes the values $y$. The measure $\sqrt{2\,y^\top H^{-1}y\,\operatorname{tr}H}/n$ is
 the leading term of a Rademacher bound for that function. It is *not* a bound on the
 classification error: it has no confidence term, and it shrinks with the size of the labels, which
 the classification error does not see. Source: Foundations of Deep Learning, exercise 7.4,
@@ -23,10 +23,10 @@ from torchtheory.primer.arrays import symmetric, vector
 
 
 def squared_kernel_norm(gram: Tensor, y: Tensor) -> float:
-    r""":math:`y^\top H^{-1}y=\min\{\|g\|_H^2: g(x_i)=y_i\}` for a kernel matrix ``gram[n, n]``.
+    r"""$y^\top H^{-1}y=\min\{\|g\|_H^2: g(x_i)=y_i\}$ for a kernel matrix `gram[n, n]`.
 
-    Infinite where no function of the space takes the values: :math:`y` has a part outside the
-    range of a singular :math:`H` (eigenvalues below rounding count as 0). Costs :math:`O(n^3)`.
+    Infinite where no function of the space takes the values: $y$ has a part outside the
+    range of a singular $H$ (eigenvalues below rounding count as 0). Costs $O(n^3)$.
 
     >>> squared_kernel_norm(torch.diag(torch.tensor([1.0, 4.0])), torch.tensor([2.0, 2.0]))
     5.0
@@ -51,11 +51,11 @@ def squared_kernel_norm(gram: Tensor, y: Tensor) -> float:
 
 
 def label_complexity(gram: Tensor, y: Tensor) -> float:
-    r""":math:`\sqrt{2\,y^\top H^{-1}y\,\operatorname{tr}H}\,/\,n`, a complexity measure of labels.
+    r"""$\sqrt{2\,y^\top H^{-1}y\,\operatorname{tr}H}\,/\,n$, a complexity measure of labels.
 
-    ``gram`` may be any kernel matrix on the training points: :func:`relu_gram_limit`, or the
+    `gram` may be any kernel matrix on the training points: `relu_gram_limit`, or the
     empirical tangent kernel of a network. Labels that vary along the large eigenvectors are
-    simple, random ones are not. It is homogeneous in :math:`y`, so only values for labels of one
+    simple, random ones are not. It is homogeneous in $y$, so only values for labels of one
     size compare.
 
     >>> label_complexity(torch.eye(2), torch.tensor([1.0, -1.0]))          # sqrt(2 * 2 * 2) / 2
@@ -66,13 +66,13 @@ def label_complexity(gram: Tensor, y: Tensor) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LinearTargetComplexity:
-    r"""Both sides for targets :math:`y=X\beta` on the unit sphere.
+    r"""Both sides for targets $y=X\beta$ on the unit sphere.
 
     Attributes:
-        measure: :math:`\sqrt{2\,y^\top(H^\infty)^{-1}y\,\operatorname{tr}H^\infty}/n`.
-        printed_bound: :math:`2\sqrt2\|\beta\|/\sqrt n`, from
-            :math:`\operatorname{tr}H^\infty\le n`.
-        bound: :math:`2\|\beta\|/\sqrt n`, from :math:`\operatorname{tr}H^\infty=n/2`.
+        measure: $\sqrt{2\,y^\top(H^\infty)^{-1}y\,\operatorname{tr}H^\infty}/n$.
+        printed_bound: $2\sqrt2\|\beta\|/\sqrt n$, from
+            $\operatorname{tr}H^\infty\le n$.
+        bound: $2\|\beta\|/\sqrt n$, from $\operatorname{tr}H^\infty=n/2$.
     """
 
     measure: float
@@ -83,13 +83,13 @@ class LinearTargetComplexity:
 def linear_target_complexity(x: Tensor, beta: Tensor) -> LinearTargetComplexity:
     r"""The complexity of a linear target for the infinitely wide two-layer ReLU network.
 
-    From :math:`H^\infty\succeq\frac14XX^\top` follows, with the pseudo-inverse,
-    :math:`y^\top(H^\infty)^{-1}y\le4\,y^\top(XX^\top)^+y\le4\|\beta\|^2` for every
-    :math:`y=X\beta`, also where :math:`n>d` and :math:`XX^\top` is singular.
+    From $H^\infty\succeq\frac14XX^\top$ follows, with the pseudo-inverse,
+    $y^\top(H^\infty)^{-1}y\le4\,y^\top(XX^\top)^+y\le4\|\beta\|^2$ for every
+    $y=X\beta$, also where $n>d$ and $XX^\top$ is singular.
 
     Args:
-        x: unit vectors, ``[n, d]``.
-        beta: ``[d]``.
+        x: unit vectors, `[n, d]`.
+        beta: `[d]`.
 
     >>> found = linear_target_complexity(torch.eye(2).double(), torch.tensor([3.0, 4.0]))
     >>> found.measure, round(found.bound, 12)         # sqrt(2 * 50 * 1) / 2, 2 * 5 / sqrt(2)

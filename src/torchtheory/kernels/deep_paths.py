@@ -1,7 +1,7 @@
 r"""Path features written out, for networks small enough to list their paths.
 
-An output of a ReLU or max-pooling network is :math:`f_k(x) = z(x)^\top\bar w_k` with one entry a
-path (:mod:`torchtheory.kernels.path_kernel` has the definitions). Here both vectors are built
+An output of a ReLU or max-pooling network is $f_k(x) = z(x)^\top\bar w_k$ with one entry a
+path (`torchtheory.kernels.path_kernel` has the definitions). Here both vectors are built
 unit by unit from the layers' own matrices. Source: Mathematical Aspects of Deep Learning, section
 2.5.1, Eq. (2.1).
 """
@@ -36,8 +36,8 @@ class PathFeatures:
     r"""Features and weights of all paths.
 
     Attributes:
-        features: :math:`z(x_i)`, ``[n, paths]``.
-        weights: :math:`\bar w_k`, ``[outputs, paths]``.
+        features: $z(x_i)$, `[n, paths]`.
+        weights: $\bar w_k$, `[outputs, paths]`.
     """
 
     features: Tensor
@@ -45,15 +45,15 @@ class PathFeatures:
 
     @property
     def outputs(self) -> Tensor:
-        r""":math:`f_k(x_i) = z(x_i)^\top\bar w_k`, ``[n, outputs]``."""
+        r"""$f_k(x_i) = z(x_i)^\top\bar w_k$, `[n, outputs]`."""
         return self.features @ self.weights.mT
 
 
 def path_features(model: nn.Module, x: Tensor, *, most: int = 200_000) -> PathFeatures:
-    r""":math:`z(x)` and :math:`\bar w` of a small network, in ``float64``.
+    r"""$z(x)$ and $\bar w$ of a small network, in `float64`.
 
-    Takes the networks of :func:`~torchtheory.kernels.path_kernel.deep_path_kernel`. Time and
-    memory are the number of samples times the number of paths; more than ``most`` paths are
+    Takes the networks of `deep_path_kernel`. Time and
+    memory are the number of samples times the number of paths; more than `most` paths are
     refused.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU(), nn.Linear(1, 1))
@@ -119,7 +119,7 @@ def _through(module: nn.Module, value: Tensor, units: _Units) -> _Units:
 
 
 def _matrix(module: nn.Module, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Matrix ``[out, in]``, which of its entries are connections, and bias ``[out]``."""
+    """Matrix `[out, in]`, which of its entries are connections, and bias `[out]`."""
     shape = value.shape[1:]
     basis = torch.eye(shape.numel(), dtype=value.dtype, device=value.device).reshape(-1, *shape)
     shift = module(torch.zeros_like(basis[:1])).flatten()

@@ -1,19 +1,19 @@
 r"""What an activation makes of two correlated Gaussians: its dual functions.
 
-For :math:`(z,z')\sim N\bigl(0,\begin{pmatrix}k_{11}&k_{12}\\k_{12}&k_{22}\end{pmatrix}\bigr)` the
-kernels of infinitely wide networks need :math:`\mathbb E\,\varphi(z)\varphi(z')` and
-:math:`\mathbb E\,\varphi'(z)\varphi'(z')`. Both are closed forms for the activations of this table:
+For $(z,z')\sim N\bigl(0,\begin{pmatrix}k_{11}&k_{12}\\k_{12}&k_{22}\end{pmatrix}\bigr)$ the
+kernels of infinitely wide networks need $\mathbb E\,\varphi(z)\varphi(z')$ and
+$\mathbb E\,\varphi'(z)\varphi'(z')$. Both are closed forms for the activations of this table:
 
-| name | :math:`\varphi(z)` |
+| name | $\varphi(z)$ |
 |---|---|
-| ``linear``, ``relu``, ``leaky relu``, ``parametric relu``, ``abs`` | :class:`PiecewiseLinear` |
-| ``power relu`` with k = 2 | :math:`\max(z,0)^2` |
-| ``heaviside``, ``sign`` | the steps, whose slope is 0 almost everywhere |
-| ``erf``, ``gelu`` | :math:`\operatorname{erf}z`, :math:`z\,\Phi(z)` |
-| ``sin``, ``cos``, ``gaussian`` | :math:`\sin z`, :math:`\cos z`, :math:`e^{-z^2/2}` |
+| `linear`, `relu`, `leaky relu`, `parametric relu`, `abs` | `PiecewiseLinear` |
+| `power relu` with k = 2 | $\max(z,0)^2$ |
+| `heaviside`, `sign` | the steps, whose slope is 0 almost everywhere |
+| `erf`, `gelu` | $\operatorname{erf}z$, $z\,\Phi(z)$ |
+| `sin`, `cos`, `gaussian` | $\sin z$, $\cos z$, $e^{-z^2/2}$ |
 
 Anything else is expanded in Hermite polynomials, with a bound on what was cut off
-(:class:`HermiteExpansion`). Sources: Foundations of Deep Learning, Theorem 57 and what follows it;
+(`HermiteExpansion`). Sources: Foundations of Deep Learning, Theorem 57 and what follows it;
 Mathematical Aspects of Deep Learning, section 1.2.1.
 """
 
@@ -35,7 +35,7 @@ from torchtheory.kernels.two_layer import slope_of
 from torchtheory.nets.activations import Activation, Pointwise, activation, as_layer
 from torchtheory.primer.gaussian_means import gaussian_mean, gaussian_rule
 
-#: What was computed once for each point, each tensor of shape ``[..., *variances]``.
+#: What was computed once for each point, each tensor of shape `[..., *variances]`.
 Prepared = tuple[Tensor, ...]
 
 _TERMS = 200
@@ -47,8 +47,8 @@ class Moments:
     r"""Two expectations, entry by entry.
 
     Attributes:
-        values: :math:`\mathbb E\,\varphi(z)\varphi(z')`.
-        slopes: :math:`\mathbb E\,\varphi'(z)\varphi'(z')`, unless left out.
+        values: $\mathbb E\,\varphi(z)\varphi(z')$.
+        slopes: $\mathbb E\,\varphi'(z)\varphi'(z')$, unless left out.
         error: a bound on the error of every entry beyond rounding; 0 for closed forms.
     """
 
@@ -60,7 +60,7 @@ class Moments:
 class DualActivation(ABC):
     """An activation with its two expectations.
 
-    ``prepare`` does what depends on one point only; ``pair`` combines two prepared points, whose
+    `prepare` does what depends on one point only; `pair` combines two prepared points, whose
     tensors may broadcast against the covariances.
     """
 
@@ -79,7 +79,7 @@ class DualActivation(ABC):
         """The expectations of two prepared points."""
 
     def on_diagonal(self, variance: Tensor, *, slopes: bool = True) -> Moments:
-        r"""The case :math:`z'=z`: :math:`\mathbb E\varphi(z)^2`, :math:`\mathbb E\varphi'(z)^2`."""
+        r"""The case $z'=z$: $\mathbb E\varphi(z)^2$, $\mathbb E\varphi'(z)^2$."""
         point = self.prepare(variance)
         return self.pair(variance, point, point, slopes=slopes)
 
@@ -88,16 +88,18 @@ class DualActivation(ABC):
 
 
 class PiecewiseLinear(DualActivation):
-    r""":math:`\varphi(z)=\alpha\min(z,0)+\beta\max(z,0)`: ReLU, leaky ReLU, modulus, identity.
+    r"""$\varphi(z)=\alpha\min(z,0)+\beta\max(z,0)$: ReLU, leaky ReLU, modulus, identity.
 
-    With :math:`\cos t=k_{12}/\sqrt{k_{11}k_{22}}`, :math:`m=\frac{\alpha^2+\beta^2}2` and
-    :math:`r=\frac{(\alpha-\beta)^2}{2\pi}`,
+    With $\cos t=k_{12}/\sqrt{k_{11}k_{22}}$, $m=\frac{\alpha^2+\beta^2}2$ and
+    $r=\frac{(\alpha-\beta)^2}{2\pi}$,
 
-    .. math:: \mathbb E\varphi\varphi'=\sqrt{k_{11}k_{22}}\,\bigl(m\cos t+r(\sin t-t\cos t)\bigr),
-        \qquad \mathbb E\varphi'(z)\varphi'(z')=m-r\,t,
+    $$
+    \mathbb E\varphi\varphi'=\sqrt{k_{11}k_{22}}\,\bigl(m\cos t+r(\sin t-t\cos t)\bigr),
+    \qquad \mathbb E\varphi'(z)\varphi'(z')=m-r\,t,
+    $$
 
-    which for ReLU are :math:`\frac{\sqrt{k_{11}k_{22}}}{2\pi}(\sin t+(\pi-t)\cos t)` and
-    :math:`\frac{\pi-t}{2\pi}`. Where a variance is 0 the angle is taken as :math:`\pi/2`.
+    which for ReLU are $\frac{\sqrt{k_{11}k_{22}}}{2\pi}(\sin t+(\pi-t)\cos t)$ and
+    $\frac{\pi-t}{2\pi}$. Where a variance is 0 the angle is taken as $\pi/2$.
 
     >>> one = torch.ones((), dtype=torch.float64)
     >>> found = dual_moments(PiecewiseLinear(0.0, 1.0), one, 0.5 * one, one)
@@ -111,9 +113,9 @@ class PiecewiseLinear(DualActivation):
         if negative == positive == 0:
             raise InvalidInput("the activation that is 0 everywhere has no kernel")
         self.negative, self.positive, self.name = float(negative), float(positive), name
-        #: :math:`m`, the mean squared slope
+        #: $m$, the mean squared slope
         self.mean_square = (negative**2 + positive**2) / 2
-        #: :math:`r/m`, how strongly the kink bends the kernel: :math:`1/\pi` for ReLU
+        #: $r/m$, how strongly the kink bends the kernel: $1/\pi$ for ReLU
         self.bend = (negative - positive) ** 2 / (2 * math.pi) / self.mean_square
 
     def layer(self) -> nn.Module:
@@ -147,10 +149,10 @@ class PiecewiseLinear(DualActivation):
 
 
 def angle_and_rest(distance: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`t` and :math:`\sin t-t\cos t` from :math:`\delta=1-\cos t`.
+    r"""$t$ and $\sin t-t\cos t$ from $\delta=1-\cos t$.
 
     Both are exact to rounding for small angles, where the cosine itself has lost them: it differs
-    from 1 by :math:`t^2/2` only. Two square roots and one arc sine an entry.
+    from 1 by $t^2/2$ only. Two square roots and one arc sine an entry.
 
     >>> t, rest = angle_and_rest(torch.tensor([0.0, 1.0, 2.0]))
     >>> t / torch.pi, rest
@@ -161,7 +163,7 @@ def angle_and_rest(distance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def half_angle_and_rest(distance: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`t/2` and :math:`\sin t-t\cos t`: :func:`angle_and_rest` with one pass less."""
+    r"""$t/2$ and $\sin t-t\cos t$: `angle_and_rest` with one pass less."""
     half = (distance * 0.5).sqrt_().asin_()
     other = 2 - distance  # 1 + cos t
     rest = (other * distance).sqrt_()
@@ -169,10 +171,10 @@ def half_angle_and_rest(distance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SquaredRelu(DualActivation):
-    r""":math:`\varphi(z)=\max(z,0)^2`: the arc-cosine kernel of order 2.
+    r"""$\varphi(z)=\max(z,0)^2$: the arc-cosine kernel of order 2.
 
-    :math:`\mathbb E\varphi\varphi'=\frac{k_{11}k_{22}}{2\pi}\bigl(3\sin t\cos t+(\pi-t)(1+2\cos^2t)
-    \bigr)`; the slopes are four times ReLU's values.
+    $\mathbb E\varphi\varphi'=\frac{k_{11}k_{22}}{2\pi}\bigl(3\sin t\cos t+(\pi-t)(1+2\cos^2t)
+    \bigr)$; the slopes are four times ReLU's values.
     """
 
     name = "power relu"
@@ -197,7 +199,7 @@ class SquaredRelu(DualActivation):
 
 
 class Step(DualActivation):
-    r"""The jump from ``low`` to 1 at 0: :math:`\ell^2+\frac{(1-\ell)^2(\pi-t)}{2\pi}+\ell(1-\ell)`.
+    r"""The jump from `low` to 1 at 0: $\ell^2+\frac{(1-\ell)^2(\pi-t)}{2\pi}+\ell(1-\ell)$.
 
     The slope is 0 wherever there is one, so its tangent kernel is that of the last layer alone.
     """
@@ -225,9 +227,9 @@ class Step(DualActivation):
 
 
 class ErrorFunction(DualActivation):
-    r""":math:`\mathbb E\operatorname{erf}z\operatorname{erf}z'=\frac2\pi\arcsin\frac{2k_{12}}{ab}`
-    with :math:`a^2=1+2k_{11}`, :math:`b^2=1+2k_{22}`; slopes
-    :math:`\frac4\pi(a^2b^2-4k_{12}^2)^{-1/2}`."""
+    r"""$\mathbb E\operatorname{erf}z\operatorname{erf}z'=\frac2\pi\arcsin\frac{2k_{12}}{ab}$
+    with $a^2=1+2k_{11}$, $b^2=1+2k_{22}$; slopes
+    $\frac4\pi(a^2b^2-4k_{12}^2)^{-1/2}$."""
 
     name = "erf"
 
@@ -249,13 +251,15 @@ class ErrorFunction(DualActivation):
 
 
 class Gelu(DualActivation):
-    r""":math:`\varphi(z)=z\,\Phi(z)`. With :math:`A=1+k_{11}`, :math:`B=1+k_{22}`,
-    :math:`D=AB-k_{12}^2`, :math:`P=\frac14+\frac1{2\pi}\arcsin\frac{k_{12}}{\sqrt{AB}}` and
-    :math:`Q=\frac1{2\pi\sqrt D}`,
+    r"""$\varphi(z)=z\,\Phi(z)$. With $A=1+k_{11}$, $B=1+k_{22}$,
+    $D=AB-k_{12}^2$, $P=\frac14+\frac1{2\pi}\arcsin\frac{k_{12}}{\sqrt{AB}}$ and
+    $Q=\frac1{2\pi\sqrt D}$,
 
-    .. math:: \mathbb E\varphi\varphi'=k_{12}P+Q\Bigl(k_{11}k_{22}
-        +k_{12}^2\bigl(\tfrac1A+\tfrac1B-1\bigr)\Bigr),\qquad
-        \mathbb E\varphi'(z)\varphi'(z')=P+Qk_{12}\bigl(\tfrac1A+\tfrac1B+\tfrac1D\bigr).
+    $$
+    \mathbb E\varphi\varphi'=k_{12}P+Q\Bigl(k_{11}k_{22}
+    +k_{12}^2\bigl(\tfrac1A+\tfrac1B-1\bigr)\Bigr),\qquad
+    \mathbb E\varphi'(z)\varphi'(z')=P+Qk_{12}\bigl(\tfrac1A+\tfrac1B+\tfrac1D\bigr).
+    $$
 
     Both follow from integrating by parts.
     """
@@ -285,8 +289,8 @@ class Gelu(DualActivation):
 
 class Wave(DualActivation):
     r"""Sine and cosine:
-    :math:`\mathbb E\cos z\cos z'=\frac12\bigl(e^{k_{12}-s}+e^{-k_{12}-s}\bigr)` with
-    :math:`s=\frac{k_{11}+k_{22}}2`, and :math:`\mathbb E\sin z\sin z'` with a minus sign; each is
+    $\mathbb E\cos z\cos z'=\frac12\bigl(e^{k_{12}-s}+e^{-k_{12}-s}\bigr)$ with
+    $s=\frac{k_{11}+k_{22}}2$, and $\mathbb E\sin z\sin z'$ with a minus sign; each is
     the slopes of the other."""
 
     def __init__(self, name: str) -> None:
@@ -308,8 +312,8 @@ class Wave(DualActivation):
 
 
 class Bell(DualActivation):
-    r""":math:`\varphi(z)=e^{-z^2/2}`: :math:`\mathbb E\varphi\varphi'=D^{-1/2}` and slopes
-    :math:`k_{12}D^{-3/2}` with :math:`D=(1+k_{11})(1+k_{22})-k_{12}^2`."""
+    r"""$\varphi(z)=e^{-z^2/2}$: $\mathbb E\varphi\varphi'=D^{-1/2}$ and slopes
+    $k_{12}D^{-3/2}$ with $D=(1+k_{11})(1+k_{22})-k_{12}^2$."""
 
     name = "gaussian"
 
@@ -328,26 +332,28 @@ class Bell(DualActivation):
 class HermiteExpansion(DualActivation):
     r"""Any activation, by its coefficients in the normalized Hermite polynomials.
 
-    With :math:`a_j(k)=\mathbb E\,\varphi(\sqrt kZ)h_j(Z)` and the correlation :math:`\rho`,
+    With $a_j(k)=\mathbb E\,\varphi(\sqrt kZ)h_j(Z)$ and the correlation $\rho$,
     Mehler's formula gives
 
-    .. math:: \mathbb E\varphi(z)\varphi(z')=\sum_{j\ge0}a_j(k_{11})a_j(k_{22})\rho^j,
+    $$
+    \mathbb E\varphi(z)\varphi(z')=\sum_{j\ge0}a_j(k_{11})a_j(k_{22})\rho^j,
+    $$
 
-    and the same for the slopes with the coefficients of :math:`\varphi'`. What is cut off after
-    :math:`J` terms is at most :math:`\sqrt{R(k_{11})R(k_{22})}` by Cauchy and Schwarz, where
-    :math:`R(k)=\mathbb E\varphi(\sqrt kZ)^2-\sum_{j\le J}a_j(k)^2`; terms are added until that is
-    at the level of rounding, at most ``terms`` of them, and the bound for the worst pair of points
-    is the ``error`` of the result. A smooth activation needs a few dozen. One with a kink leaves an
+    and the same for the slopes with the coefficients of $\varphi'$. What is cut off after
+    $J$ terms is at most $\sqrt{R(k_{11})R(k_{22})}$ by Cauchy and Schwarz, where
+    $R(k)=\mathbb E\varphi(\sqrt kZ)^2-\sum_{j\le J}a_j(k)^2$; terms are added until that is
+    at the level of rounding, at most `terms` of them, and the bound for the worst pair of points
+    is the `error` of the result. A smooth activation needs a few dozen. One with a kink leaves an
     error for nearly equal points, and one with a kink elsewhere than at 0 also has an error in the
     coefficients themselves; the bound does not cover that.
 
     Args:
-        function: :math:`\varphi`, entry by entry.
-        derivative: :math:`\varphi'`; by automatic differentiation unless given.
+        function: $\varphi$, entry by entry.
+        derivative: $\varphi'$; by automatic differentiation unless given.
         terms: most terms.
 
-    Cost: 900 evaluations and :math:`900J` multiplications for each distinct variance, then
-    :math:`2J` operations a pair.
+    Cost: 900 evaluations and $900J$ multiplications for each distinct variance, then
+    $2J$ operations a pair.
     """
 
     def __init__(
@@ -369,7 +375,7 @@ class HermiteExpansion(DualActivation):
 
     def prepare(self, variance: Tensor) -> Prepared:
         """Standard deviations, coefficients of the function and the derivative, and what each
-        partial sum leaves: ``[*k]``, ``[terms, *k]`` and ``[terms, *k]`` twice each."""
+        partial sum leaves: `[*k]`, `[terms, *k]` and `[terms, *k]` twice each."""
         distinct, place = torch.unique(variance.double(), return_inverse=True)
         found = []
         for f in (self._values, self.derivative):
@@ -401,7 +407,7 @@ class HermiteExpansion(DualActivation):
     def _coefficients(
         self, f: Callable[[Tensor], Tensor], variance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """``a [terms, n]``, and the part of the second moment that the first terms leave."""
+        """`a [terms, n]`, and the part of the second moment that the first terms leave."""
         nodes, weighted = (t.to(variance.device) for t in _weighted_polynomials(self.terms))
         pieces = [
             weighted @ f(scale[:, None] * nodes).T
@@ -414,8 +420,8 @@ class HermiteExpansion(DualActivation):
 
 @cache
 def _weighted_polynomials(terms: int) -> tuple[Tensor, Tensor]:
-    """Nodes ``[n]``, and the normalized Hermite polynomials there times the weights
-    ``[terms, n]``."""
+    """Nodes `[n]`, and the normalized Hermite polynomials there times the weights
+    `[terms, n]`."""
     z, weights = gaussian_rule(torch.float64, torch.device("cpu"))
     rows = [torch.ones_like(z), z]
     for j in range(1, terms - 1):
@@ -524,7 +530,7 @@ def _of_module(module: nn.Module) -> DualActivation:
 
 
 def activation_layer(given: AnyActivation) -> nn.Module:
-    """The activation as a module, for everything :func:`dual_activation` takes.
+    """The activation as a module, for everything `dual_activation` takes.
 
     >>> activation_layer("erf"), activation_layer("relu"), activation_layer("softplus")
     (erf(), ReLU(), Softplus(beta=1.0, threshold=40))
@@ -539,11 +545,11 @@ def activation_layer(given: AnyActivation) -> nn.Module:
 def dual_moments(
     activation: AnyActivation, k11: Tensor, k12: Tensor, k22: Tensor, *, slopes: bool = True
 ) -> Moments:
-    r""":math:`\mathbb E\varphi(z)\varphi(z')` and :math:`\mathbb E\varphi'(z)\varphi'(z')`,
+    r"""$\mathbb E\varphi(z)\varphi(z')$ and $\mathbb E\varphi'(z)\varphi'(z')$,
     entry by entry.
 
     Args:
-        k11, k22: variances of :math:`z` and :math:`z'`.
+        k11, k22: variances of $z$ and $z'$.
         k12: their covariances, of the same shape.
         slopes: whether the second expectation is wanted.
 

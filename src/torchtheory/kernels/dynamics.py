@@ -1,13 +1,13 @@
 r"""Training in closed form: how least squares with a fixed kernel learns, direction by direction.
 
-A model whose tangent kernel :math:`K` does not change (linear in its parameters, or very wide) and
-whose loss is :math:`\frac\rho2\sum_i\|f(x_i)-y_i\|^2` follows
-:math:`\dot f(x)=-\rho K(x,X)(f(X)-y)`. In the eigenbasis of :math:`K(X,X)` every direction is on
+A model whose tangent kernel $K$ does not change (linear in its parameters, or very wide) and
+whose loss is $\frac\rho2\sum_i\|f(x_i)-y_i\|^2$ follows
+$\dot f(x)=-\rho K(x,X)(f(X)-y)$. In the eigenbasis of $K(X,X)$ every direction is on
 its own, and a rule of training is no more than two functions of the eigenvalue: how much of the
 error is left, and how much the parameters have heard of it.
 
-Sources: Foundations of Deep Learning, 7.1.2 and Theorem 54 (:math:`\rho=1`, half the sum of
-squares); The Modern Mathematics of Deep Learning, Eq. (1.24) (:math:`\rho=2/m`, the mean of
+Sources: Foundations of Deep Learning, 7.1.2 and Theorem 54 ($\rho=1$, half the sum of
+squares); The Modern Mathematics of Deep Learning, Eq. (1.24) ($\rho=2/m$, the mean of
 squares).
 """
 
@@ -29,25 +29,25 @@ Times = Tensor | Sequence[float] | float
 
 
 class Rule(Protocol):
-    r"""How training acts on one eigen-direction with the eigenvalue :math:`\lambda`.
+    r"""How training acts on one eigen-direction with the eigenvalue $\lambda$.
 
-    ``eigenvalues`` are ``[N]``, ``times`` are ``[T]`` (numbers of steps where time is discrete),
-    results ``[T, N]``.
+    `eigenvalues` are `[N]`, `times` are `[T]` (numbers of steps where time is discrete),
+    results `[T, N]`.
     """
 
     def residual(self, eigenvalues: Tensor, times: Tensor) -> Tensor:
-        r"""The part :math:`e_t(\lambda)` of the error that is left."""
+        r"""The part $e_t(\lambda)$ of the error that is left."""
 
     def response(self, eigenvalues: Tensor, times: Tensor) -> Tensor:
-        r""":math:`(1-e_t(\lambda))/\lambda`, without cancellation."""
+        r"""$(1-e_t(\lambda))/\lambda$, without cancellation."""
 
     def contraction(self, eigenvalues: Tensor) -> Tensor:
-        r"""The factor ``[N]`` by which the error shrinks in a unit of time, in the long run."""
+        r"""The factor `[N]` by which the error shrinks in a unit of time, in the long run."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRule:
-    r"""Gradient flow: :math:`e_t=e^{-\lambda t}`; times may be infinite.
+    r"""Gradient flow: $e_t=e^{-\lambda t}$; times may be infinite.
 
     >>> zero_and_one = torch.tensor([0.0, 1.0])
     >>> FlowRule().residual(zero_and_one, torch.tensor([0.0, math.inf]))
@@ -75,9 +75,9 @@ class FlowRule:
 
 @dataclass(frozen=True, slots=True)
 class DescentRule:
-    r"""Gradient descent with a constant step: :math:`e_k=(1-\eta\lambda)^k`.
+    r"""Gradient descent with a constant step: $e_k=(1-\eta\lambda)^k$.
 
-    It is exact on either side of the limit :math:`\eta=2/\lambda_{\max}`: beyond it the numbers
+    It is exact on either side of the limit $\eta=2/\lambda_{\max}$: beyond it the numbers
     grow, without an error. Infinitely many steps are allowed below the limit only.
 
     >>> DescentRule(step=0.5).residual(torch.tensor([1.0, 4.0, 6.0]), torch.tensor([3.0]))
@@ -103,15 +103,15 @@ class DescentRule:
 
 @dataclass(frozen=True, slots=True)
 class HeavyBallRule:
-    r"""The heavy ball, :math:`e_{k+1}=(1+\beta-\eta\lambda)e_k-\beta e_{k-1}`,
-    :math:`e_{-1}=e_0=1`.
+    r"""The heavy ball, $e_{k+1}=(1+\beta-\eta\lambda)e_k-\beta e_{k-1}$,
+    $e_{-1}=e_0=1$.
 
-    With the roots :math:`z_{1,2}` of :math:`z^2-(1+\beta-\eta\lambda)z+\beta` and
-    :math:`U_k=(z_1^k-z_2^k)/(z_1-z_2)` it is :math:`e_k=U_{k+1}-\beta U_k`. Where the roots are
-    complex (:math:`|1-\sqrt\beta|<\sqrt{\eta\lambda}<1+\sqrt\beta`) the error oscillates and
-    shrinks by :math:`\sqrt\beta` a step whatever the eigenvalue. Both roots are inside the unit
-    circle for :math:`0<\eta\lambda<2(1+\beta)`; beyond, the numbers grow, without an error.
-    ``torch.optim.SGD(momentum=β)`` makes the same steps.
+    With the roots $z_{1,2}$ of $z^2-(1+\beta-\eta\lambda)z+\beta$ and
+    $U_k=(z_1^k-z_2^k)/(z_1-z_2)$ it is $e_k=U_{k+1}-\beta U_k$. Where the roots are
+    complex ($|1-\sqrt\beta|<\sqrt{\eta\lambda}<1+\sqrt\beta$) the error oscillates and
+    shrinks by $\sqrt\beta$ a step whatever the eigenvalue. Both roots are inside the unit
+    circle for $0<\eta\lambda<2(1+\beta)$; beyond, the numbers grow, without an error.
+    `torch.optim.SGD(momentum=β)` makes the same steps.
 
     >>> rule = HeavyBallRule(step=1.0, momentum=0.25)
     >>> rule.residual(torch.tensor([1.0]), torch.tensor([1.0, 2.0, 3.0])).flatten()
@@ -135,11 +135,11 @@ class HeavyBallRule:
         return torch.where(torch.isinf(k), limit, left)
 
     def response(self, eigenvalues: Tensor, times: Tensor) -> Tensor:
-        r""":math:`(1-e_k)/\lambda=\eta\sum_{j\le k}U_j`.
+        r"""$(1-e_k)/\lambda=\eta\sum_{j\le k}U_j$.
 
         For small eigenvalues it is
-        :math:`\eta\bigl(\sum_{j\le k}z_1^j-\sum_{j\le k}z_2^j\bigr)/(z_1-z_2)`, where
-        :math:`1-z_1=\eta\lambda/(1-z_2)` keeps the digits that :math:`1-e_k` would lose.
+        $\eta\bigl(\sum_{j\le k}z_1^j-\sum_{j\le k}z_2^j\bigr)/(z_1-z_2)$, where
+        $1-z_1=\eta\lambda/(1-z_2)$ keeps the digits that $1-e_k$ would lose.
         """
         if self.momentum == 0:
             return DescentRule(self.step).response(eigenvalues, times)
@@ -160,7 +160,7 @@ class HeavyBallRule:
         return torch.clamp_min((trace + gap) / 2, math.sqrt(self.momentum))
 
     def _power_sum(self, eigenvalues: Tensor, k: Tensor) -> Tensor:
-        r""":math:`U_k=(z_1^k-z_2^k)/(z_1-z_2)` for distinct, equal and complex roots."""
+        r"""$U_k=(z_1^k-z_2^k)/(z_1-z_2)$ for distinct, equal and complex roots."""
         trace = 1 + self.momentum - self.step * eigenvalues
         discriminant = trace.square() - 4 * self.momentum
         gap = discriminant.abs().sqrt()
@@ -177,31 +177,34 @@ class HeavyBallRule:
 class KernelTraining:
     r"""Least squares with a fixed kernel, solved for every time at once.
 
-    The loss is :math:`\frac\rho2\sum_i\|f(x_i)-y_i\|^2`. With
-    :math:`K(X,X)=V\operatorname{diag}(\lambda)V^\top`, residual :math:`e_t` and response
-    :math:`s_t(\lambda)=(1-e_t(\lambda))/\lambda` of the rule,
+    The loss is $\frac\rho2\sum_i\|f(x_i)-y_i\|^2$. With
+    $K(X,X)=V\operatorname{diag}(\lambda)V^\top$, residual $e_t$ and response
+    $s_t(\lambda)=(1-e_t(\lambda))/\lambda$ of the rule,
 
-    .. math::
-        f_t(X)&=y+V\operatorname{diag}(e_t)V^\top(f_0(X)-y),\\
-        f_t(x)&=f_0(x)+K(x,X)\,V\operatorname{diag}(s_t)V^\top(y-f_0(X)).
+    $$
+    \begin{aligned}
+    f_t(X)&=y+V\operatorname{diag}(e_t)V^\top(f_0(X)-y),\\
+    f_t(x)&=f_0(x)+K(x,X)\,V\operatorname{diag}(s_t)V^\top(y-f_0(X)).
+    \end{aligned}
+    $$
 
-    For gradient flow that is :math:`f_t(X)=y+e^{-\rho Kt}(f_0(X)-y)` (Theorem 54). No matrix is
-    inverted, and :math:`K(X,X)` may be singular: along eigenvalues of at most
-    :math:`N\epsilon\lambda_{\max}`, which are rounding, nothing is learned.
+    For gradient flow that is $f_t(X)=y+e^{-\rho Kt}(f_0(X)-y)$ (Theorem 54). No matrix is
+    inverted, and $K(X,X)$ may be singular: along eigenvalues of at most
+    $N\epsilon\lambda_{\max}$, which are rounding, nothing is learned.
 
     Args:
-        kernel: :math:`K(X,X)`; ``[n, n]`` where all outputs share it and are independent, or
-            ``[n, n, C, C]`` as ``empirical_ntk`` gives it.
-        y: targets ``[n]`` or ``[n, C]``.
-        start: :math:`f_0(X)`, of the shape of ``y``; zero unless given. With a shared kernel the
-            columns of ``y`` and ``start`` may as well be the members of an ensemble.
-        rate: :math:`\rho`. 1 for half the sum of squares; :math:`2/n` for the mean over samples
-            of :math:`\|f(x_i)-y_i\|^2`; :math:`2/(nC)` for ``torch.nn.functional.mse_loss``.
+        kernel: $K(X,X)$; `[n, n]` where all outputs share it and are independent, or
+            `[n, n, C, C]` as `empirical_ntk` gives it.
+        y: targets `[n]` or `[n, C]`.
+        start: $f_0(X)$, of the shape of `y`; zero unless given. With a shared kernel the
+            columns of `y` and `start` may as well be the members of an ensemble.
+        rate: $\rho$. 1 for half the sum of squares; $2/n$ for the mean over samples
+            of $\|f(x_i)-y_i\|^2$; $2/(nC)$ for `torch.nn.functional.mse_loss`.
         rule: gradient flow, gradient descent or the heavy ball; time counts steps for the others.
 
-    Setting up costs :math:`O(N^3)` time and :math:`O(N^2)` memory for the eigendecomposition,
-    :math:`N=n` or :math:`nC`; predictions at :math:`T` times on :math:`m` points cost
-    :math:`O(mN^2+TmNC)` time and :math:`O(T(m+N)C)` memory (:math:`C=1` when :math:`N=nC`).
+    Setting up costs $O(N^3)$ time and $O(N^2)$ memory for the eigendecomposition,
+    $N=n$ or $nC$; predictions at $T$ times on $m$ points cost
+    $O(mN^2+TmNC)$ time and $O(T(m+N)C)$ memory ($C=1$ when $N=nC$).
 
     >>> training = KernelTraining(torch.diag(torch.tensor([1.0, 2.0])), torch.ones(2))
     >>> training.train([0.0, math.log(2.0), math.inf])       # 1 - exp(-t), 1 - exp(-2t)
@@ -262,7 +265,7 @@ class KernelTraining:
         return int((self.eigenvalues > 0).sum())
 
     def residual(self, times: Times) -> Tensor:
-        """What is left of the error along each eigenvector, ``[..., N]``; 1 where none is learned.
+        """What is left of the error along each eigenvector, `[..., N]`; 1 where none is learned.
 
         >>> KernelTraining(torch.eye(1), torch.ones(1)).residual([0.0, math.inf]).flatten()
         tensor([1., 0.])
@@ -271,19 +274,19 @@ class KernelTraining:
         return self._residual(moments).reshape(*shape, -1)
 
     def train(self, times: Times) -> Tensor:
-        r""":math:`f_t(X)` at times of any shape, ``[..., n]`` or ``[..., n, C]`` like ``y``."""
+        r"""$f_t(X)$ at times of any shape, `[..., n]` or `[..., n, C]` like `y`."""
         moments, shape = self._times(times)
         left = self._residual(moments)[:, :, None] * self.coefficients
         error = (self.eigenvectors @ left).reshape(*shape, *self.y.shape)
         return self.y - error
 
     def test(self, kernel: Tensor, times: Times, start: Tensor | None = None) -> Tensor:
-        r""":math:`f_t(x)` at other points and times of any shape, ``[..., m]`` or ``[..., m, C]``.
+        r"""$f_t(x)$ at other points and times of any shape, `[..., m]` or `[..., m, C]`.
 
         Args:
-            kernel: :math:`K(x,X)`, ``[m, n]`` or ``[m, n, C, C]``.
-            times: as for :meth:`train`.
-            start: :math:`f_0(x)`, ``[m]`` or ``[m, C]``; zero unless given.
+            kernel: $K(x,X)$, `[m, n]` or `[m, n, C, C]`.
+            times: as for `train`.
+            start: $f_0(x)$, `[m]` or `[m, C]`; zero unless given.
         """
         cross = self._cross(kernel)
         begin = self._start(start, self.y.new_empty(len(kernel), *self.y.shape[1:]), "the start")
@@ -293,26 +296,26 @@ class KernelTraining:
         return begin + moved.reshape(*shape, *begin.shape)
 
     def influence(self, kernel: Tensor, time: float) -> Tensor:
-        r"""The matrix :math:`C(t)=K(x,X)V\operatorname{diag}(s_t)V^\top` with
-        :math:`f_t(x)=f_0(x)+C(t)(y-f_0(X))`, ``[m, n]`` (``[mC, nC]`` for a kernel per output).
+        r"""The matrix $C(t)=K(x,X)V\operatorname{diag}(s_t)V^\top$ with
+        $f_t(x)=f_0(x)+C(t)(y-f_0(X))$, `[m, n]` (`[mC, nC]` for a kernel per output).
 
-        For gradient flow and invertible :math:`K` it is
-        :math:`K(x,X)K^{-1}(I-e^{-\rho Kt})`.
+        For gradient flow and invertible $K$ it is
+        $K(x,X)K^{-1}(I-e^{-\rho Kt})$.
         """
         moments, _ = self._times(time)
         weighted = self._cross(kernel) @ self.eigenvectors * self._response(moments)
         return weighted @ self.eigenvectors.mT
 
     def loss(self, times: Times) -> Tensor:
-        r""":math:`\frac\rho2\sum_i\|f_t(x_i)-y_i\|^2` at times of any shape."""
+        r"""$\frac\rho2\sum_i\|f_t(x_i)-y_i\|^2$ at times of any shape."""
         moments, shape = self._times(times)
         left = self._residual(moments)[:, :, None] * self.coefficients
         return (self.rate / 2 * left.square().sum((1, 2))).reshape(shape)
 
     def stability_limit(self, momentum: float = 0.0) -> float:
-        r"""The step :math:`2(1+\beta)/(\rho\lambda_{\max})` below which descent converges.
+        r"""The step $2(1+\beta)/(\rho\lambda_{\max})$ below which descent converges.
 
-        :math:`\beta` is the momentum of the heavy ball, 0 for gradient descent.
+        $\beta$ is the momentum of the heavy ball, 0 for gradient descent.
 
         >>> KernelTraining(4 * torch.eye(3), torch.ones(3)).stability_limit()
         0.5
@@ -322,13 +325,13 @@ class KernelTraining:
         return 2 * (1 + momentum) / (self.rate * top) if top > 0 else math.inf
 
     def time_to_fit(self, tolerance: float) -> Tensor:
-        r"""The time ``[N]`` after which the error along each eigenvector is ``tolerance`` times
-        the initial one, :math:`\log\text{tolerance}/\log q(\lambda)` with the rule's contraction
-        :math:`q`; infinite where it never shrinks.
+        r"""The time `[N]` after which the error along each eigenvector is `tolerance` times
+        the initial one, $\log\text{tolerance}/\log q(\lambda)$ with the rule's contraction
+        $q$; infinite where it never shrinks.
 
-        For gradient flow that is :math:`\log(1/\text{tolerance})/(\rho\lambda)`, exactly; for
+        For gradient flow that is $\log(1/\text{tolerance})/(\rho\lambda)$, exactly; for
         gradient descent the number of steps before rounding up; for the heavy ball its slope in
-        the long run. The order is that of :attr:`eigenvalues`, ascending.
+        the long run. The order is that of `eigenvalues`, ascending.
 
         >>> flow = KernelTraining(torch.diag(torch.tensor([1.0, 2.0])), torch.ones(2))
         >>> flow.time_to_fit(math.exp(-4))
@@ -386,13 +389,13 @@ class KernelTraining:
 
 
 def _flat(kernel: Tensor) -> Tensor:
-    """``[m, n, C, D]`` as the matrix ``[mC, nD]`` on outputs listed sample by sample."""
+    """`[m, n, C, D]` as the matrix `[mC, nD]` on outputs listed sample by sample."""
     m, n, c, d = kernel.shape
     return kernel.transpose(1, 2).reshape(m * c, n * d)
 
 
 def _geometric_sum(gap: Tensor, k: Tensor) -> Tensor:
-    r""":math:`\sum_{j<k}(1-g)^j=(1-(1-g)^k)/g`, which is :math:`k` at :math:`g=0`."""
+    r"""$\sum_{j<k}(1-g)^j=(1-(1-g)^k)/g$, which is $k$ at $g=0$."""
     slow = -torch.expm1(k * torch.log1p(-gap)) / gap
     fast = (1 - (1 - gap) ** k) / gap
     return torch.where(gap == 0, k, torch.where(gap < 1, slow, fast))

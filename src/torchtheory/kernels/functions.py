@@ -1,7 +1,7 @@
 r"""Kernels as small objects that are called, added, multiplied, scaled and composed.
 
-A kernel is a symmetric function :math:`K(x,x')=\langle\phi(x),\phi(x')\rangle` of two points. A
-:class:`Kernel` is called with points as rows, ``k(x1, x2) -> [n, m]``; the features stay
+A kernel is a symmetric function $K(x,x')=\langle\phi(x),\phi(x')\rangle$ of two points. A
+`Kernel` is called with points as rows, `k(x1, x2) -> [n, m]`; the features stay
 unwritten. Sources: Foundations of Deep Learning, Definition 25 and section 7.2.2.
 """
 
@@ -26,18 +26,18 @@ FEW = 8
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Kernel:
-    r"""A kernel :math:`K(x,x')`, from what it does to two arrays of points.
+    r"""A kernel $K(x,x')$, from what it does to two arrays of points.
 
-    ``k(x1, x2)`` is the matrix :math:`K(x_i,x'_j)` ``[n, m]`` and ``k(x)`` the Gram matrix
-    :math:`K(x_i,x_j)` ``[n, n]``; rows are computed in blocks, so that what is needed on the way
-    stays below a fixed size. ``k.diagonal(x)`` is :math:`K(x_i,x_i)` ``[n]`` without the matrix.
+    `k(x1, x2)` is the matrix $K(x_i,x'_j)$ `[n, m]` and `k(x)` the Gram matrix
+    $K(x_i,x_j)$ `[n, n]`; rows are computed in blocks, so that what is needed on the way
+    stays below a fixed size. `k.diagonal(x)` is $K(x_i,x_i)$ `[n]` without the matrix.
     Sums and products of kernels are kernels, and so are positive multiples and
-    :math:`K(g(x),g(x'))` for any map :math:`g`: ``k1 + k2``, ``k1 * k2``, ``2.0 * k``,
-    ``k.after(g)``. Gradients flow to the points and to whatever the functions depend on.
+    $K(g(x),g(x'))$ for any map $g$: `k1 + k2`, `k1 * k2`, `2.0 * k`,
+    `k.after(g)`. Gradients flow to the points and to whatever the functions depend on.
 
     Attributes:
-        matrix: from ``x1[n, ...]`` and ``x2[m, ...]`` to ``[n, m]``, without checks or blocks.
-        on_diagonal: from ``x[n, ...]`` to ``[n]``.
+        matrix: from `x1[n, ...]` and `x2[m, ...]` to `[n, m]`, without checks or blocks.
+        on_diagonal: from `x[n, ...]` to `[n]`.
         name: what it prints as.
 
     Example: a sum of kernels has the features of both.
@@ -56,7 +56,7 @@ class Kernel:
     name: str = "kernel"
 
     def __call__(self, x1: Tensor, x2: Tensor | None = None) -> Tensor:
-        """The matrix of all pairs, ``[n, m]``; ``x2`` is ``x1`` unless given."""
+        """The matrix of all pairs, `[n, m]`; `x2` is `x1` unless given."""
         first, second = _two_samples(x1, x2)
         n, m = len(first), len(second)
         blocks = list(column_blocks(m, n))
@@ -69,11 +69,11 @@ class Kernel:
         return out
 
     def diagonal(self, x: Tensor) -> Tensor:
-        """The values at equal points, ``[n]``."""
+        """The values at equal points, `[n]`."""
         return self.on_diagonal(_sample(x, "x"))
 
     def after(self, function: Features) -> Kernel:
-        r"""The kernel :math:`K(g(x),g(x'))` of a map :math:`g` of the points, row by row.
+        r"""The kernel $K(g(x),g(x'))$ of a map $g$ of the points, row by row.
 
         A restriction to some coordinates, a change of units, or the layers of a network.
 
@@ -135,13 +135,13 @@ class Kernel:
 
 
 def from_features(phi: Features, name: str = "from_features") -> Kernel:
-    r"""The kernel :math:`K(x,x')=\langle\phi(x),\phi(x')\rangle` of a feature map (Definition 25).
+    r"""The kernel $K(x,x')=\langle\phi(x),\phi(x')\rangle$ of a feature map (Definition 25).
 
     Args:
-        phi: from points ``[n, ...]`` to features ``[n, p]``; a network's last layer will do.
+        phi: from points `[n, ...]` to features `[n, p]`; a network's last layer will do.
         name: what the kernel prints as.
 
-    Cost: :math:`O(nmp)` and the features, which are computed once for each block of rows.
+    Cost: $O(nmp)$ and the features, which are computed once for each block of rows.
 
     >>> k = from_features(lambda x: torch.cat([x, x**2], dim=1))
     >>> k(torch.tensor([[1.0], [2.0]]))
@@ -169,7 +169,7 @@ def from_features(phi: Features, name: str = "from_features") -> Kernel:
 
 
 def linear() -> Kernel:
-    r"""The inner product :math:`x^\top x'`.
+    r"""The inner product $x^\top x'$.
 
     >>> linear()(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]]))
     tensor([[11.]])
@@ -178,10 +178,10 @@ def linear() -> Kernel:
 
 
 def polynomial(degree: int = 2, offset: float = 0.0) -> Kernel:
-    r""":math:`(x^\top x'+c)^q`, whose features are the monomials of degree :math:`q`.
+    r"""$(x^\top x'+c)^q$, whose features are the monomials of degree $q$.
 
-    With an ``offset`` :math:`c>0`, of all degrees up to :math:`q`. For degree 2 without offset
-    the features are :func:`quadratic_features`.
+    With an `offset` $c>0$, of all degrees up to $q$. For degree 2 without offset
+    the features are `quadratic_features`.
 
     >>> polynomial(2)(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -1.0]]))
     tensor([[1.]])
@@ -200,10 +200,10 @@ def polynomial(degree: int = 2, offset: float = 0.0) -> Kernel:
 
 
 def gaussian(lengthscale: float = 1.0) -> Kernel:
-    r"""The Gaussian or radial basis function kernel :math:`\exp(-\|x-x'\|^2/2\ell^2)`.
+    r"""The Gaussian or radial basis function kernel $\exp(-\|x-x'\|^2/2\ell^2)$.
 
-    Distances as in :func:`squared_distances`; an image counts as the vector of its pixels. A
-    length for each coordinate is ``gaussian().after(lambda x: x / lengths)``.
+    Distances as in `squared_distances`; an image counts as the vector of its pixels. A
+    length for each coordinate is `gaussian().after(lambda x: x / lengths)`.
 
     >>> gaussian()(torch.tensor([[0.0]]), torch.tensor([[0.0], [1.0]]))
     tensor([[1.0000, 0.6065]])
@@ -217,13 +217,13 @@ def gaussian(lengthscale: float = 1.0) -> Kernel:
 
 
 def matern(smoothness: float = 1.5, lengthscale: float = 1.0) -> Kernel:
-    r"""The Matérn kernel of smoothness :math:`\nu`, whose Gaussian process is differentiable
-    :math:`\lceil\nu\rceil-1` times.
+    r"""The Matérn kernel of smoothness $\nu$, whose Gaussian process is differentiable
+    $\lceil\nu\rceil-1$ times.
 
-    With :math:`r=\|x-x'\|/\ell`: :math:`e^{-r}` for :math:`\nu=1/2`,
-    :math:`(1+\sqrt3r)e^{-\sqrt3r}` for :math:`3/2`, and
-    :math:`(1+\sqrt5r+\frac53r^2)e^{-\sqrt5r}` for :math:`5/2`; the Gaussian is the limit
-    :math:`\nu\to\infty`.
+    With $r=\|x-x'\|/\ell$: $e^{-r}$ for $\nu=1/2$,
+    $(1+\sqrt3r)e^{-\sqrt3r}$ for $3/2$, and
+    $(1+\sqrt5r+\frac53r^2)e^{-\sqrt5r}$ for $5/2$; the Gaussian is the limit
+    $\nu\to\infty$.
 
     >>> matern(0.5)(torch.tensor([[0.0]]), torch.tensor([[2.0]]))        # exp(-2)
     tensor([[0.1353]])
@@ -246,7 +246,7 @@ def matern(smoothness: float = 1.5, lengthscale: float = 1.0) -> Kernel:
 
 
 def laplace(lengthscale: float = 1.0) -> Kernel:
-    r"""The Laplace kernel :math:`e^{-\|x-x'\|/\ell}` with the Euclidean norm: Matérn's at 1/2.
+    r"""The Laplace kernel $e^{-\|x-x'\|/\ell}$ with the Euclidean norm: Matérn's at 1/2.
 
     >>> laplace(2.0)(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))   # exp(-5/2)
     tensor([[0.0821]])
@@ -256,14 +256,14 @@ def laplace(lengthscale: float = 1.0) -> Kernel:
 
 
 def arc_cosine(order: Literal[0, 1, 2] = 1) -> Kernel:
-    r"""The mean :math:`\mathbb E\,s(w^\top x)s(w^\top x')` over :math:`w\sim N(0,I)`, for
-    :math:`s(u)=\max(u,0)^q` (Cho and Saul, 2009).
+    r"""The mean $\mathbb E\,s(w^\top x)s(w^\top x')$ over $w\sim N(0,I)$, for
+    $s(u)=\max(u,0)^q$ (Cho and Saul, 2009).
 
-    With the angle :math:`t` between the points it is :math:`\frac{\|x\|^q\|x'\|^q}{2\pi}J_q(t)`,
-    :math:`J_0=\pi-t`, :math:`J_1=\sin t+(\pi-t)\cos t`,
-    :math:`J_2=3\sin t\cos t+(\pi-t)(1+2\cos^2t)`. Order 1 is the kernel of infinitely many random
+    With the angle $t$ between the points it is $\frac{\|x\|^q\|x'\|^q}{2\pi}J_q(t)$,
+    $J_0=\pi-t$, $J_1=\sin t+(\pi-t)\cos t$,
+    $J_2=3\sin t\cos t+(\pi-t)(1+2\cos^2t)$. Order 1 is the kernel of infinitely many random
     ReLU features, order 0 that of threshold units. The angle is
-    :math:`2\arctan(\|u-u'\|/\|u+u'\|)` of the unit vectors, accurate also where the points are
+    $2\arctan(\|u-u'\|/\|u+u'\|)$ of the unit vectors, accurate also where the points are
     almost parallel and the arc cosine is not. At the origin the orders 1 and 2 are 0, and order 0
     is refused.
 
@@ -302,7 +302,7 @@ def arc_cosine(order: Literal[0, 1, 2] = 1) -> Kernel:
 
 
 def cosine_normalized(kernel: Kernel) -> Kernel:
-    r""":math:`K(x,x')/\sqrt{K(x,x)K(x',x')}`, the cosine of the angle between the features.
+    r"""$K(x,x')/\sqrt{K(x,x)K(x',x')}$, the cosine of the angle between the features.
 
     >>> cosine_normalized(linear())(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]]))
     tensor([[0.6000]])
@@ -324,11 +324,11 @@ def cosine_normalized(kernel: Kernel) -> Kernel:
 
 
 def quadratic_features(x: Tensor) -> Tensor:
-    r"""The squares and :math:`\sqrt2x_ix_j`, ``[n, d (d + 1) / 2]``: features of
-    :math:`(x^\top x')^2`.
+    r"""The squares and $\sqrt2x_ix_j$, `[n, d (d + 1) / 2]`: features of
+    $(x^\top x')^2$.
 
-    In the plane, :math:`\phi(x)=(x_1^2,x_2^2,\sqrt2x_1x_2)`; in general the :math:`d` squares
-    come first, then the products with :math:`i<j` row by row.
+    In the plane, $\phi(x)=(x_1^2,x_2^2,\sqrt2x_1x_2)$; in general the $d$ squares
+    come first, then the products with $i<j$ row by row.
 
     >>> quadratic_features(torch.tensor([[1.0, 3.0]]))
     tensor([[1.0000, 9.0000, 4.2426]])
@@ -342,12 +342,12 @@ def quadratic_features(x: Tensor) -> Tensor:
 
 
 def kernel_operator(kernel: Kernel, x1: Tensor, x2: Tensor | None = None) -> LinearOperator:
-    r"""The map :math:`v\mapsto K(x_1,x_2)v` of shape ``(n, m)``, in blocks of rows.
+    r"""The map $v\mapsto K(x_1,x_2)v$ of shape `(n, m)`, in blocks of rows.
 
     For as many points as the matrix would not fit for: products, conjugate gradients, leading
-    eigenvalues. Symmetric when ``x2`` is left out.
+    eigenvalues. Symmetric when `x2` is left out.
 
-    Cost: each product computes the kernel again, :math:`O(nm)` values in :math:`O(m)` memory and
+    Cost: each product computes the kernel again, $O(nm)$ values in $O(m)$ memory and
     a fixed block.
 
     >>> x = torch.tensor([[0.0], [1.0]])
@@ -380,9 +380,9 @@ def kernel_operator(kernel: Kernel, x1: Tensor, x2: Tensor | None = None) -> Lin
 
 
 def distances(x1: Tensor, x2: Tensor) -> Tensor:
-    r"""Euclidean distances ``[n, m]``, each with a relative error near rounding.
+    r"""Euclidean distances `[n, m]`, each with a relative error near rounding.
 
-    See :func:`squared_distances`; the distance of a point from itself is exactly 0.
+    See `squared_distances`; the distance of a point from itself is exactly 0.
 
     >>> distances(torch.tensor([[1e8], [1e8 + 8]]), torch.tensor([[1e8]])).tolist()
     [[0.0], [8.0]]
@@ -397,15 +397,15 @@ def distances(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 def squared_distances(x1: Tensor, x2: Tensor) -> Tensor:
-    r"""Squared Euclidean distances ``[n, m]`` without the cancellation of the usual expansion.
+    r"""Squared Euclidean distances `[n, m]` without the cancellation of the usual expansion.
 
-    :math:`\|a\|^2+\|b\|^2-2a^\top b` is one matrix product, and loses every digit of the distance
+    $\|a\|^2+\|b\|^2-2a^\top b$ is one matrix product, and loses every digit of the distance
     of two points that are much nearer to each other than to the origin. Up to 8 coordinates the
     differences are squared and summed one by one instead. Beyond, the expansion is used around the
     mean, and the pairs for which it would lose two digits or more are done one by one (all of
     them, if they are more than one in a hundred).
 
-    Cost: :math:`O(nmd)`, memory :math:`O(nm)`.
+    Cost: $O(nmd)$, memory $O(nm)$.
 
     >>> x = 1e6 + torch.tensor([[0.0], [1.0], [2.0]])
     >>> squared_distances(x, x[:1]).tolist()
@@ -432,7 +432,7 @@ def _direct_distances(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _sample(x: Tensor, name: str) -> Tensor:
-    """Points ``[n, ...]``, checked; a plain vector is n points of the line."""
+    """Points `[n, ...]`, checked; a plain vector is n points of the line."""
     if not isinstance(x, Tensor):
         raise InvalidType(f"{name} must be a torch tensor of points, not {type(x).__name__}")
     if x.dtype not in (torch.float32, torch.float64):

@@ -1,7 +1,7 @@
 r"""Gaussian processes: random functions given by a mean and a kernel.
 
-:math:`f\sim\mathcal{GP}(\mu,K)` if :math:`(f(t_1),\dots,f(t_n))\sim N(\mu,\Sigma)` with
-:math:`\mu_i=\mu(t_i)` and :math:`\Sigma_{ij}=K(t_i,t_j)` for all finitely many points. Observing
+$f\sim\mathcal{GP}(\mu,K)$ if $(f(t_1),\dots,f(t_n))\sim N(\mu,\Sigma)$ with
+$\mu_i=\mu(t_i)$ and $\Sigma_{ij}=K(t_i,t_j)$ for all finitely many points. Observing
 some values leaves a Gaussian process, whose mean is kernel regression.
 Source: Foundations of Deep Learning, Definition 26.
 """
@@ -36,24 +36,24 @@ def sample_paths(
     jitter: float = 1e-10,
     random: RandomSource = None,
 ) -> Tensor:
-    r"""Independent functions drawn from :math:`\mathcal{GP}(\mu,K)`, at the points ``x``.
+    r"""Independent functions drawn from $\mathcal{GP}(\mu,K)$, at the points `x`.
 
     Args:
-        kernel: :math:`K`.
-        x: points ``[n, ...]``, or ``[n]`` on the line.
+        kernel: $K$.
+        x: points `[n, ...]`, or `[n]` on the line.
         draws: how many functions.
-        mean: :math:`\mu`, from points to ``[n]``; 0 unless given.
-        method: ``"cholesky"`` draws from :math:`N(\mu,\Sigma+\epsilon I)`, where :math:`\epsilon`
-            is ``jitter`` times the largest variance: the covariance of many points that are close
-            to each other is singular to within rounding. ``"eigenvalues"`` draws from
-            :math:`N(\mu,\Sigma)` itself, singular or not, and takes some twenty times longer.
-        jitter: see ``method``.
+        mean: $\mu$, from points to `[n]`; 0 unless given.
+        method: `"cholesky"` draws from $N(\mu,\Sigma+\epsilon I)$, where $\epsilon$
+            is `jitter` times the largest variance: the covariance of many points that are close
+            to each other is singular to within rounding. `"eigenvalues"` draws from
+            $N(\mu,\Sigma)$ itself, singular or not, and takes some twenty times longer.
+        jitter: see `method`.
         random: a generator or a seed.
 
     Returns:
-        ``[draws, n]``.
+        `[draws, n]`.
 
-    Cost: :math:`O(n^3)` once and :math:`O(n^2)` a draw.
+    Cost: $O(n^3)$ once and $O(n^2)$ a draw.
 
     >>> from torchtheory.kernels.functions import gaussian, linear
     >>> f = sample_paths(gaussian(), torch.tensor([0.0, 0.01, 5.0]).double(), 3, random=0)
@@ -87,11 +87,11 @@ class Posterior:
     r"""A Gaussian process after some of its values have been observed: again one.
 
     Attributes:
-        mean: the mean function, from points ``[m, ...]`` to ``[m]`` (``[m, outputs]`` for targets
+        mean: the mean function, from points `[m, ...]` to `[m]` (`[m, outputs]` for targets
             with several columns), in blocks of rows.
-        kernel: the covariance function. ``kernel(x)`` is the covariance ``[m, m]``,
-            ``kernel.diagonal(x)`` the variances ``[m]`` alone, and :func:`sample_paths` draws.
-        log_marginal_likelihood: :math:`\log p(y)`, a number, or ``[outputs]``. It carries the
+        kernel: the covariance function. `kernel(x)` is the covariance `[m, m]`,
+            `kernel.diagonal(x)` the variances `[m]` alone, and `sample_paths` draws.
+        log_marginal_likelihood: $\log p(y)$, a number, or `[outputs]`. It carries the
             gradient of whatever the kernel depends on.
     """
 
@@ -100,7 +100,7 @@ class Posterior:
     log_marginal_likelihood: Tensor
 
     def standard_deviation(self, x: Tensor) -> Tensor:
-        """How uncertain the value at each point is, ``[m]``."""
+        """How uncertain the value at each point is, `[m]`."""
         return self.kernel.diagonal(x).sqrt()
 
 
@@ -112,27 +112,27 @@ def posterior(
     noise: float = 0.0,
     mean: MeanFunction | None = None,
 ) -> Posterior:
-    r"""The law of :math:`f\sim\mathcal{GP}(\mu,K)` given :math:`y_i=f(x_i)+\varepsilon_i`,
-    :math:`\varepsilon_i\sim N(0,\sigma^2)`.
+    r"""The law of $f\sim\mathcal{GP}(\mu,K)$ given $y_i=f(x_i)+\varepsilon_i$,
+    $\varepsilon_i\sim N(0,\sigma^2)$.
 
-    With :math:`G=(K(X,X)+\sigma^2I)^{-1}` it is the Gaussian process with mean
-    :math:`\mu(x)+K(x,X)G(y-\mu(X))` and covariance
-    :math:`K(x,x')-K(x,X)G\,K(X,x')`, and
-    :math:`\log p(y)=-\frac12(y-\mu)^\top G(y-\mu)+\frac12\log\det G-\frac n2\log2\pi`.
-    The mean is the fit of :func:`~torchtheory.kernels.regression.kernel_least_squares` with
-    ridge :math:`\sigma^2`.
+    With $G=(K(X,X)+\sigma^2I)^{-1}$ it is the Gaussian process with mean
+    $\mu(x)+K(x,X)G(y-\mu(X))$ and covariance
+    $K(x,x')-K(x,X)G\,K(X,x')$, and
+    $\log p(y)=-\frac12(y-\mu)^\top G(y-\mu)+\frac12\log\det G-\frac n2\log2\pi$.
+    The mean is the fit of `kernel_least_squares` with
+    ridge $\sigma^2$.
 
     Args:
-        kernel: :math:`K`.
-        x: points ``[n, ...]``, or ``[n]`` on the line.
-        y: values ``[n]``, or ``[n, outputs]`` for independent processes with one kernel.
-        noise: the variance :math:`\sigma^2\ge0` of the observations.
-        mean: :math:`\mu`, from points to ``[n]``; 0 unless given.
+        kernel: $K$.
+        x: points `[n, ...]`, or `[n]` on the line.
+        y: values `[n]`, or `[n, outputs]` for independent processes with one kernel.
+        noise: the variance $\sigma^2\ge0$ of the observations.
+        mean: $\mu$, from points to `[n]`; 0 unless given.
 
     Raises:
-        SingularKernelMatrix: if :math:`K(X,X)+\sigma^2I` has no inverse; add noise.
+        SingularKernelMatrix: if $K(X,X)+\sigma^2I$ has no inverse; add noise.
 
-    Cost: :math:`O(n^3)`; then :math:`O(n)` a mean and :math:`O(n^2)` a variance.
+    Cost: $O(n^3)$; then $O(n)$ a mean and $O(n^2)$ a variance.
 
     >>> from torchtheory.kernels.functions import gaussian
     >>> after = posterior(gaussian(), torch.tensor([0.0]), torch.tensor([2.0]))

@@ -1,11 +1,13 @@
 r"""How close the Gram matrix of a finite two-layer network is to its expectation.
 
-:math:`\hat G=\frac1m\sum_kH_k` with :math:`(H_k)_{ij}=x_i^\top x_j\,\sigma'(w_k^\top x_i)
-\sigma'(w_k^\top x_j)` is a mean of :math:`m` independent matrices, one a hidden unit. With
-:math:`|\sigma'|\le B` and probability at least :math:`1-\delta`,
+$\hat G=\frac1m\sum_kH_k$ with
+$(H_k)_{ij}=x_i^\top x_j\,\sigma'(w_k^\top x_i) \sigma'(w_k^\top x_j)$ is a mean of $m$ independent
+matrices, one a hidden unit. With $|\sigma'|\le B$ and probability at least $1-\delta$,
 
-.. math:: \|\hat G-G\|_{\mathrm{op}}\le\star=\frac{2B^2\|X\|_F^2}{\sqrt m}
-    +6B^2\|X\|_F^2\sqrt{\frac{\log(2/\delta)}{2m}},
+$$
+\|\hat G-G\|_{\mathrm{op}}\le\star=\frac{2B^2\|X\|_F^2}{\sqrt m}
++6B^2\|X\|_F^2\sqrt{\frac{\log(2/\delta)}{2m}},
+$$
 
 and with Weyl's inequality no eigenvalue moves further. Source: Foundations of Deep Learning,
 chapter 8, exercise "Concentration of NTK Eigenvalues".
@@ -30,7 +32,7 @@ from torchtheory.primer.arrays import symmetric
 
 
 def slope_bound(given: Function) -> float:
-    r""":math:`B=\sup|\sigma'|` of an activation of the table.
+    r"""$B=\sup|\sigma'|$ of an activation of the table.
 
     >>> slope_bound("relu"), slope_bound("logistic")
     (1.0, 0.25)
@@ -45,9 +47,9 @@ def slope_bound(given: Function) -> float:
 
 
 def unit_gram_norms(x: Tensor, weight: Tensor, activation: Function = "relu") -> Tensor:
-    r""":math:`\|H_k\|_F` of every hidden unit, ``[m]``; each is at most :math:`B^2\|X\|_F^2`.
+    r"""$\|H_k\|_F$ of every hidden unit, `[m]`; each is at most $B^2\|X\|_F^2$.
 
-    Costs :math:`O(mn^2)` and the memory of ``[m, n]``.
+    Costs $O(mn^2)$ and the memory of `[m, n]`.
 
     >>> unit_gram_norms(torch.eye(2).double(), torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double())
     tensor([1.4142, 1.0000], dtype=torch.float64)
@@ -65,11 +67,11 @@ def rademacher_draws(
     draws: int,
     random: RandomSource = None,
 ) -> Tensor:
-    r""":math:`\frac1m\|\sum_k\epsilon_kH_k\|_F` for independent sign vectors, ``[draws]``.
+    r"""$\frac1m\|\sum_k\epsilon_kH_k\|_F$ for independent sign vectors, `[draws]`.
 
-    Their mean is the Rademacher complexity of :math:`\{U\mapsto\langle U,V\rangle_F:
-    \|V\|_F\le1\}` on :math:`H_1,\dots,H_m`, since the supremum over :math:`V` is the norm. Costs
-    :math:`O(mn^2)` a draw; no :math:`H_k` is formed.
+    Their mean is the Rademacher complexity of $\{U\mapsto\langle U,V\rangle_F: \|V\|_F\le1\}$
+    on $H_1,\dots,H_m$, since the supremum over $V$ is the norm. Costs
+    $O(mn^2)$ a draw; no $H_k$ is formed.
 
     >>> x, w = torch.eye(2).double(), torch.ones(1, 2).double()
     >>> rademacher_draws(x, w, draws=2)                             # one unit: its own norm
@@ -88,17 +90,17 @@ def rademacher_draws(
 
 
 def gram_radius(x: Tensor, width: int, *, bound: float = 1.0, delta: float = 0.05) -> float:
-    r""":math:`\star=B^2\|X\|_F^2\bigl(\tfrac2{\sqrt m}+6\sqrt{\log(2/\delta)/2m}\bigr)`.
+    r"""$\star=B^2\|X\|_F^2\bigl(\tfrac2{\sqrt m}+6\sqrt{\log(2/\delta)/2m}\bigr)$.
 
-    With probability at least :math:`1-\delta` over standard normal (or any independent, equally
-    distributed) weights, :math:`|u^\top(\hat G-G)u|\le\star` for all :math:`\|u\|\le1`. What counts
-    is the number :math:`m` of hidden units: they are the independent draws, not the data.
+    With probability at least $1-\delta$ over standard normal (or any independent, equally
+    distributed) weights, $|u^\top(\hat G-G)u|\le\star$ for all $\|u\|\le1$. What counts
+    is the number $m$ of hidden units: they are the independent draws, not the data.
 
     Args:
-        x: ``[n, d]``.
-        width: :math:`m`.
-        bound: :math:`B`; see :func:`slope_bound`.
-        delta: :math:`\delta`.
+        x: `[n, d]`.
+        width: $m$.
+        bound: $B$; see `slope_bound`.
+        delta: $\delta$.
 
     >>> round(gram_radius(torch.eye(3), width=10_000), 5)
     0.30446
@@ -114,10 +116,10 @@ def gram_radius(x: Tensor, width: int, *, bound: float = 1.0, delta: float = 0.0
 def width_for_accuracy(
     x: Tensor, accuracy: float, *, bound: float = 1.0, delta: float = 0.05
 ) -> int:
-    r"""The smallest :math:`m` with :math:`\star\le` ``accuracy``.
+    r"""The smallest $m$ with $\star\le$ `accuracy`.
 
-    To know that :math:`\lambda_{\min}(\hat G)\ge\frac12\lambda_{\min}(G)`, ask for an accuracy of
-    half the smallest eigenvalue. The answer is large: :math:`\star` is a worst case.
+    To know that $\lambda_{\min}(\hat G)\ge\frac12\lambda_{\min}(G)$, ask for an accuracy of
+    half the smallest eigenvalue. The answer is large: $\star$ is a worst case.
 
     >>> m = width_for_accuracy(torch.eye(3), 0.1)
     >>> gram_radius(torch.eye(3), m) <= 0.1 < gram_radius(torch.eye(3), m - 1)
@@ -133,12 +135,12 @@ def width_for_accuracy(
 
 @dataclass(frozen=True, slots=True)
 class WeylBounds:
-    r"""Weyl's inequalities for the extreme eigenvalues of :math:`A+B`.
+    r"""Weyl's inequalities for the extreme eigenvalues of $A+B$.
 
     Attributes:
-        smallest, largest: of :math:`A+B`.
-        lower: :math:`\lambda_{\min}(A)+\lambda_{\min}(B)\le` ``smallest``.
-        upper: :math:`\lambda_{\max}(A)+\lambda_{\max}(B)\ge` ``largest``.
+        smallest, largest: of $A+B$.
+        lower: $\lambda_{\min}(A)+\lambda_{\min}(B)\le$ `smallest`.
+        upper: $\lambda_{\max}(A)+\lambda_{\max}(B)\ge$ `largest`.
     """
 
     smallest: float
@@ -165,12 +167,12 @@ class GramComparison:
     r"""A sampled Gram matrix next to its expectation.
 
     Attributes:
-        distance: :math:`\|\hat G-G\|_{\mathrm{op}}`.
-        radius: :math:`\star`, which it exceeds with probability at most :math:`\delta`.
-        smallest, largest: extreme eigenvalues of :math:`\hat G`.
-        expected_smallest, expected_largest: of :math:`G`.
-        required_width: hidden units for which :math:`\star\le\frac12\lambda_{\min}(G)`; None where
-            :math:`G` is singular.
+        distance: $\|\hat G-G\|_{\mathrm{op}}$.
+        radius: $\star$, which it exceeds with probability at most $\delta$.
+        smallest, largest: extreme eigenvalues of $\hat G$.
+        expected_smallest, expected_largest: of $G$.
+        required_width: hidden units for which $\star\le\frac12\lambda_{\min}(G)$; None where
+            $G$ is singular.
     """
 
     distance: float
@@ -183,7 +185,7 @@ class GramComparison:
 
     @property
     def informative(self) -> bool:
-        r"""Whether :math:`\star<\lambda_{\min}(G)`: the bound excludes a singular matrix."""
+        r"""Whether $\star<\lambda_{\min}(G)$: the bound excludes a singular matrix."""
         return self.radius < self.expected_smallest
 
 
@@ -195,14 +197,14 @@ def compare_gram(
     bound: float | None = None,
     delta: float = 0.05,
 ) -> GramComparison:
-    r"""The Gram matrix at these weights against its expectation, with :math:`\star`.
+    r"""The Gram matrix at these weights against its expectation, with $\star$.
 
     Args:
-        x: ``[n, d]``.
-        weight: ``[m, d]``, drawn from :math:`\mathcal N(0,I)`.
-        activation: :math:`\sigma`.
-        bound: :math:`B`; from the table of activations unless given.
-        delta: :math:`\delta`.
+        x: `[n, d]`.
+        weight: `[m, d]`, drawn from $\mathcal N(0,I)$.
+        activation: $\sigma$.
+        bound: $B$; from the table of activations unless given.
+        delta: $\delta$.
 
     >>> w = torch.randn(1000, 2, generator=torch.Generator().manual_seed(0)).double()
     >>> found = compare_gram(torch.eye(2).double(), w)

@@ -1,18 +1,20 @@
 r"""Convolutional networks with infinitely many channels: both kernels, image by image.
 
-The network has :math:`L-1` convolutions of stride 1 that keep the image's size, each followed by
+The network has $L-1$ convolutions of stride 1 that keep the image's size, each followed by
 the activation, and a dense layer on top. As the numbers of channels grow, pre-activations at the
-pixels :math:`p` of :math:`x` and :math:`p'` of :math:`x'` become Gaussian with the covariance
+pixels $p$ of $x$ and $p'$ of $x'$ become Gaussian with the covariance
 
-.. math:: \Sigma^l_{pp'}=\frac{\sigma_w^2}{k^2}\sum_{\delta}
-    \mathbb E\,\varphi(z_{p+\delta})\varphi(z'_{p'+\delta})+\sigma_b^2,
+$$
+\Sigma^l_{pp'}=\frac{\sigma_w^2}{k^2}\sum_{\delta}
+\mathbb E\,\varphi(z_{p+\delta})\varphi(z'_{p'+\delta})+\sigma_b^2,
+$$
 
-a sum over the filter's :math:`k\times k` places, with :math:`\frac1c\sum_cx_{cp}x'_{cp'}` in place
+a sum over the filter's $k\times k$ places, with $\frac1c\sum_cx_{cp}x'_{cp'}$ in place
 of the expectation in the first layer, and the tangent kernel is
-:math:`\Theta^l_{pp'}=\Sigma^l_{pp'}+\frac{\sigma_w^2}{k^2}\sum_\delta
-\Theta^{l-1}_{p+\delta,p'+\delta}\,\mathbb E\varphi'(z_{p+\delta})\varphi'(z'_{p'+\delta})`.
+$\Theta^l_{pp'}=\Sigma^l_{pp'}+\frac{\sigma_w^2}{k^2}\sum_\delta
+\Theta^{l-1}_{p+\delta,p'+\delta}\,\mathbb E\varphi'(z_{p+\delta})\varphi'(z'_{p'+\delta})$.
 With global average pooling the dense layer sees the mean over all pairs of pixels; flattened, only
-the mean over :math:`p=p'`, and then nothing else is needed on the way: weight sharing leaves no
+the mean over $p=p'$, and then nothing else is needed on the way: weight sharing leaves no
 trace in the kernel. These are the infinite-width convolutional models of Foundations of Deep
 Learning, Figure 7.4.
 """
@@ -63,16 +65,16 @@ def convolutional_kernels(
     r"""The kernel at initialization and the tangent kernel of a convolutional network.
 
     Args:
-        x1, x2: images ``[n, c, h, w]`` and ``[m, c, h, w]``; without ``x2``, ``x1`` with itself, of
+        x1, x2: images `[n, c, h, w]` and `[m, c, h, w]`; without `x2`, `x1` with itself, of
             which half the matrix is computed.
-        depth: affine layers: ``depth - 1`` convolutions and the dense one, so at least 2.
-        readout: ``mean`` (global average pooling) or ``flatten``.
-        kernel_size: side :math:`k` of the filter, odd.
-        padding: ``zeros``, counted in the fan-in as torch's layers do, or ``circular``.
+        depth: affine layers: `depth - 1` convolutions and the dense one, so at least 2.
+        readout: `mean` (global average pooling) or `flatten`.
+        kernel_size: side $k$ of the filter, odd.
+        padding: `zeros`, counted in the fan-in as torch's layers do, or `circular`.
 
-    It is the limit of :func:`~torchtheory.kernels.parametrization.ntk_convolutional`. Time
-    :math:`O(nmL(hw)^2)` with ``mean`` and :math:`O(nmLhw)` with ``flatten``; memory beyond the
-    result is that of blocks of about :math:`\max(10^5,(hw)^2)` pairs of pixels. No gradient flows
+    It is the limit of `ntk_convolutional`. Time
+    $O(nmL(hw)^2)$ with `mean` and $O(nmLhw)$ with `flatten`; memory beyond the
+    result is that of blocks of about $\max(10^5,(hw)^2)$ pairs of pixels. No gradient flows
     to the images. Use float64 for nearly equal images: angles come from rounded cosines here.
 
     Example: one pixel makes a dense network of the channels.
@@ -176,8 +178,8 @@ class _Model:
         return layers, last, self.weight * tangent + last
 
     def _inner(self, a: Tensor, b: Tensor) -> Tensor:
-        """Covariances of the input's pixels over its channels, ``[r, c, h, w]`` or
-        ``[r, c, h, w, h, w]``."""
+        """Covariances of the input's pixels over its channels, `[r, c, h, w]` or
+        `[r, c, h, w, h, w]`."""
         pattern = "iahw,jauv->ijhwuv" if self.pooled else "iahw,jahw->ijhw"
         return torch.einsum(pattern, a, b).div_(a.shape[1])
 
@@ -215,7 +217,7 @@ class _Model:
         return self._filter(k, pooled=pooled).add_(self.bias)
 
     def _filter(self, k: Tensor, *, pooled: bool) -> Tensor:
-        r""":math:`\frac{\sigma_w^2}{k^2}\sum_\delta k_{p+\delta,p'+\delta}`, one axis at a time."""
+        r"""$\frac{\sigma_w^2}{k^2}\sum_\delta k_{p+\delta,p'+\delta}$, one axis at a time."""
         add: Callable[[Tensor, tuple[int, ...], int], Tensor]
         add = _shifted_sum if self.padding == "zeros" else _rolled_sum
         for axes in ((-4, -2), (-3, -1)) if pooled else ((-2,), (-1,)):
@@ -224,7 +226,7 @@ class _Model:
 
 
 def _shifted_sum(k: Tensor, axes: tuple[int, ...], reach: int) -> Tensor:
-    """Sum over joint shifts of the axes by at most ``reach``, with zeros outside."""
+    """Sum over joint shifts of the axes by at most `reach`, with zeros outside."""
     out = k.clone()
     size = k.shape[axes[0]]
     for shift in range(1, min(reach, size - 1) + 1):

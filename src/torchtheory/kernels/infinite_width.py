@@ -1,21 +1,25 @@
 r"""Fully connected networks of infinite width: the kernel at initialization and the tangent kernel.
 
-For the network :math:`f^l=\frac{\sigma_w}{\sqrt{n_{l-1}}}W^l\varphi(f^{l-1})+\sigma_bb^l` with
+For the network $f^l=\frac{\sigma_w}{\sqrt{n_{l-1}}}W^l\varphi(f^{l-1})+\sigma_bb^l$ with
 standard normal parameters, as the widths grow, the outputs become a Gaussian process with the
 kernel (NNGP, Foundations of Deep Learning, Theorem 57)
 
-.. math:: \Sigma^1=\sigma_w^2\frac{\langle x,x'\rangle}{d}+\sigma_b^2,\qquad
-    \Sigma^l=\sigma_w^2\,\mathbb E\,\varphi(z)\varphi(z')+\sigma_b^2,
-    \quad(z,z')\sim N(0,\Sigma^{l-1}|_{\{x,x'\}}),
+$$
+\Sigma^1=\sigma_w^2\frac{\langle x,x'\rangle}{d}+\sigma_b^2,\qquad
+\Sigma^l=\sigma_w^2\,\mathbb E\,\varphi(z)\varphi(z')+\sigma_b^2,
+\quad(z,z')\sim N(0,\Sigma^{l-1}|_{\{x,x'\}}),
+$$
 
 and the tangent kernel becomes deterministic (NTK, section 7.3 there; Mathematical Aspects of Deep
 Learning, section 1.2.1):
 
-.. math:: \Theta^1=\Sigma^1,\qquad
-    \Theta^l=\Theta^{l-1}\cdot\sigma_w^2\,\mathbb E\,\varphi'(z)\varphi'(z')+\Sigma^l.
+$$
+\Theta^1=\Sigma^1,\qquad
+\Theta^l=\Theta^{l-1}\cdot\sigma_w^2\,\mathbb E\,\varphi'(z)\varphi'(z')+\Sigma^l.
+$$
 
-Theorem 57 has no :math:`d` in :math:`\Sigma^1` (``scaling="unscaled_input"``). The depth :math:`L`
-counts affine layers, and the kernels of the network are :math:`\Sigma^L` and :math:`\Theta^L`; a
+Theorem 57 has no $d$ in $\Sigma^1$ (`scaling="unscaled_input"`). The depth $L$
+counts affine layers, and the kernels of the network are $\Sigma^L$ and $\Theta^L$; a
 network with several outputs has these times the identity.
 """
 
@@ -54,8 +58,8 @@ class LimitKernels:
     r"""The two kernels of a network of infinite width.
 
     Attributes:
-        nngp: :math:`\Sigma^L`, ``[n, m]``: the covariance of the outputs at initialization.
-        ntk: :math:`\Theta^L`, ``[n, m]``: what drives training.
+        nngp: $\Sigma^L$, `[n, m]`: the covariance of the outputs at initialization.
+        ntk: $\Theta^L$, `[n, m]`: what drives training.
         error: bound on what a Hermite expansion cut off, for the worst layer; 0 where the
             activation's dual is a closed form.
     """
@@ -75,21 +79,21 @@ def limit_kernels(
     bias_variance: float = 0.0,
     scaling: InputScaling = "fan_in",
 ) -> LimitKernels:
-    r"""Both kernels, :math:`\Sigma^L` and :math:`\Theta^L`, on the rows of ``x1`` and ``x2``.
+    r"""Both kernels, $\Sigma^L$ and $\Theta^L$, on the rows of `x1` and `x2`.
 
     Args:
-        x1, x2: ``[n, d]`` and ``[m, d]``; without ``x2`` the rows of ``x1`` with themselves, of
+        x1, x2: `[n, d]` and `[m, d]`; without `x2` the rows of `x1` with themselves, of
             which half the matrix is computed.
-        depth: :math:`L`, the number of affine layers; 1 is a linear model.
-        activation: whatever :func:`~torchtheory.kernels.dual_activations.dual_activation` takes.
-        weight_variance, bias_variance: :math:`\sigma_w^2`, :math:`\sigma_b^2`.
+        depth: $L$, the number of affine layers; 1 is a linear model.
+        activation: whatever `dual_activation` takes.
+        weight_variance, bias_variance: $\sigma_w^2$, $\sigma_b^2$.
         scaling: of the first layer.
 
-    Piecewise linear activations follow :math:`1-\cos t` instead of :math:`\cos t` from layer to
+    Piecewise linear activations follow $1-\cos t$ instead of $\cos t$ from layer to
     layer, so that the kernel of nearly equal inputs keeps its digits in float32 as well.
-    Time :math:`O(nm(d+L))`, memory that of the result. No gradient flows to the inputs.
+    Time $O(nm(d+L))$, memory that of the result. No gradient flows to the inputs.
 
-    Example: with :math:`\sigma_w^2=2` and unit vectors at 60 degrees, Theorem 57's kernels.
+    Example: with $\sigma_w^2=2$ and unit vectors at 60 degrees, Theorem 57's kernels.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.5, 0.75**0.5]], dtype=torch.float64)
     >>> k = limit_kernels(x, depth=2, scaling="unscaled_input")
@@ -117,7 +121,7 @@ def nngp(
     bias_variance: float = 0.0,
     scaling: InputScaling = "fan_in",
 ) -> Tensor:
-    r"""The kernel at initialization, :math:`\Sigma^L` ``[n, m]``; see :func:`limit_kernels`.
+    r"""The kernel at initialization, $\Sigma^L$ `[n, m]`; see `limit_kernels`.
 
     >>> nngp(torch.tensor([[1.0, 1.0]]), depth=3)      # ReLU with weight variance 2 keeps |x|^2 / d
     tensor([[2.]])
@@ -138,7 +142,7 @@ def ntk(
     bias_variance: float = 0.0,
     scaling: InputScaling = "fan_in",
 ) -> Tensor:
-    r"""The tangent kernel, :math:`\Theta^L` ``[n, m]``; see :func:`limit_kernels`.
+    r"""The tangent kernel, $\Theta^L$ `[n, m]`; see `limit_kernels`.
 
     >>> ntk(torch.tensor([[1.0, 1.0]]), depth=3)
     tensor([[6.]])
@@ -255,7 +259,7 @@ class _Plan:
         return k, tangent
 
     def variances(self, x: Tensor) -> Tensor:
-        r""":math:`\Sigma^1(x,x)` for each row."""
+        r"""$\Sigma^1(x,x)$ for each row."""
         return x.square().sum(1).mul_(self.first).add_(self.bias)
 
 
@@ -321,12 +325,12 @@ class _ByCovariance:
 
 
 class _ByAngle:
-    r"""The recursion on :math:`\delta=1-\cos t`, for piecewise linear activations.
+    r"""The recursion on $\delta=1-\cos t$, for piecewise linear activations.
 
-    An affine layer adds a constant: the unit vectors become :math:`(g\,u,\,b)` with
-    :math:`g^2=p/(p+\sigma_b^2)`, :math:`b^2=1-g^2` for a point whose variance without bias is
-    :math:`p`, so :math:`\delta\mapsto g_ig_j\delta+\frac12(g_i-g_j)^2+\frac12(b_i-b_j)^2`. The
-    activation does :math:`\delta\mapsto\delta-\frac rm(\sin t-t\cos t)`. Nothing here cancels. The
+    An affine layer adds a constant: the unit vectors become $(g\,u,\,b)$ with
+    $g^2=p/(p+\sigma_b^2)$, $b^2=1-g^2$ for a point whose variance without bias is
+    $p$, so $\delta\mapsto g_ig_j\delta+\frac12(g_i-g_j)^2+\frac12(b_i-b_j)^2$. The
+    activation does $\delta\mapsto\delta-\frac rm(\sin t-t\cos t)$. Nothing here cancels. The
     kernels are divided by the points' standard deviations on the way and multiplied at the end.
     """
 
@@ -363,10 +367,10 @@ class _ByAngle:
         return self.one.centered[rows] @ self.other.centered[columns].T
 
     def _distance(self, product: Tensor, rows: slice, columns: slice) -> Tensor:
-        r""":math:`\frac12\|u_i-u_j\|^2` from the inner products around the mean, in their place.
+        r"""$\frac12\|u_i-u_j\|^2$ from the inner products around the mean, in their place.
 
         Pairs for which that would lose two digits or more are done from their differences, as in
-        :func:`~torchtheory.kernels.functions.squared_distances`, which takes over where they are
+        `squared_distances`, which takes over where they are
         many; here the passes run on a strip that is in the cache.
         """
         one, other = self.one, self.other

@@ -1,7 +1,7 @@
 r"""The law of a model over its random initialization, before, during and after training.
 
 Training with a fixed kernel is an affine map of the initial function
-(:class:`~torchtheory.kernels.dynamics.KernelTraining`), so a Gaussian process stays one. Sources:
+(`KernelTraining`), so a Gaussian process stays one. Sources:
 Foundations of Deep Learning, Theorems 55 and 56 and Figure 7.3; The Modern Mathematics of Deep
 Learning, Eq. (1.24).
 """
@@ -28,39 +28,42 @@ def law_of_training(
     rate: float = 1.0,
     rule: Rule | None = None,
 ) -> Gaussian:
-    r"""The Gaussian law of :math:`(f_t(X),f_t(x))`, training points first, over the random start.
+    r"""The Gaussian law of $(f_t(X),f_t(x))$, training points first, over the random start.
 
-    If :math:`f_0` is a centered Gaussian process with covariance :math:`\Sigma` and training has
-    the kernel :math:`\Theta`, then with the influence
-    :math:`C_t=\Theta_{xX}\Theta_{XX}^{-1}(I-e^{-\rho\Theta_{XX}t})`
+    If $f_0$ is a centered Gaussian process with covariance $\Sigma$ and training has
+    the kernel $\Theta$, then with the influence
+    $C_t=\Theta_{xX}\Theta_{XX}^{-1}(I-e^{-\rho\Theta_{XX}t})$
 
-    .. math::
-        \mathbb E f_t(x)&=C_ty,\\
-        \operatorname{Cov}f_t(x)&=\Sigma_{xx}-C_t\Sigma_{Xx}-\Sigma_{xX}C_t^\top
-            +C_t\Sigma_{XX}C_t^\top,
+    $$
+    \begin{aligned}
+    \mathbb E f_t(x)&=C_ty,\\
+    \operatorname{Cov}f_t(x)&=\Sigma_{xx}-C_t\Sigma_{Xx}-\Sigma_{xX}C_t^\top
+        +C_t\Sigma_{XX}C_t^\top,
+    \end{aligned}
+    $$
 
-    at :math:`t=\infty` mean :math:`\Theta_{xX}\Theta_{XX}^{-1}y`. Two cases:
+    at $t=\infty$ mean $\Theta_{xX}\Theta_{XX}^{-1}y$. Two cases:
 
-    - *a feature model*, of which only the last layer is trained: :math:`\Sigma=\Theta=K`. The law
-      at 0 is :math:`N(0,K)`, and at infinity that of noise-free Gaussian process regression,
-      :math:`K_{xx}-K_{xX}K_{XX}^{-1}K_{Xx}` (Theorems 55, 56);
-    - *a wide network trained in all layers*: :math:`\Sigma` the covariance of its outputs (NNGP),
-      :math:`\Theta` its tangent kernel. The law at infinity is no Gaussian process posterior, for
+    - *a feature model*, of which only the last layer is trained: $\Sigma=\Theta=K$. The law
+      at 0 is $N(0,K)$, and at infinity that of noise-free Gaussian process regression,
+      $K_{xx}-K_{xX}K_{XX}^{-1}K_{Xx}$ (Theorems 55, 56);
+    - *a wide network trained in all layers*: $\Sigma$ the covariance of its outputs (NNGP),
+      $\Theta$ its tangent kernel. The law at infinity is no Gaussian process posterior, for
       either kernel.
 
     Args:
-        kernel: :math:`\Theta` on all points against the training points, ``[N, n]``, or against
-            all points, ``[N, N]`` (then only the first :math:`n` columns count). The first
-            :math:`n` points are the training points.
-        y: targets of the training points, ``[n]``. The outputs of a wide network are independent:
+        kernel: $\Theta$ on all points against the training points, `[N, n]`, or against
+            all points, `[N, N]` (then only the first $n$ columns count). The first
+            $n$ points are the training points.
+        y: targets of the training points, `[n]`. The outputs of a wide network are independent:
             take one at a time.
-        time: :math:`t`, or the number of steps where the rule has steps; infinite unless given.
-        initial: :math:`\Sigma`, ``[N, N]``; the kernel itself unless given.
-        rate, rule: as for :class:`~torchtheory.kernels.dynamics.KernelTraining`.
+        time: $t$, or the number of steps where the rule has steps; infinite unless given.
+        initial: $\Sigma$, `[N, N]`; the kernel itself unless given.
+        rate, rule: as for `KernelTraining`.
 
-    The covariance is formed as a product :math:`BB^\top`, so that it is positive semidefinite also
-    where it almost vanishes; numbers below :math:`\sqrt\epsilon` times the initial standard
-    deviation are rounding. :math:`O(N^3)` time, :math:`O(N^2)` memory.
+    The covariance is formed as a product $BB^\top$, so that it is positive semidefinite also
+    where it almost vanishes; numbers below $\sqrt\epsilon$ times the initial standard
+    deviation are rounding. $O(N^3)$ time, $O(N^2)$ memory.
 
     >>> K = torch.tensor([[2.0, 1.0], [1.0, 2.0]]).double()
     >>> law = law_of_training(K, torch.tensor([4.0]).double())

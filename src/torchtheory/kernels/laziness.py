@@ -38,13 +38,13 @@ class Laziness:
     r"""How far a network is from where its training began, in parameters, kernel and function.
 
     Attributes:
-        relative_movement: :math:`\|\theta-\theta_0\|/\|\theta_0\|` over the trainable parameters.
+        relative_movement: $\|\theta-\theta_0\|/\|\theta_0\|$ over the trainable parameters.
         movement_by_parameter: the same for each of them by name.
-        kernel_drift: :math:`\|\Theta-\Theta_0\|_F/\|\Theta_0\|_F` on the samples.
-        output_change: :math:`\sup|f(x,\theta)-f(x,\theta_0)|` over samples and outputs.
-        linearization_gap: :math:`\sup|f(x,\theta)-f_{\mathrm{lin}}(x,\theta)|`, the same.
+        kernel_drift: $\|\Theta-\Theta_0\|_F/\|\Theta_0\|_F$ on the samples.
+        output_change: $\sup|f(x,\theta)-f(x,\theta_0)|$ over samples and outputs.
+        linearization_gap: $\sup|f(x,\theta)-f_{\mathrm{lin}}(x,\theta)|$, the same.
         alignment_before, alignment_after: alignment of the kernel with the targets at
-            :math:`\theta_0` and :math:`\theta`; None without targets.
+            $\theta_0$ and $\theta$; None without targets.
         samples: how many inputs it rests on.
         note: how they were chosen, and which kernel was compared.
     """
@@ -74,21 +74,21 @@ def measure_laziness(
     limit: int = 64,
     seed: int = 0,
 ) -> Laziness:
-    r"""How far ``model`` has left the linear regime around ``initial``, on the inputs ``x``.
+    r"""How far `model` has left the linear regime around `initial`, on the inputs `x`.
 
     Args:
         model: the trained network. It is looked at in evaluation mode and left as it is.
         initial: where training began: parameters by name, a state dict, or a module of the same
             shape. Buffers (running statistics) are the trained model's at both points, so that
             only the parameters differ.
-        x: inputs ``[n, ...]``.
-        targets: ``[n]`` or ``[n, C]`` numbers, or ``[n]`` whole numbers as class labels.
+        x: inputs `[n, ...]`.
+        targets: `[n]` or `[n, C]` numbers, or `[n]` whole numbers as class labels.
         limit: most inputs used. Beyond it, so many are drawn at random without replacement.
         seed: of that draw.
 
-    The kernel has a row for each of the :math:`nC` outputs while that is at most 640, else it is
-    the kernel summed over outputs. Cost: two tangent kernels on ``limit`` inputs and one forward
-    derivative; memory :math:`O((nC)^2)` and what :func:`empirical_ntk` takes.
+    The kernel has a row for each of the $nC$ outputs while that is at most 640, else it is
+    the kernel summed over outputs. Cost: two tangent kernels on `limit` inputs and one forward
+    derivative; memory $O((nC)^2)$ and what `empirical_ntk` takes.
 
     >>> net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
     >>> report = measure_laziness(net, net, torch.linspace(-1, 1, 5)[:, None])
@@ -137,7 +137,7 @@ def measure_laziness(
 
 
 def kernel_drift(before: Tensor, after: Tensor) -> float:
-    r""":math:`\|\Theta_t-\Theta_0\|_F/\|\Theta_0\|_F` of two kernels of one shape.
+    r"""$\|\Theta_t-\Theta_0\|_F/\|\Theta_0\|_F$ of two kernels of one shape.
 
     >>> kernel_drift(torch.eye(2), 3 * torch.eye(2))
     2.0
@@ -150,11 +150,11 @@ def kernel_drift(before: Tensor, after: Tensor) -> float:
 
 
 def kernel_target_alignment(kernel: Tensor, targets: Tensor) -> float:
-    r"""The cosine :math:`\langle K,YY^\top\rangle_F/(\|K\|_F\|YY^\top\|_F)`, in [-1, 1].
+    r"""The cosine $\langle K,YY^\top\rangle_F/(\|K\|_F\|YY^\top\|_F)$, in [-1, 1].
 
     Args:
-        kernel: ``[n, n]``.
-        targets: ``[n]`` or ``[n, C]`` numbers. Whole numbers ``[n]`` are classes: :math:`Y` has
+        kernel: `[n, n]`.
+        targets: `[n]` or `[n, C]` numbers. Whole numbers `[n]` are classes: $Y$ has
             the column of a class 1 on its samples and 0 elsewhere, centered.
 
     >>> y = torch.tensor([1.0, -1.0])
@@ -176,7 +176,7 @@ def kernel_target_alignment(kernel: Tensor, targets: Tensor) -> float:
 
 
 def summed(kernel: Tensor) -> Tensor:
-    """A kernel ``[N, M, C, C]`` summed over its outputs; one that is ``[N, M]`` as it is.
+    """A kernel `[N, M, C, C]` summed over its outputs; one that is `[N, M]` as it is.
 
     >>> summed(torch.ones(3, 2, 5, 5)).shape
     torch.Size([3, 2])

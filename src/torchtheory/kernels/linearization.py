@@ -1,10 +1,12 @@
 r"""A network replaced by its tangent at a point of parameter space.
 
-.. math:: f_{\mathrm{lin}}(x,\theta) = f(x,\theta_0) + J(x,\theta_0)\,(\theta-\theta_0),
-          \qquad J(x,\theta)=\nabla_\theta f(x,\theta)^\top.
+$$
+f_{\mathrm{lin}}(x,\theta) = f(x,\theta_0) + J(x,\theta_0)\,(\theta-\theta_0),
+\qquad J(x,\theta)=\nabla_\theta f(x,\theta)^\top.
+$$
 
-It is affine in :math:`\theta`, so training it with the squared loss is a convex problem, and its
-tangent kernel is that of :math:`f` at :math:`\theta_0` wherever :math:`\theta` goes. Sources:
+It is affine in $\theta$, so training it with the squared loss is a convex problem, and its
+tangent kernel is that of $f$ at $\theta_0$ wherever $\theta$ goes. Sources:
 Foundations of Deep Learning, sections 6.4 (Problem 2) and 7.3; The Modern Mathematics of Deep
 Learning, Eq. (1.25).
 """
@@ -34,11 +36,11 @@ from torchtheory.nets.chain import as_chain
 
 
 class LinearizedModel(nn.Module):
-    r""":math:`f_{\mathrm{lin}}(x,\theta)` with :math:`\theta` as its parameters.
+    r"""$f_{\mathrm{lin}}(x,\theta)$ with $\theta$ as its parameters.
 
-    Make one with :func:`linearize`. It is trained, saved and moved like any module; frozen
-    parameters of the network are frozen here. Its parameters are named ``displaced.<name>``, and
-    its buffers ``origin.<name>`` hold :math:`\theta_0` and the network's own buffers, so that a
+    Make one with `linearize`. It is trained, saved and moved like any module; frozen
+    parameters of the network are frozen here. Its parameters are named `displaced.<name>`, and
+    its buffers `origin.<name>` hold $\theta_0$ and the network's own buffers, so that a
     state dict is all there is to know besides the architecture. The network is in evaluation mode
     whatever the mode of this module.
 
@@ -71,12 +73,12 @@ class LinearizedModel(nn.Module):
         return value + change
 
     def exact(self, x: Tensor) -> Tensor:
-        r"""The network itself at the displaced parameters, :math:`f(x,\theta)`."""
+        r"""The network itself at the displaced parameters, $f(x,\theta)$."""
         constants, here = self._point()
         return self._function({**constants, **here}, x)
 
     def displacement(self) -> Parameters:
-        r""":math:`\theta-\theta_0` by the network's own names, detached.
+        r"""$\theta-\theta_0$ by the network's own names, detached.
 
         >>> lin = linearize(nn.Linear(2, 1))
         >>> {name: step.abs().sum().item() for name, step in lin.displacement().items()}
@@ -86,7 +88,7 @@ class LinearizedModel(nn.Module):
         return {name: (here[name] - constants[name]).detach() for name in here}
 
     def _point(self) -> tuple[Parameters, Parameters]:
-        """What does not move (:math:`\theta_0` and the buffers), and :math:`\theta`."""
+        r"""What does not move ($\theta_0$ and the buffers), and $\theta$."""
         return dict(self.origin.named_buffers()), dict(self.displaced.named_parameters())
 
 
@@ -110,17 +112,19 @@ class _Tensors(nn.Module):
 def linearize(model: nn.Module, parameters: Initial | None = None) -> LinearizedModel:
     r"""The first-order Taylor expansion of a network in its parameters, as a module.
 
-    .. math:: f_{\mathrm{lin}}(x,\theta) = f(x,\theta_0) + J(x,\theta_0)(\theta-\theta_0)
+    $$
+    f_{\mathrm{lin}}(x,\theta) = f(x,\theta_0) + J(x,\theta_0)(\theta-\theta_0)
+    $$
 
     Args:
-        model: any ``nn.Module`` that maps a batch to one tensor. It is copied and left as it is.
+        model: any `nn.Module` that maps a batch to one tensor. It is copied and left as it is.
             Batch normalization and dropout must be in evaluation mode: otherwise the output is
             not a function of the input and the parameters.
-        parameters: :math:`\theta_0`, by name or as a module of the same shape; the model's own
+        parameters: $\theta_0$, by name or as a module of the same shape; the model's own
             unless given.
 
     Returns:
-        A :class:`LinearizedModel` at :math:`\theta=\theta_0`, where it equals the network.
+        A `LinearizedModel` at $\theta=\theta_0$, where it equals the network.
 
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> lin, x = linearize(net), torch.ones(3, 2)
@@ -146,12 +150,12 @@ def linearize(model: nn.Module, parameters: Initial | None = None) -> Linearized
 def directional_derivative(
     function: PureFunction, constants: Parameters, start: Parameters, step: Parameters, x: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r""":math:`f(x,\theta_0)` and :math:`J(x,\theta_0)v` by one forward-mode pass.
+    r"""$f(x,\theta_0)$ and $J(x,\theta_0)v$ by one forward-mode pass.
 
     Args:
         function: the network.
         constants: buffers, and parameters that stay out of it.
-        start, step: :math:`\theta_0` and :math:`v`, by the same names.
+        start, step: $\theta_0$ and $v$, by the same names.
         x: a batch.
 
     >>> f = PureFunction(nn.Linear(2, 1, bias=False))
@@ -191,11 +195,11 @@ def _no_warnings() -> Iterator[None]:
 
 
 def linearization_gap(model: nn.Module, initial: Initial, x: Tensor) -> Tensor:
-    r""":math:`|f(x,\theta)-f_{\mathrm{lin}}(x,\theta)|`, what the tangent at ``initial`` misses.
+    r"""$|f(x,\theta)-f_{\mathrm{lin}}(x,\theta)|$, what the tangent at `initial` misses.
 
     Args:
-        model: the network at :math:`\theta`; its buffers are used at both points.
-        initial: :math:`\theta_0`.
+        model: the network at $\theta$; its buffers are used at both points.
+        initial: $\theta_0$.
         x: a batch.
 
     Returns:
@@ -213,7 +217,7 @@ def linearization_gap(model: nn.Module, initial: Initial, x: Tensor) -> Tensor:
 def outputs_on_tangent(
     model: nn.Module, initial: Initial, x: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    r""":math:`f(x,\theta)`, :math:`f(x,\theta_0)` and :math:`f_{\mathrm{lin}}(x,\theta)`.
+    r"""$f(x,\theta)$, $f(x,\theta_0)$ and $f_{\mathrm{lin}}(x,\theta)$.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> now, before, tangent = outputs_on_tangent(net, {"weight": net.weight - 2}, torch.ones(1, 1))
@@ -248,7 +252,7 @@ SMOOTHNESS: Mapping[str, float] = MappingProxyType(
         "leaky relu": math.inf,
     }
 )
-r"""Smoothness constants :math:`\beta=\sup_{r\ne s}|\sigma'(r)-\sigma'(s)|/|r-s|` of activations.
+r"""Smoothness constants $\beta=\sup_{r\ne s}|\sigma'(r)-\sigma'(s)|/|r-s|$ of activations.
 
 Infinite where the derivative jumps: no parabola then bounds the error of a tangent.
 """
@@ -268,7 +272,7 @@ _LAYERS: dict[type[nn.Module], str] = {
 
 
 def activation_smoothness(activation: str | nn.Module) -> float:
-    r""":math:`\beta` of an activation, given by name or as a layer; infinite for a kink.
+    r"""$\beta$ of an activation, given by name or as a layer; infinite for a kink.
 
     >>> round(activation_smoothness("tanh"), 4), activation_smoothness(nn.Softplus(beta=2.0))
     (0.7698, 0.5)
@@ -299,21 +303,23 @@ def two_layer_gap_bound(
 ) -> Tensor:
     r"""How far a two-layer network can be from its tangent when its first layer moves.
 
-    For :math:`f(W)=\sum_ja_j\sigma(w_j^\top x)` with a :math:`\beta`-smooth :math:`\sigma`,
+    For $f(W)=\sum_ja_j\sigma(w_j^\top x)$ with a $\beta$-smooth $\sigma$,
 
-    .. math:: |f(W)-f_{\mathrm{lin}}(W)| \le \tfrac\beta2\max_j|a_j|\,\|W-W_0\|_F^2\,\|x\|^2,
+    $$
+    |f(W)-f_{\mathrm{lin}}(W)| \le \tfrac\beta2\max_j|a_j|\,\|W-W_0\|_F^2\,\|x\|^2,
+    $$
 
-    which for :math:`a_j=\pm1/\sqrt m` is :math:`\beta\|W-W_0\|_F^2\|x\|^2/(2\sqrt m)`: at a fixed
-    distance the network becomes linear in its weights as :math:`m` grows.
+    which for $a_j=\pm1/\sqrt m$ is $\beta\|W-W_0\|_F^2\|x\|^2/(2\sqrt m)$: at a fixed
+    distance the network becomes linear in its weights as $m$ grows.
 
     Args:
-        displacement: :math:`W-W_0`, ``[m, d]``.
-        output_weights: :math:`a`, ``[m]``, or ``[C, m]`` for several outputs.
-        x: ``[n, d]``.
-        smoothness: :math:`\beta`, see :func:`activation_smoothness`.
+        displacement: $W-W_0$, `[m, d]`.
+        output_weights: $a$, `[m]`, or `[C, m]` for several outputs.
+        x: `[n, d]`.
+        smoothness: $\beta$, see `activation_smoothness`.
 
     Returns:
-        ``[n]``, or ``[n, C]``.
+        `[n]`, or `[n, C]`.
 
     >>> step, a = torch.full((4, 1), 0.5), torch.tensor([0.5, -0.5, 0.5, 0.5])
     >>> two_layer_gap_bound(step, a, torch.tensor([[2.0]]), smoothness=1.0)
@@ -354,13 +360,13 @@ class TwoLayerGap:
 
 
 def two_layer_gap(model: nn.Module, initial: Initial, x: Tensor) -> TwoLayerGap:
-    r""":func:`linearization_gap` of a two-layer network with its bound.
+    r"""`linearization_gap` of a two-layer network with its bound.
 
     Args:
         model: a chain of linear layer, activation, linear layer. Biases may be there; that of the
             first layer counts as the weight of a constant input.
-        initial: :math:`\theta_0`, which may differ in the first layer and the last bias only.
-        x: ``[n, d]``.
+        initial: $\theta_0$, which may differ in the first layer and the last bias only.
+        x: `[n, d]`.
 
     >>> net = nn.Sequential(nn.Linear(3, 50), nn.Tanh(), nn.Linear(50, 1))
     >>> moved = {k: p + 0.1 * (k == "0.weight") for k, p in net.named_parameters()}

@@ -1,13 +1,15 @@
 r"""Where and how the parameters enter a computation.
 
 A model's Jacobian with respect to a weight is determined by what went into the operation that used
-the weight and by what came back through it: for :math:`y = W a`,
+the weight and by what came back through it: for $y = W a$,
 
-.. math:: \frac{\partial f_c}{\partial W} = g_c\, a^\top,
-   \qquad g_c = \frac{\partial f_c}{\partial y},
+$$
+\frac{\partial f_c}{\partial W} = g_c\, a^\top,
+\qquad g_c = \frac{\partial f_c}{\partial y},
+$$
 
 a product that need not be written out. `ParameterUses` watches a forward pass at the level of
-torch's functions, so it sees a weight whether a layer of ``torch.nn`` or the user's own code uses
+torch's functions, so it sees a weight whether a layer of `torch.nn` or the user's own code uses
 it, once or many times; each use it understands becomes one of the objects below, and a parameter
 that goes anywhere else is listed as unknown, for the caller to differentiate as a whole.
 """
@@ -31,7 +33,7 @@ from torchtheory.kernels.recurrent_steps import IN_STEPS
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A parameter as one operation sees it: ``scale`` times it, transposed or not."""
+    """A parameter as one operation sees it: `scale` times it, transposed or not."""
 
     name: str
     scale: float = 1.0
@@ -40,7 +42,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Use(ABC):
-    """One operation on parameters; ``a`` is what went in, ``g [n, C, *y]`` what came back.
+    """One operation on parameters; `a` is what went in, `g [n, C, *y]` what came back.
 
     Attributes:
         weight: the parameter the input is multiplied by, if it is followed.
@@ -58,19 +60,19 @@ class Use(ABC):
 
     @abstractmethod
     def jacobian(self, part: str, a: Tensor, g: Tensor) -> Tensor:
-        """Jacobian ``[n, C, P]`` with respect to the weight or the bias."""
+        """Jacobian `[n, C, P]` with respect to the weight or the bias."""
 
 
 class OuterUse(Use):
-    r"""A use with :math:`\partial f_c / \partial W = \sum_t g_{ct}\, a_t^\top`, positions t."""
+    r"""A use with $\partial f_c / \partial W = \sum_t g_{ct}\, a_t^\top$, positions t."""
 
     @abstractmethod
     def left(self, parts: tuple[str, ...], a: Tensor, positions: int) -> Tensor:
-        """What the parameters are multiplied by: ``[n, T, d]``, or ``[n, T]`` row numbers."""
+        """What the parameters are multiplied by: `[n, T, d]`, or `[n, T]` row numbers."""
 
     @abstractmethod
     def right(self, g: Tensor) -> Tensor:
-        """What came back at each position, ``[n, C, T, o]``."""
+        """What came back at each position, `[n, C, T, o]`."""
 
 
 class Multiplication(OuterUse):
@@ -78,13 +80,13 @@ class Multiplication(OuterUse):
 
     @abstractmethod
     def inputs(self, a: Tensor, extra: int = 0) -> Tensor:
-        """What the weight is multiplied by at each position, ``[n, T, d]``.
+        """What the weight is multiplied by at each position, `[n, T, d]`.
 
-        ``extra`` columns of ones may follow: the input of a bias.
+        `extra` columns of ones may follow: the input of a bias.
         """
 
     def left(self, parts: tuple[str, ...], a: Tensor, positions: int) -> Tensor:
-        """``[n, T, d]`` for the weight, ``d + 1`` columns for both, one for the bias."""
+        """`[n, T, d]` for the weight, `d + 1` columns for both, one for the bias."""
         if "weight" not in parts:
             assert self.bias is not None
             return a.new_full((len(a), positions, 1), self.bias.scale)
@@ -109,7 +111,7 @@ class Multiplication(OuterUse):
 
 @dataclass(frozen=True)
 class Affine(Multiplication):
-    """``linear(a, W, b)`` with ``W [o, d]``."""
+    """`linear(a, W, b)` with `W [o, d]`."""
 
     def inputs(self, a: Tensor, extra: int = 0) -> Tensor:
         flat = a.reshape(len(a), -1, a.shape[-1])
@@ -121,7 +123,7 @@ class Affine(Multiplication):
 
 @dataclass(frozen=True)
 class Convolution(Multiplication):
-    """``conv(a, W, b)`` in any dimension with one group."""
+    """`conv(a, W, b)` in any dimension with one group."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -158,7 +160,7 @@ class GroupedConvolution(Use):
 
 @dataclass(frozen=True)
 class Lookup(OuterUse):
-    """``embedding(ids, W)``: the left factor is the row's number, as one-hot vectors would be."""
+    """`embedding(ids, W)`: the left factor is the row's number, as one-hot vectors would be."""
 
     rows: int
     padding: int | None
@@ -182,7 +184,7 @@ class Lookup(OuterUse):
 
 @dataclass(frozen=True)
 class Scaling(Use):
-    """``y = a * w + b`` entry by entry, the parameters broadcast from ``shape``."""
+    """`y = a * w + b` entry by entry, the parameters broadcast from `shape`."""
 
     shape: tuple[int, ...]
     sign: float = 1.0
@@ -202,9 +204,9 @@ class Scaling(Use):
 
 
 def outer_sum(right: Tensor, left: Tensor, rows: int = 0) -> Tensor:
-    r""":math:`\sum_t g_t a_t^\top` ``[n, C, o, d]`` from ``[n, C, T, o]`` and ``[n, T, d]``.
+    r"""$\sum_t g_t a_t^\top$ `[n, C, o, d]` from `[n, C, T, o]` and `[n, T, d]`.
 
-    Whole-number ``left [n, T]`` stands for one-hot vectors of length ``rows``.
+    Whole-number `left [n, T]` stands for one-hot vectors of length `rows`.
     """
     n, classes, positions, width = right.shape
     if not left.is_floating_point():
@@ -223,9 +225,9 @@ def unfold(
     dilation: tuple[int, ...],
     extra: int = 0,
 ) -> Tensor:
-    """The patches ``[n, T, channels * prod(size) + extra]`` a convolution multiplies.
+    """The patches `[n, T, channels * prod(size) + extra]` a convolution multiplies.
 
-    In any dimension; ``extra`` columns of ones follow.
+    In any dimension; `extra` columns of ones follow.
     """
     space = len(size)
     a = a.reshape(len(a), a.shape[-space - 1], *a.shape[-space:])
@@ -245,7 +247,7 @@ def unfold(
 
 
 def _sum_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Sum ``g [n, C, *y]`` over what was broadcast from ``shape``."""
+    """Sum `g [n, C, *y]` over what was broadcast from `shape`."""
     lead = g.ndim - 2 - len(shape)
     dims = [*range(2, 2 + lead)] + [
         2 + lead + k for k, size in enumerate(shape) if size == 1 and g.shape[2 + lead + k] > 1
@@ -330,7 +332,7 @@ _PYTHON = types.FunctionType
 
 @cache
 def _body(func: Any) -> Callable[..., Any]:
-    """A function of ``torch.nn.functional`` that does not hand itself to the mode once more.
+    """A function of `torch.nn.functional` that does not hand itself to the mode once more.
 
     Such functions ask first whether somebody overrides them. To watch what attention, say, does
     inside, its body runs with that question answered by no.

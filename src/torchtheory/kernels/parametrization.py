@@ -1,12 +1,12 @@
 r"""Networks in neural tangent parametrization: standard normal parameters, scaled forward pass.
 
-A dense layer is :math:`f^l = \frac{\sigma_w}{\sqrt{n_{l-1}}}W^lh^{l-1}+\sigma_bb^l` with every
-entry of :math:`W^l, b^l` drawn from :math:`N(0,1)`: the variance sits in the forward pass, not in
+A dense layer is $f^l = \frac{\sigma_w}{\sqrt{n_{l-1}}}W^lh^{l-1}+\sigma_bb^l$ with every
+entry of $W^l, b^l$ drawn from $N(0,1)$: the variance sits in the forward pass, not in
 the initialization. The function has the same law either way, its gradients do not: here the tangent
 kernel has a limit as the width grows, in the ordinary parametrization it grows with the width.
 
 Source: Foundations of Deep Learning, section 7.3. The divisor printed there is the layer's *own*
-width; it must be the width before it (``scaling="fan_out"`` shows what goes wrong).
+width; it must be the width before it (`scaling="fan_out"` shows what goes wrong).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from torchtheory.core.random import RandomSource, as_generator, gaussian
 from torchtheory.kernels.dual_activations import AnyActivation, activation_layer
 from torchtheory.nets.labeled import at_least
 
-#: What each layer divides by. ``fan_in``: the root of the number of its inputs. ``unscaled_input``:
-#: the same, but the first layer divides by nothing (Theorem 57). ``fan_out``: the root of its own
+#: What each layer divides by. `fan_in`: the root of the number of its inputs. `unscaled_input`:
+#: the same, but the first layer divides by nothing (Theorem 57). `fan_out`: the root of its own
 #: width, as printed.
 Scaling = Literal["fan_in", "unscaled_input", "fan_out"]
 Readout = Literal["flatten", "mean"]
 
 
 class ScaledLinear(nn.Module):
-    r"""The layer :math:`x\mapsto s\,Wx+\sigma_bb` with :math:`W_{ij},b_i\sim N(0,1)`.
+    r"""The layer $x\mapsto s\,Wx+\sigma_bb$ with $W_{ij},b_i\sim N(0,1)$.
 
     Args:
         inputs, outputs: the widths.
-        scale: :math:`s`.
-        bias_scale: :math:`\sigma_b`; 0 leaves the bias out.
+        scale: $s$.
+        bias_scale: $\sigma_b$; 0 leaves the bias out.
 
     >>> layer = ScaledLinear(3, 2, scale=2.0)
     >>> x = torch.ones(1, 3)
@@ -75,13 +75,13 @@ class ScaledLinear(nn.Module):
 
 
 class ScaledConv2d(nn.Module):
-    r"""The convolution :math:`x\mapsto s\,W*x+\sigma_bb` of stride 1 that keeps the image's size.
+    r"""The convolution $x\mapsto s\,W*x+\sigma_bb$ of stride 1 that keeps the image's size.
 
     Args:
         inputs, outputs: numbers of channels.
         kernel_size: side of the filter, odd.
-        scale: :math:`s`; :math:`\sigma_w/\sqrt{k^2c_{\rm in}}` for the neural tangent scaling.
-        padding: ``zeros``, or ``circular`` for an image on a torus.
+        scale: $s$; $\sigma_w/\sqrt{k^2c_{\rm in}}$ for the neural tangent scaling.
+        padding: `zeros`, or `circular` for an image on a torus.
 
     >>> ScaledConv2d(2, 4, 3, scale=0.1)(torch.ones(1, 2, 8, 8)).shape
     torch.Size([1, 4, 8, 8])
@@ -138,15 +138,15 @@ def ntk_mlp(
 ) -> nn.Sequential:
     r"""A fully connected network in neural tangent parametrization.
 
-    :math:`f^l=\frac{\sigma_w}{\sqrt{n_{l-1}}}W^lh^{l-1}+\sigma_bb^l` and :math:`h^l=\varphi(f^l)`
-    for :math:`l=1,\dots,L`, with :math:`h^0=x`; the output is :math:`f^L`.
+    $f^l=\frac{\sigma_w}{\sqrt{n_{l-1}}}W^lh^{l-1}+\sigma_bb^l$ and $h^l=\varphi(f^l)$
+    for $l=1,\dots,L$, with $h^0=x$; the output is $f^L$.
 
     Args:
-        widths: :math:`n_0,\dots,n_L`, input and output included: ``len(widths) - 1`` affine layers.
-        activation: whatever :func:`~torchtheory.kernels.dual_activations.dual_activation` takes.
-        weight_variance, bias_variance: :math:`\sigma_w^2` and :math:`\sigma_b^2`.
-        scaling: see :data:`Scaling`. With the first two, the limits are those of
-            :func:`~torchtheory.kernels.infinite_width.limit_kernels` with the same argument.
+        widths: $n_0,\dots,n_L$, input and output included: `len(widths) - 1` affine layers.
+        activation: whatever `dual_activation` takes.
+        weight_variance, bias_variance: $\sigma_w^2$ and $\sigma_b^2$.
+        scaling: see `Scaling`. With the first two, the limits are those of
+            `limit_kernels` with the same argument.
 
     >>> net = ntk_mlp([4, 100, 1], "tanh", bias_variance=0.1)
     >>> net(torch.ones(5, 4)).shape
@@ -196,13 +196,13 @@ def ntk_convolutional(
     r"""Convolutions of stride 1, each followed by the activation, then one dense layer.
 
     Args:
-        channels: :math:`c_0,c_1,\dots,c_{L-1}`, those of the input first.
+        channels: $c_0,c_1,\dots,c_{L-1}$, those of the input first.
         outputs: width of the dense layer.
         image: height and width.
-        readout: ``mean`` pools over the whole image first, ``flatten`` gives each pixel its own
+        readout: `mean` pools over the whole image first, `flatten` gives each pixel its own
             weights.
 
-    The limits are those of :func:`~torchtheory.kernels.infinite_convolution.convolutional_kernels`.
+    The limits are those of `convolutional_kernels`.
 
     >>> ntk_convolutional([1, 8, 8], 10, (8, 8))(torch.ones(2, 1, 8, 8)).shape
     torch.Size([2, 10])
@@ -249,12 +249,12 @@ def ntk_convolutional(
 def in_ntk_parametrization(
     model: nn.Module, *, weight_variance: float = 2.0, bias_variance: float = 1.0
 ) -> nn.Sequential:
-    r"""The same function with every ``nn.Linear`` in neural tangent parametrization.
+    r"""The same function with every `nn.Linear` in neural tangent parametrization.
 
-    :math:`W\mapsto\sqrt{n_{l-1}}\,W/\sigma_w` and :math:`b\mapsto b/\sigma_b`, with the factors put
+    $W\mapsto\sqrt{n_{l-1}}\,W/\sigma_w$ and $b\mapsto b/\sigma_b$, with the factors put
     into the forward pass. Gradient descent on the result moves the function as if the weights of
-    each layer had the learning rate :math:`\eta\sigma_w^2/n_{l-1}` and the biases
-    :math:`\eta\sigma_b^2`. The model is copied, not changed.
+    each layer had the learning rate $\eta\sigma_w^2/n_{l-1}$ and the biases
+    $\eta\sigma_b^2$. The model is copied, not changed.
 
     Args:
         model: a sequence of dense layers and modules without parameters.

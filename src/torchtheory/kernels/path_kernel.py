@@ -1,24 +1,28 @@
 r"""The path kernel: inner products of path features, without a list of paths.
 
 Where every nonlinearity multiplies its input by a slope (ReLU: 0 or 1) and max pooling selects one
-of its inputs, an output is a sum over the paths :math:`j` from the inputs to it,
+of its inputs, an output is a sum over the paths $j$ from the inputs to it,
 
-.. math:: f_k(x) = \sum_j \bar w_{k,j}\,z_j(x) = z(x)^\top\bar w_k, \qquad
-          z_j(x) = \bar x_j\,\bar\sigma_j(x),
+$$
+f_k(x) = \sum_j \bar w_{k,j}\,z_j(x) = z(x)^\top\bar w_k, \qquad
+z_j(x) = \bar x_j\,\bar\sigma_j(x),
+$$
 
-where :math:`\bar w_{k,j}` is the product of the weights on the path, :math:`\bar\sigma_j(x)` the
-product of the slopes on it, and :math:`\bar x_j` the input it starts from. A bias is a connection
+where $\bar w_{k,j}$ is the product of the weights on the path, $\bar\sigma_j(x)$ the
+product of the slopes on it, and $\bar x_j$ the input it starts from. A bias is a connection
 from a unit of value 1, so that paths start there as well. There are exponentially many paths, but
-:math:`K(x,x')=z(x)^\top z(x')` needs none of them: the sum over the paths into a unit follows from
+$K(x,x')=z(x)^\top z(x')$ needs none of them: the sum over the paths into a unit follows from
 the sums of its sources,
 
-.. math:: n_u(x,x') = s_u(x)\,s_u(x')\sum_{v\to u} n_v(x,x'), \qquad n_j(x,x') = x_jx'_j ,
+$$
+n_u(x,x') = s_u(x)\,s_u(x')\sum_{v\to u} n_v(x,x'), \qquad n_j(x,x') = x_jx'_j ,
+$$
 
-and for dense layers without biases :math:`K(x,x') = x^\top x'\prod_\ell (s^\ell(x)^\top
-s^\ell(x'))`: the number of units active for both, multiplied over the layers. Source: Mathematical
+and for dense layers without biases $K(x,x') = x^\top x'\prod_\ell (s^\ell(x)^\top s^\ell(x'))$:
+the number of units active for both, multiplied over the layers. Source: Mathematical
 Aspects of Deep Learning, section 2.5.1, Eq. (2.1).
 
-Explicit features, for small networks, are in :mod:`torchtheory.kernels.deep_paths`.
+Explicit features, for small networks, are in `torchtheory.kernels.deep_paths`.
 """
 
 from __future__ import annotations
@@ -57,19 +61,19 @@ _ENTRIES = 2**24
 
 
 def deep_path_kernel(model: nn.Module, x1: Tensor, x2: Tensor | None = None) -> Tensor:
-    r""":math:`K_{ij}=z(x_i)^\top z(x'_j)`, exactly, for inputs ``x1[n, ...]`` and ``x2[m, ...]``.
+    r"""$K_{ij}=z(x_i)^\top z(x'_j)$, exactly, for inputs `x1[n, ...]` and `x2[m, ...]`.
 
     Works for chains of dense and convolutional layers (any stride, dilation, groups and zero
     padding), batch normalization in evaluation mode, average and max pooling (overlapping windows
     too), ReLU, leaky and parametric ReLU, that end with a dense layer. Biases are paths of their
-    own. Every connection a layer has counts, also where its weight is 0. ``x2`` is ``x1`` unless
+    own. Every connection a layer has counts, also where its weight is 0. `x2` is `x1` unless
     given.
 
     The kernel depends on the weights through the slopes alone, hence not at all on the last
-    layer, and the outputs cannot be read off it. It is ``float64`` whatever the model's precision:
+    layer, and the outputs cannot be read off it. It is `float64` whatever the model's precision:
     its entries are of the size of the number of paths.
 
-    Costs :math:`O(nm\sum_\ell N_\ell)` for dense layers (one product of slope matrices each), and
+    Costs $O(nm\sum_\ell N_\ell)$ for dense layers (one product of slope matrices each), and
     for convolutions as much as a one-channel convolution for each pair; memory is that of the
     result and a tile of at most 2²⁴ numbers.
 
@@ -110,15 +114,15 @@ def deep_path_kernel(model: nn.Module, x1: Tensor, x2: Tensor | None = None) -> 
 
 
 def path_norms(model: nn.Module, input_shape: Sequence[int], *, order: float = 2) -> Tensor:
-    r"""Norms :math:`\|\bar w_k\|_p` of the path weights into every output, ``[outputs]``.
+    r"""Norms $\|\bar w_k\|_p$ of the path weights into every output, `[outputs]`.
 
-    One forward pass: weights to the power :math:`p` on the input of ones, no nonlinearity, windows
+    One forward pass: weights to the power $p$ on the input of ones, no nonlinearity, windows
     of a max pool summed.
 
     Args:
-        model: a network that :func:`deep_path_kernel` takes.
+        model: a network that `deep_path_kernel` takes.
         input_shape: shape of one input, without the batch dimension.
-        order: :math:`p\ge1`; 2 for the Euclidean norm, 1 for the sum of absolute values.
+        order: $p\ge1$; 2 for the Euclidean norm, 1 for the sum of absolute values.
 
     >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     >>> _ = net[0].weight.data.copy_(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))
@@ -178,7 +182,7 @@ def unit_shapes(links: Sequence[Link], x: Tensor) -> list[tuple[int, ...]]:
 
 
 def slopes(module: nn.Module, z: Tensor) -> Tensor:
-    r"""What an activation multiplies its inputs by, :math:`\varrho(z)/z`; the left slope at 0."""
+    r"""What an activation multiplies its inputs by, $\varrho(z)/z$; the left slope at 0."""
     if isinstance(module, nn.PReLU):
         left = module.weight.reshape(1, -1, *[1] * (z.ndim - 2))
     else:
@@ -187,7 +191,7 @@ def slopes(module: nn.Module, z: Tensor) -> Tensor:
 
 
 def window_sums(module: nn.Module, x: Tensor) -> Tensor:
-    """Sums over the windows of a pooling layer, ``x[n, channels, ...]``."""
+    """Sums over the windows of a pooling layer, `x[n, channels, ...]`."""
     dimensions = x.ndim - 2
     padding, dilation = [0] * dimensions, [1] * dimensions
     if isinstance(module, ADAPTIVE_POOLS):
@@ -227,8 +231,8 @@ def _even_windows(output_size: Any, x: Tensor) -> list[int]:
 class _Pairs:
     """Paths into the units of a layer, for every pair of a tile.
 
-    The sum over the paths into unit ``u`` is ``paths[i, j, u] * first[i, u] * second[j, u]``.
-    ``paths`` has size 1 along the dimensions it does not depend on.
+    The sum over the paths into unit `u` is `paths[i, j, u] * first[i, u] * second[j, u]`.
+    `paths` has size 1 along the dimensions it does not depend on.
     """
 
     paths: Tensor
@@ -236,7 +240,7 @@ class _Pairs:
     second: Tensor
 
     def over_groups(self, groups: int) -> Tensor:
-        """Sums over the channels of each group, ``[n, m, groups, ...]``."""
+        """Sums over the channels of each group, `[n, m, groups, ...]`."""
         channels, space = self.first.shape[1], self.first.shape[2:]
         first = self.first.reshape(len(self.first), groups, channels // groups, *space)
         second = self.second.reshape(len(self.second), groups, channels // groups, *space)
@@ -248,12 +252,12 @@ class _Pairs:
         return torch.einsum("ijgc...,igc...,jgc...->ijg...", paths, first, second)
 
     def each(self) -> Tensor:
-        """The sums themselves, ``[n, m, units...]``."""
+        """The sums themselves, `[n, m, units...]`."""
         return self.paths * self.first[:, None] * self.second[None]
 
 
 def _pair_counts(links: Sequence[Link], rows: list[Tensor], columns: list[Tensor]) -> Tensor:
-    """The kernel of two traces, ``[n, m]``."""
+    """The kernel of two traces, `[n, m]`."""
     first, second = rows[0].double(), columns[0].double()
     pairs = _Pairs(first.new_ones(1, 1, *[1] * (first.ndim - 1)), first, second)
     for link, a, b in zip(links, rows[1:], columns[1:], strict=True):
@@ -265,7 +269,7 @@ def _pair_counts(links: Sequence[Link], rows: list[Tensor], columns: list[Tensor
 
 
 def _step(module: nn.Module, pairs: _Pairs, a: Tensor, b: Tensor) -> _Pairs:
-    """One layer on; ``a`` and ``b`` are what the traces say about it."""
+    """One layer on; `a` and `b` are what the traces say about it."""
     if isinstance(module, SLOPED):
         return _Pairs(pairs.paths, pairs.first * a, pairs.second * b)
     if isinstance(module, PASSING):
@@ -429,7 +433,7 @@ def has_bias(module: nn.Module) -> bool:
 
 
 def normalization(module: nn.Module) -> tuple[Tensor, Tensor]:
-    """Scale and shift ``[channels]`` of batch normalization in evaluation mode."""
+    """Scale and shift `[channels]` of batch normalization in evaluation mode."""
     assert isinstance(module, NORMALIZATIONS)
     assert module.running_var is not None
     assert module.running_mean is not None

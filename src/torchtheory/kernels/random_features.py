@@ -1,7 +1,7 @@
 r"""Random features: a hidden layer that is drawn once and never trained.
 
-The model is :math:`f(x,\theta)=p^{-1/2}\theta^\top\phi(x)` with :math:`\phi_i(x)=s(w_i^\top x)`,
-so its gradient in :math:`\theta` is :math:`p^{-1/2}\phi(x)` wherever :math:`\theta` is, and its
+The model is $f(x,\theta)=p^{-1/2}\theta^\top\phi(x)$ with $\phi_i(x)=s(w_i^\top x)$,
+so its gradient in $\theta$ is $p^{-1/2}\phi(x)$ wherever $\theta$ is, and its
 tangent kernel is the kernel of the features. Source: Foundations of Deep Learning, section 7.2.
 """
 
@@ -22,28 +22,28 @@ from torchtheory.nets.activations import Activation, as_layer
 
 
 class RandomFeatures(nn.Module):
-    r"""The model :math:`f(x,\theta)=p^{-1/2}\theta^\top\phi(x)`,
-    :math:`\phi_i(x)=s(w_i^\top x)`.
+    r"""The model $f(x,\theta)=p^{-1/2}\theta^\top\phi(x)$,
+    $\phi_i(x)=s(w_i^\top x)$.
 
-    A network with one hidden layer of which only the top is trained: ``theta`` is a parameter,
-    drawn from :math:`N(0,I)`, and the ``weights`` are a buffer. The factor :math:`p^{-1/2}` keeps
-    outputs and kernel of order 1 as :math:`p\to\infty`.
+    A network with one hidden layer of which only the top is trained: `theta` is a parameter,
+    drawn from $N(0,I)$, and the `weights` are a buffer. The factor $p^{-1/2}$ keeps
+    outputs and kernel of order 1 as $p\to\infty$.
 
     Args:
-        dimension: :math:`d`, the number of coordinates of a point.
-        count: :math:`p`, the number of features.
-        activation: :math:`s`: a name (``"relu"``), a module or a function of a tensor.
-        weights: the rows :math:`w_i`, ``[p, d]``, if they are not to be drawn from
-            :math:`N(0,I)`; ``dtype`` is then theirs.
-        random: a generator or a seed, for the weights first and then for ``theta``.
+        dimension: $d$, the number of coordinates of a point.
+        count: $p$, the number of features.
+        activation: $s$: a name (`"relu"`), a module or a function of a tensor.
+        weights: the rows $w_i$, `[p, d]`, if they are not to be drawn from
+            $N(0,I)$; `dtype` is then theirs.
+        random: a generator or a seed, for the weights first and then for `theta`.
         dtype: double precision unless told.
 
     Attributes:
-        weights: the buffer ``[p, d]``.
-        theta: the parameter ``[p]``.
-        count: :math:`p`.
+        weights: the buffer `[p, d]`.
+        theta: the parameter `[p]`.
+        count: $p$.
 
-    Maps points ``[n, d]`` to outputs ``[n, 1]``.
+    Maps points `[n, d]` to outputs `[n, 1]`.
 
     >>> model = RandomFeatures(3, 1000, "relu", random=0)
     >>> x = torch.eye(3).double()
@@ -88,12 +88,12 @@ class RandomFeatures(nn.Module):
         random: RandomSource = None,
         dtype: torch.dtype = torch.float64,
     ) -> RandomFeatures:
-        r"""Features of the Gaussian kernel: :math:`\sqrt2\cos w_i^\top x` and
-        :math:`\sqrt2\sin w_i^\top x` with :math:`w_i\sim N(0,\ell^{-2}I)` (Rahimi and Recht, 2007).
+        r"""Features of the Gaussian kernel: $\sqrt2\cos w_i^\top x$ and
+        $\sqrt2\sin w_i^\top x$ with $w_i\sim N(0,\ell^{-2}I)$ (Rahimi and Recht, 2007).
 
-        In pairs, so that the kernel is a mean of :math:`\cos w_i^\top(x-x')`: it depends on the
+        In pairs, so that the kernel is a mean of $\cos w_i^\top(x-x')$: it depends on the
         difference only, is exactly 1 at equal points, and has the mean
-        :math:`e^{-\|x-x'\|^2/2\ell^2}`. ``count`` must be even: ``weights`` has half as many rows.
+        $e^{-\|x-x'\|^2/2\ell^2}$. `count` must be even: `weights` has half as many rows.
 
         >>> model = RandomFeatures.fourier(2, 2000, random=1)
         >>> k = model.kernel(torch.tensor([[0.0, 0.0], [1.0, 0.0]]).double())
@@ -111,7 +111,7 @@ class RandomFeatures(nn.Module):
         return cls(dimension, count, CosineSine(), weights=frequencies, random=source)
 
     def features(self, x: Tensor) -> Tensor:
-        r""":math:`\phi(x)`, ``[n, p]``, without the factor :math:`p^{-1/2}`."""
+        r"""$\phi(x)$, `[n, p]`, without the factor $p^{-1/2}$."""
         if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[1] != self.weights.shape[1]:
             given = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ShapeMismatch(
@@ -129,16 +129,16 @@ class RandomFeatures(nn.Module):
 
     @property
     def kernel(self) -> Kernel:
-        r"""The kernel :math:`K(x,x')=\frac1p\langle\phi(x),\phi(x')\rangle` on
-        :math:`\mathbb R^d\times\mathbb R^d`: ``model.kernel(x1, x2)``.
+        r"""The kernel $K(x,x')=\frac1p\langle\phi(x),\phi(x')\rangle$ on
+        $\mathbb R^d\times\mathbb R^d$: `model.kernel(x1, x2)`.
 
-        It is the tangent kernel of the model at every :math:`\theta`.
+        It is the tangent kernel of the model at every $\theta$.
         """
         root = math.sqrt(self.count)
         return from_features(lambda x: self.features(x) / root, f"random_features({self.count})")
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs ``[n, 1]``."""
+        """The outputs `[n, 1]`."""
         return (self.features(x) @ self.theta / math.sqrt(self.count)).unsqueeze(1)
 
     def extra_repr(self) -> str:
@@ -146,7 +146,7 @@ class RandomFeatures(nn.Module):
 
 
 class CosineSine(nn.Module):
-    r""":math:`u\mapsto\sqrt2(\cos u,\sin u)`, from ``[n, p / 2]`` to ``[n, p]``."""
+    r"""$u\mapsto\sqrt2(\cos u,\sin u)$, from `[n, p / 2]` to `[n, p]`."""
 
     def forward(self, u: Tensor) -> Tensor:
         return math.sqrt(2) * torch.cat([u.cos(), u.sin()], dim=-1)

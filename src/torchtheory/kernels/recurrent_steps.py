@@ -1,8 +1,8 @@
 r"""Recurrent layers step by step, in operations of which each has a derivative rule.
 
-``torch.lstm``, ``torch.gru`` and their relatives are single operations: nothing can be seen of how
-often a weight is used, and ``torch.func.vmap`` refuses them. The functions here take the same
-arguments and compute the same numbers with ``linear``, products and non-linearities.
+`torch.lstm`, `torch.gru` and their relatives are single operations: nothing can be seen of how
+often a weight is used, and `torch.func.vmap` refuses them. The functions here take the same
+arguments and compute the same numbers with `linear`, products and non-linearities.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _lstm_step(a: Tensor, b: Tensor, state: State) -> State:
 def _direction(
     step: Step, x: Tensor, state: State, weights: Sequence[Tensor], biases: bool, backwards: bool
 ) -> tuple[Tensor, State]:
-    """One layer in one direction over ``x [time, batch, d]``; ``weights`` as torch lists them."""
+    """One layer in one direction over `x [time, batch, d]`; `weights` as torch lists them."""
     into, across = weights[0], weights[1]
     b_into, b_across = (weights[2], weights[3]) if biases else (None, None)
     project = weights[-1] if len(weights) % 2 else None

@@ -1,8 +1,8 @@
 r"""Least squares in the space of a kernel: interpolation and ridge regression.
 
-Among the functions :math:`f(x)=\theta^\top\phi(x)` the one that minimizes
-:math:`\frac12\sum_i(f(x_i)-y_i)^2+\frac\lambda2\|f\|_K^2` is
-:math:`f(x)=\sum_i\alpha_iK(x,x_i)` with :math:`(K+\lambda I)\alpha=y`: only values of the kernel
+Among the functions $f(x)=\theta^\top\phi(x)$ the one that minimizes
+$\frac12\sum_i(f(x_i)-y_i)^2+\frac\lambda2\|f\|_K^2$ is
+$f(x)=\sum_i\alpha_iK(x,x_i)$ with $(K+\lambda I)\alpha=y$: only values of the kernel
 are needed. Sources: Foundations of Deep Learning, section 7.1.1; The Modern Mathematics of Deep
 Learning, section 1.2.1.
 """
@@ -37,16 +37,16 @@ class SingularKernelMatrix(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    r"""The function :math:`f(x)=\sum_i\alpha_iK(x,x_i)`, fitted by :func:`kernel_least_squares`.
+    r"""The function $f(x)=\sum_i\alpha_iK(x,x_i)$, fitted by `kernel_least_squares`.
 
     Attributes:
-        kernel: :math:`K`.
-        x: the training points ``[n, ...]``.
-        y: the targets ``[n]`` or ``[n, outputs]``.
-        ridge: :math:`\lambda`.
+        kernel: $K$.
+        x: the training points `[n, ...]`.
+        y: the targets `[n]` or `[n, outputs]`.
+        ridge: $\lambda$.
         solver: how the system was solved.
-        coefficients: :math:`\alpha`, of the shape of ``y``.
-        fitted: :math:`f(x_i)`, of the shape of ``y``.
+        coefficients: $\alpha$, of the shape of `y`.
+        fitted: $f(x_i)$, of the shape of `y`.
     """
 
     kernel: Kernel
@@ -58,26 +58,26 @@ class KernelFit:
     fitted: Tensor
 
     def predict(self, x: Tensor) -> Tensor:
-        """The values at other points, ``[m]`` or ``[m, outputs]``, in blocks of rows."""
+        """The values at other points, `[m]` or `[m, outputs]`, in blocks of rows."""
         return kernel_operator(self.kernel, x, self.x) @ self.coefficients
 
     @property
     def norm(self) -> Tensor:
-        r"""The norm :math:`\|f\|_K=\sqrt{\alpha^\top K\alpha}` of each output.
+        r"""The norm $\|f\|_K=\sqrt{\alpha^\top K\alpha}$ of each output.
 
-        Without a ridge :math:`\|f\|_K^2=y^\top K^{-1}y`, with :math:`K^+` if there is no inverse.
+        Without a ridge $\|f\|_K^2=y^\top K^{-1}y$, with $K^+$ if there is no inverse.
         """
         return (self.coefficients * self.fitted).sum(0).clamp_min(0).sqrt()
 
     def leave_one_out_residuals(self) -> Tensor:
-        r"""What each point would be missed by if it were not in the sample, of the shape of ``y``.
+        r"""What each point would be missed by if it were not in the sample, of the shape of `y`.
 
-        :math:`y_i-f_{-i}(x_i)=\alpha_i/(G)_{ii}` with :math:`G=(K+\lambda I)^{-1}`, without any
-        further fit. For the pseudo-inverse, :math:`\alpha_i/(K^+)_{ii}` at the points whose
-        features are independent of the others', and :math:`(y_i-f(x_i))/(1-(KK^+)_{ii})` at the
+        $y_i-f_{-i}(x_i)=\alpha_i/(G)_{ii}$ with $G=(K+\lambda I)^{-1}$, without any
+        further fit. For the pseudo-inverse, $\alpha_i/(K^+)_{ii}$ at the points whose
+        features are independent of the others', and $(y_i-f(x_i))/(1-(KK^+)_{ii})$ at the
         rest, where the left-out fit is the one of least norm again.
 
-        Cost: :math:`O(n^3)` and the matrix.
+        Cost: $O(n^3)$ and the matrix.
         """
         columns = self.coefficients.reshape(len(self.x), -1)
         if self.solver != "pseudo-inverse":
@@ -106,29 +106,29 @@ def kernel_least_squares(
     solver: Solver = "cholesky",
     tolerance: float = 1e-10,
 ) -> KernelFit:
-    r"""Minimize :math:`\frac12\sum_i(f(x_i)-y_i)^2+\frac\lambda2\|f\|_K^2` over the space of a
+    r"""Minimize $\frac12\sum_i(f(x_i)-y_i)^2+\frac\lambda2\|f\|_K^2$ over the space of a
     kernel.
 
-    Without ``ridge`` it is the function of least norm among those of least loss: the
-    minimum-norm interpolator :math:`f(x)=K_x^\top K^{-1}y` where :math:`K` is invertible, which is
+    Without `ridge` it is the function of least norm among those of least loss: the
+    minimum-norm interpolator $f(x)=K_x^\top K^{-1}y$ where $K$ is invertible, which is
     also where gradient flow from 0 ends (Theorem 53 and the closed form after it).
 
     Args:
-        kernel: :math:`K`.
-        x: points ``[n, ...]``, or ``[n]`` on the line.
-        y: targets ``[n]`` or ``[n, outputs]``, in the dtype of ``x``.
-        ridge: :math:`\lambda\ge0`; scikit-learn's ``alpha``.
-        solver: ``"cholesky"`` needs :math:`K+\lambda I` to be positive definite;
-            ``"pseudo-inverse"`` takes any matrix, and eigenvalues below :math:`n\varepsilon` times
-            the largest for 0; ``"cg"`` (conjugate gradients) never writes the matrix down.
-        tolerance: relative residual at which ``"cg"`` stops.
+        kernel: $K$.
+        x: points `[n, ...]`, or `[n]` on the line.
+        y: targets `[n]` or `[n, outputs]`, in the dtype of `x`.
+        ridge: $\lambda\ge0$; scikit-learn's `alpha`.
+        solver: `"cholesky"` needs $K+\lambda I$ to be positive definite;
+            `"pseudo-inverse"` takes any matrix, and eigenvalues below $n\varepsilon$ times
+            the largest for 0; `"cg"` (conjugate gradients) never writes the matrix down.
+        tolerance: relative residual at which `"cg"` stops.
 
     Raises:
         SingularKernelMatrix: if the solver cannot do without an inverse and there is none.
         NotConverged: if conjugate gradients did not reach the tolerance.
 
-    Cost: :math:`O(n^3)` and :math:`O(n^2)` memory; for ``"cg"``, :math:`O(n^2)` values of the
-    kernel a step and :math:`O(n)` memory.
+    Cost: $O(n^3)$ and $O(n^2)$ memory; for `"cg"`, $O(n^2)$ values of the
+    kernel a step and $O(n)$ memory.
 
     Example: with the linear kernel and more points than features it is least squares.
 
@@ -159,7 +159,7 @@ def kernel_least_squares(
 
 
 def regularized_cholesky(kernel: Kernel, x: Tensor, ridge: float = 0.0) -> Tensor:
-    r"""The lower triangular :math:`L` ``[n, n]`` with :math:`LL^\top=K+\lambda I`.
+    r"""The lower triangular $L$ `[n, n]` with $LL^\top=K+\lambda I$.
 
     Raises:
         SingularKernelMatrix: if a pivot is negative or at the level of rounding.
@@ -187,7 +187,7 @@ def regularized_cholesky(kernel: Kernel, x: Tensor, ridge: float = 0.0) -> Tenso
 
 
 def checked_targets(x: Tensor, y: Tensor) -> Tensor:
-    """Targets ``[n]`` or ``[n, outputs]`` for the points ``x``, finite and of the same kind."""
+    """Targets `[n]` or `[n, outputs]` for the points `x`, finite and of the same kind."""
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         raise InvalidType("points and targets must be torch tensors")
     if y.ndim not in (1, 2) or x.ndim == 0 or len(y) != len(x) or y.numel() == 0:

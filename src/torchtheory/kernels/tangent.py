@@ -1,7 +1,9 @@
 r"""The empirical neural tangent kernel of any model.
 
-.. math:: \Theta_{cc'}(x, x') = \sum_p \frac{\partial f_c(x)}{\partial\theta_p}
-   \frac{\partial f_{c'}(x')}{\partial\theta_p}
+$$
+\Theta_{cc'}(x, x') = \sum_p \frac{\partial f_c(x)}{\partial\theta_p}
+\frac{\partial f_{c'}(x')}{\partial\theta_p}
+$$
 
 The Jacobian of a model with millions of parameters is never formed where its layers allow
 something better; see `torchtheory.kernels.tangent_features`.
@@ -40,7 +42,7 @@ def empirical_ntk(
     memory: str | int = "2GiB",
     file: str | Path | None = None,
 ) -> Tensor:
-    r"""The tangent kernel :math:`\Theta(x, x') = J(x) J(x')^\top` of a model at its parameters.
+    r"""The tangent kernel $\Theta(x, x') = J(x) J(x')^\top$ of a model at its parameters.
 
     Exact, for any model that maps samples one by one. The operations of the model decide how it is
     computed: where a weight multiplies something (linear layers, convolutions, embeddings,
@@ -48,22 +50,22 @@ def empirical_ntk(
     Gram matrices of what goes in and what comes back, or of the weight's Jacobians, whichever
     needs fewer multiplications; parameters used in any other way are differentiated as a whole.
     What was found is checked against autograd on the first sample. Costs, for linear layers from d
-    to o and C outputs, :math:`O(N_1 N_2 (d + Co))` a layer for ``"trace"`` and ``"diagonal"``,
-    :math:`O(N_1 N_2 (d + C^2 o))` for ``"full"``; half of it when ``x2`` is not given.
+    to o and C outputs, $O(N_1 N_2 (d + Co))$ a layer for `"trace"` and `"diagonal"`,
+    $O(N_1 N_2 (d + C^2 o))$ for `"full"`; half of it when `x2` is not given.
 
     Args:
         model: a module, run as in evaluation mode and not changed; or a function
-            ``f(parameters, x)`` of a dictionary of tensors and a batch.
-        x1: inputs ``[N1, ...]``.
-        x2: inputs ``[N2, ...]``; ``x1`` unless given.
-        outputs: ``"full"`` for all pairs of outputs ``[N1, N2, C, C]``, ``"diagonal"`` for each
-            output with itself ``[N1, N2, C]``, ``"trace"`` for the sum of these ``[N1, N2]``.
+            `f(parameters, x)` of a dictionary of tensors and a batch.
+        x1: inputs `[N1, ...]`.
+        x2: inputs `[N2, ...]`; `x1` unless given.
+        outputs: `"full"` for all pairs of outputs `[N1, N2, C, C]`, `"diagonal"` for each
+            output with itself `[N1, N2, C]`, `"trace"` for the sum of these `[N1, N2]`.
             Outputs of any shape are counted one after the other.
-        parameters: the point :math:`\theta`; the model's own parameters unless given.
+        parameters: the point $\theta$; the model's own parameters unless given.
         only: names of parameters, or of modules that hold some, to differentiate by; those that
             require gradients unless given. Frozen parameters do not count.
         memory: about how much to use besides the model, the inputs and the result.
-        file: a ``.npy`` file to put the result in, mapped to memory rather than held there. If the
+        file: a `.npy` file to put the result in, mapped to memory rather than held there. If the
             computation is interrupted, the same call goes on at the first unfinished tile.
 
     A layer that makes one sample's output depend on another's (batch normalization in training

@@ -68,9 +68,9 @@ def refuse_unusable_mode(model: nn.Module) -> None:
 def followed_names(
     model: nn.Module | Functional, parameters: Parameters, only: Sequence[str] | None
 ) -> list[str]:
-    """The parameters to differentiate: the trainable ones, or those that ``only`` names.
+    """The parameters to differentiate: the trainable ones, or those that `only` names.
 
-    A name in ``only`` is a parameter's or that of a module that holds several.
+    A name in `only` is a parameter's or that of a module that holds several.
     """
     if only is None:
         chosen = (
@@ -227,7 +227,7 @@ class Derivatives(Differentiable):
     Attributes:
         uses: operations on parameters, in the order of the computation.
         groups: the parameters that are kept in factors or Jacobians of their uses.
-        sizes: of each group, for inputs like ``x``.
+        sizes: of each group, for inputs like `x`.
         whole: parameters that are differentiated as a whole.
     """
 
@@ -318,7 +318,7 @@ class Derivatives(Differentiable):
     def _differentiate(
         self, x: Tensor, classes: slice
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Inputs ``[n, ...]`` and derivatives ``[n, C, ...]`` of the uses, and whole Jacobians."""
+        """Inputs `[n, ...]` and derivatives `[n, C, ...]` of the uses, and whole Jacobians."""
         known = {k: self.point[k] for k in self.names if k not in self.whole}
         whole = {k: self.point[k] for k in self.whole}
         zeros = tuple(torch.zeros(s, dtype=self.dtype, device=x.device) for s in self._shapes)

@@ -1,12 +1,14 @@
 r"""What the tangent kernel of two samples is made of, and how it is put together.
 
-For a group of parameters used as :math:`y_t = W a_t + b` the kernel is
+For a group of parameters used as $y_t = W a_t + b$ the kernel is
 
-.. math:: \sum_{t,s} \langle \tilde a_t, \tilde a'_s \rangle\, \langle g_{ct}, g'_{c's} \rangle,
-   \qquad \tilde a = (a, 1),
+$$
+\sum_{t,s} \langle \tilde a_t, \tilde a'_s \rangle\, \langle g_{ct}, g'_{c's} \rangle,
+\qquad \tilde a = (a, 1),
+$$
 
 two Gram matrices multiplied entry by entry (`Factors`), or the product of the Jacobians
-:math:`J_c = \sum_t g_{ct} \tilde a_t^\top` (`Jacobians`). The first never forms a Jacobian and is
+$J_c = \sum_t g_{ct} \tilde a_t^\top$ (`Jacobians`). The first never forms a Jacobian and is
 the cheaper one for few positions t; the number of operations decides.
 """
 
@@ -90,7 +92,7 @@ class Size:
 def measure(
     group: Group, uses: Sequence[Use], inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> Size:
-    """Sizes of a group from what a single sample ``[1, ...]`` gave."""
+    """Sizes of a group from what a single sample `[1, ...]` gave."""
     if not group.outer:
         made = jacobian_of(group, uses, inputs, grads)
         return Size(1, 0, 0, made.shape[2])
@@ -106,7 +108,7 @@ def measure(
 def factors_of(
     group: Group, uses: Sequence[Use], inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Left ``[n, T, d]`` and right ``[n, C, T, o]`` factors, the uses one after the other."""
+    """Left `[n, T, d]` and right `[n, C, T, o]` factors, the uses one after the other."""
     lefts, rights = [], []
     for index, parts in group.places:
         use = uses[index]
@@ -122,7 +124,7 @@ def factors_of(
 def jacobian_of(
     group: Group, uses: Sequence[Use], inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> Tensor:
-    """The Jacobian ``[n, C, P]`` of a group, summed over its uses."""
+    """The Jacobian `[n, C, P]` of a group, summed over its uses."""
     if group.outer:
         left, right = factors_of(group, uses, inputs, grads)
         use = uses[group.places[0][0]]
@@ -147,7 +149,7 @@ def factors_are_cheaper(
 
 
 class Features(ABC):
-    """What a group contributes to the kernels of ``n`` samples."""
+    """What a group contributes to the kernels of `n` samples."""
 
     outputs: Outputs
 
@@ -155,7 +157,7 @@ class Features(ABC):
     def add_to(self, total: Tensor, rows: slice, other: Self, columns: slice) -> None:
         """Add the kernel of some samples here with some there.
 
-        ``total`` is ``[n, m]`` for the trace, ``[C, n, m]`` for the diagonal and ``[n C, m C]``
+        `total` is `[n, m]` for the trace, `[C, n, m]` for the diagonal and `[n C, m C]`
         for all pairs.
         """
 
@@ -173,7 +175,7 @@ class Features(ABC):
 
 
 class Factors(Features):
-    """Left and right factors of ``n`` samples, laid out for the products they enter."""
+    """Left and right factors of `n` samples, laid out for the products they enter."""
 
     def __init__(self, left: Tensor, right: Tensor, outputs: Outputs) -> None:
         self.left = left
@@ -230,7 +232,7 @@ class Factors(Features):
 
 
 class Jacobians(Features):
-    """Jacobians ``[n, C, P]`` of ``n`` samples."""
+    """Jacobians `[n, C, P]` of `n` samples."""
 
     def __init__(self, jacobian: Tensor, outputs: Outputs) -> None:
         self.outputs = outputs

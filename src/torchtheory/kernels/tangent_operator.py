@@ -24,14 +24,14 @@ def jacobian_operator(
     only: Sequence[str] | None = None,
     memory: str | int = "2GiB",
 ) -> LinearOperator:
-    r"""The Jacobian :math:`J \in \mathbb{R}^{NC \times P}` of a model's outputs on ``x [N, ...]``.
+    r"""The Jacobian $J \in \mathbb{R}^{NC \times P}$ of a model's outputs on `x [N, ...]`.
 
     Rows are the outputs, sample by sample; columns the entries of the parameters, one after the
     other. A product costs a few forward passes over the samples, in the memory of a chunk of them.
 
     Args:
         model: as for `empirical_ntk`.
-        x: inputs ``[N, ...]``.
+        x: inputs `[N, ...]`.
         parameters: the point; the model's own parameters unless given.
         only: names of parameters or modules to differentiate by; the trainable ones unless given.
         memory: about how much to use besides the model and the inputs.
@@ -106,16 +106,16 @@ def ntk_operator(
     only: Sequence[str] | None = None,
     memory: str | int = "2GiB",
 ) -> LinearOperator:
-    r"""The tangent kernel :math:`\Theta = J(x_1) J(x_2)^\top` by its products, never formed.
+    r"""The tangent kernel $\Theta = J(x_1) J(x_2)^\top$ by its products, never formed.
 
-    For conjugate gradients, eigenvalues and traces where :math:`(NC)^2` numbers are too many. Its
-    rows and columns are outputs, sample by sample: ``empirical_ntk(...)`` of shape
-    ``[N1, N2, C, C]`` is this operator with axes 1 and 2 exchanged and the pairs joined.
+    For conjugate gradients, eigenvalues and traces where $(NC)^2$ numbers are too many. Its
+    rows and columns are outputs, sample by sample: `empirical_ntk(...)` of shape
+    `[N1, N2, C, C]` is this operator with axes 1 and 2 exchanged and the pairs joined.
 
     Args:
         model: as for `empirical_ntk`.
-        x1: inputs ``[N1, ...]``.
-        x2: inputs ``[N2, ...]``; ``x1`` unless given.
+        x1: inputs `[N1, ...]`.
+        x2: inputs `[N2, ...]`; `x1` unless given.
         parameters: the point; the model's own parameters unless given.
         only: names of parameters or modules to differentiate by; the trainable ones unless given.
         memory: about how much to use besides the model and the inputs.

@@ -35,9 +35,9 @@ def fingerprint(*parts: Any) -> str:
 
 
 class TiledFile:
-    """A ``.npy`` file filled tile by tile, with a note beside it of what it is and what is done.
+    """A `.npy` file filled tile by tile, with a note beside it of what it is and what is done.
 
-    The note ``<file>.tiles`` has the fingerprint of the computation in its first line and one line
+    The note `<file>.tiles` has the fingerprint of the computation in its first line and one line
     for each finished tile. Opened again for the same computation, the finished tiles are kept; a
     file of anything else is refused rather than overwritten.
 
@@ -110,7 +110,7 @@ class TiledFile:
 
 
 def blocks(count: int, size: int) -> list[slice]:
-    """Consecutive ranges of at most ``size``, as equal as possible.
+    """Consecutive ranges of at most `size`, as equal as possible.
 
     >>> blocks(10, 4)
     [slice(0, 4, None), slice(4, 7, None), slice(7, 10, None)]

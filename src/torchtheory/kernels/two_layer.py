@@ -1,9 +1,11 @@
 r"""Networks with one hidden layer of which the first is trained, and their kernel in closed form.
 
-.. math:: f(W,x)=\frac1{\sqrt m}\sum_{r=1}^ma_r\,\sigma(w_r^\top x)
+$$
+f(W,x)=\frac1{\sqrt m}\sum_{r=1}^ma_r\,\sigma(w_r^\top x)
+$$
 
-The tangent kernel on data :math:`x_1,\dots,x_n` (rows of ``x[n, d]``) is the Gram matrix
-:math:`H_{ij}=\frac1m\sum_ra_r^2\,x_i^\top x_j\,\sigma'(w_r^\top x_i)\sigma'(w_r^\top x_j)`; its
+The tangent kernel on data $x_1,\dots,x_n$ (rows of `x[n, d]`) is the Gram matrix
+$H_{ij}=\frac1m\sum_ra_r^2\,x_i^\top x_j\,\sigma'(w_r^\top x_i)\sigma'(w_r^\top x_j)$; its
 mean over standard normal weights is what it becomes as the width grows. Source: Foundations of
 Deep Learning, exercises 7.4 and of chapter 8.
 """
@@ -27,18 +29,18 @@ from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 
 class TwoLayerNetwork(nn.Module):
-    r""":math:`f(W,x)=m^{-1/2}\sum_ra_r\sigma(w_r^\top x)`; the weights :math:`W` are trained, the
-    outputs :math:`a` are not.
+    r"""$f(W,x)=m^{-1/2}\sum_ra_r\sigma(w_r^\top x)$; the weights $W$ are trained, the
+    outputs $a$ are not.
 
-    With :math:`a_r=1` for all units and ReLU, the mean of :math:`f` at random weights grows like
-    :math:`\sqrt{m/2\pi}\,\|x\|`; with random signs it is 0, and the Gram matrix is the same.
+    With $a_r=1$ for all units and ReLU, the mean of $f$ at random weights grows like
+    $\sqrt{m/2\pi}\,\|x\|$; with random signs it is 0, and the Gram matrix is the same.
 
     Args:
-        weight: :math:`W`, ``[m, d]``.
-        outputs: :math:`a`, ``[m]``; all ones unless given.
-        activation: :math:`\sigma`.
+        weight: $W$, `[m, d]`.
+        outputs: $a$, `[m]`; all ones unless given.
+        activation: $\sigma$.
 
-    The forward pass maps ``[n, d]`` to ``[n, 1]``.
+    The forward pass maps `[n, d]` to `[n, 1]`.
 
     >>> net = TwoLayerNetwork(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     >>> net(torch.tensor([[4.0, -1.0]])).detach()             # (4 + 0) / sqrt(2)
@@ -75,7 +77,7 @@ class TwoLayerNetwork(nn.Module):
         random: RandomSource = None,
         dtype: torch.dtype = torch.float64,
     ) -> TwoLayerNetwork:
-        r"""Weights :math:`w_r\sim\mathcal N(0,I)`, and random signs or ones as outputs.
+        r"""Weights $w_r\sim\mathcal N(0,I)$, and random signs or ones as outputs.
 
         >>> TwoLayerNetwork.random(5, 3).weight.shape
         torch.Size([5, 3])
@@ -95,7 +97,7 @@ class TwoLayerNetwork(nn.Module):
 
 
 def slope_of(given: Function) -> Callable[[Tensor], Tensor]:
-    r""":math:`\sigma'` of an activation given by name, row of the table, module or function.
+    r"""$\sigma'$ of an activation given by name, row of the table, module or function.
 
     >>> slope_of("relu")(torch.tensor([-1.0, 2.0])), slope_of(torch.sin)(torch.tensor([0.0]))
     (tensor([0., 1.]), tensor([1.]))
@@ -108,17 +110,17 @@ def slope_of(given: Function) -> Callable[[Tensor], Tensor]:
 
 
 def sampled_gram(x: Tensor, weight: Tensor, activation: Function = "relu") -> Tensor:
-    r""":math:`\hat G_{ij}=\frac1m\sum_kx_i^\top x_j\,\sigma'(w_k^\top x_i)\sigma'(w_k^\top x_j)`,
-    ``[n, n]``.
+    r"""$\hat G_{ij}=\frac1m\sum_kx_i^\top x_j\,\sigma'(w_k^\top x_i)\sigma'(w_k^\top x_j)$,
+    `[n, n]`.
 
-    It is the tangent kernel of :class:`TwoLayerNetwork` when :math:`|a_k|=1`; for other outputs
-    each term has the factor :math:`a_k^2`. For ReLU it counts the units on which both points are
-    active. Costs :math:`O(n(n+d)m)`.
+    It is the tangent kernel of `TwoLayerNetwork` when $|a_k|=1$; for other outputs
+    each term has the factor $a_k^2$. For ReLU it counts the units on which both points are
+    active. Costs $O(n(n+d)m)$.
 
     Args:
-        x: ``[n, d]``.
-        weight: ``[m, d]``.
-        activation: :math:`\sigma`.
+        x: `[n, d]`.
+        weight: `[m, d]`.
+        activation: $\sigma$.
 
     >>> x = torch.eye(2).double()
     >>> sampled_gram(x, torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double())
@@ -131,12 +133,12 @@ def sampled_gram(x: Tensor, weight: Tensor, activation: Function = "relu") -> Te
 
 
 def expected_gram(x: Tensor, activation: Function = "relu") -> Tensor:
-    r""":math:`G_{ij}=\mathbb E_{w\sim\mathcal N(0,I)}\,x_i^\top x_j\,\sigma'(w^\top x_i)
-    \sigma'(w^\top x_j)`, ``[n, n]``: the Gram matrix at infinite width, by quadrature.
+    r"""$G_{ij}=\mathbb E_{w\sim\mathcal N(0,I)}\,x_i^\top x_j\,\sigma'(w^\top x_i)
+    \sigma'(w^\top x_j)$, `[n, n]`: the Gram matrix at infinite width, by quadrature.
 
-    As accurate as :func:`~torchtheory.primer.gaussian_pairs.gaussian_pair_mean`: rounding for
-    points of length up to 3 and every :math:`\sigma` that is smooth on either side of 0. For ReLU
-    :func:`relu_gram_limit` has it in closed form. About 90 000 values of :math:`\sigma'` a pair,
+    As accurate as `gaussian_pair_mean`: rounding for
+    points of length up to 3 and every $\sigma$ that is smooth on either side of 0. For ReLU
+    `relu_gram_limit` has it in closed form. About 90 000 values of $\sigma'$ a pair,
     about a minute for 200 points.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.6, 0.8]]).double()
@@ -155,11 +157,11 @@ def expected_gram(x: Tensor, activation: Function = "relu") -> Tensor:
 
 
 def relu_gram_limit(x: Tensor) -> Tensor:
-    r""":math:`H^\infty_{ij}=x_i^\top x_j\,\frac{\pi-\angle(x_i,x_j)}{2\pi}`, ``[n, n]``.
+    r"""$H^\infty_{ij}=x_i^\top x_j\,\frac{\pi-\angle(x_i,x_j)}{2\pi}$, `[n, n]`.
 
     The tangent kernel of the first layer of an infinitely wide ReLU network, for points of any
-    length; for unit vectors the angle is :math:`\arccos(x_i^\top x_j)` (Eq. 7.14). Its trace is
-    :math:`\frac12\sum_i\|x_i\|^2`. Costs :math:`O(n^2d)`.
+    length; for unit vectors the angle is $\arccos(x_i^\top x_j)$ (Eq. 7.14). Its trace is
+    $\frac12\sum_i\|x_i\|^2$. Costs $O(n^2d)$.
 
     >>> relu_gram_limit(torch.tensor([[1.0, 0.0], [0.5, 0.75**0.5], [-1.0, 0.0]]).double())[0]
     tensor([0.5000, 0.1667, -0.0000], dtype=torch.float64)
@@ -171,8 +173,8 @@ def relu_gram_limit(x: Tensor) -> Tensor:
 
 
 def relu_gram_coefficients(terms: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    r"""The coefficients :math:`\frac{(2l)!}{2^{2l}(l!)^2(2l+1)}` of :math:`z^{2l+2}/2\pi` in
-    :math:`H^\infty`, for :math:`l<` ``terms``. They are those of :math:`\arcsin`, all positive.
+    r"""The coefficients $\frac{(2l)!}{2^{2l}(l!)^2(2l+1)}$ of $z^{2l+2}/2\pi$ in
+    $H^\infty$, for $l<$ `terms`. They are those of $\arcsin$, all positive.
 
     >>> relu_gram_coefficients(3) * torch.tensor([1.0, 6.0, 40.0])
     tensor([1., 1., 3.], dtype=torch.float64)
@@ -184,15 +186,17 @@ def relu_gram_coefficients(terms: int, dtype: torch.dtype = torch.float64) -> Te
 
 
 def relu_gram_series(x: Tensor, terms: int) -> Tensor:
-    r""":math:`H^\infty` of unit vectors by its power series, ``[n, n]``: with
-    :math:`z=x_i^\top x_j`,
+    r"""$H^\infty$ of unit vectors by its power series, `[n, n]`: with
+    $z=x_i^\top x_j$,
 
-    .. math:: H^\infty_{ij}=\frac z4+\frac1{2\pi}\sum_{l\ge0}
-        \frac{(2l)!}{2^{2l}(l!)^2}\frac{z^{2l+2}}{2l+1}.
+    $$
+    H^\infty_{ij}=\frac z4+\frac1{2\pi}\sum_{l\ge0}
+    \frac{(2l)!}{2^{2l}(l!)^2}\frac{z^{2l+2}}{2l+1}.
+    $$
 
-    All coefficients are positive, so that by Schur's product theorem :math:`H^\infty\succeq\frac14
-    XX^\top`. For :math:`|z|<1` the error falls like :math:`z^{2l}`; on the diagonal only like
-    :math:`l^{-1/2}`.
+    All coefficients are positive, so that by Schur's product theorem
+    $H^\infty\succeq\frac14 XX^\top$. For $|z|<1$ the error falls like $z^{2l}$; on the diagonal
+    only like $l^{-1/2}$.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.5, 0.75**0.5]], dtype=torch.float64)
     >>> round(float(relu_gram_series(x, 40)[0, 1]), 12)          # a sixth

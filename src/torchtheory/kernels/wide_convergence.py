@@ -1,14 +1,16 @@
 r"""Why gradient descent on a wide network converges: the last layer alone is enough.
 
-For :math:`r(\theta)=\frac1m\sum_i(\Phi(x^{(i)},\theta)-y^{(i)})^2` with a linear last layer of
-:math:`n` units and residuals :math:`e`, the gradient with respect to the last layer is
-:math:`\frac2mF^\top e`, so that
+For $r(\theta)=\frac1m\sum_i(\Phi(x^{(i)},\theta)-y^{(i)})^2$ with a linear last layer of
+$n$ units and residuals $e$, the gradient with respect to the last layer is
+$\frac2mF^\top e$, so that
 
-.. math:: \|\nabla r\|^2\ge\frac4{m^2}e^\top\bar Ke\ge\frac4m\lambda_{\min}(\bar K)\,r,
-    \qquad\bar K=FF^\top=\sum_{k=1}^nv_kv_k^\top .
+$$
+\|\nabla r\|^2\ge\frac4{m^2}e^\top\bar Ke\ge\frac4m\lambda_{\min}(\bar K)\,r,
+\qquad\bar K=FF^\top=\sum_{k=1}^nv_kv_k^\top .
+$$
 
-:math:`\lambda_{\min}(\bar K)` grows like :math:`n` when the first layer's law does not depend on
-:math:`n`, while the Hessian of :math:`\Phi` stays bounded: the inequality survives in a ball, and
+$\lambda_{\min}(\bar K)$ grows like $n$ when the first layer's law does not depend on
+$n$, while the Hessian of $\Phi$ stays bounded: the inequality survives in a ball, and
 the risk falls geometrically before the iterates leave it. Source: The Modern Mathematics of Deep
 Learning, section 1.5.2.
 """
@@ -48,12 +50,12 @@ def wide_network(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
-    r""":math:`\Phi(x,\theta)=\sum_{j=1}^n\theta_j^{(2)}\varrho(\langle\theta_j^{(1)},(x,1)\rangle)`
-    at random parameters: :math:`\theta^{(2)}_j\sim\mathcal N(0,\frac1n)` and
-    :math:`\theta^{(1)}_j\sim\mathcal N(0,s^2I_{d+1})`.
+    r"""$\Phi(x,\theta)=\sum_{j=1}^n\theta_j^{(2)}\varrho(\langle\theta_j^{(1)},(x,1)\rangle)$
+    at random parameters: $\theta^{(2)}_j\sim\mathcal N(0,\frac1n)$ and
+    $\theta^{(1)}_j\sim\mathcal N(0,s^2I_{d+1})$.
 
-    The deviation :math:`s` must not depend on the width. With :math:`s=n^{-1/2}`, as the source
-    prints, the features become :math:`\varrho(0)` for every sample as :math:`n` grows.
+    The deviation $s$ must not depend on the width. With $s=n^{-1/2}$, as the source
+    prints, the features become $\varrho(0)$ for every sample as $n$ grows.
 
     >>> wide_network(100, 3)
     Sequential(
@@ -72,11 +74,11 @@ def wide_network(
 
 
 def last_layer_kernel(model: nn.Module, x: Tensor) -> Tensor:
-    r""":math:`\bar K=FF^\top`, ``[m, m]``: the tangent kernel with respect to the last layer alone.
+    r"""$\bar K=FF^\top$, `[m, m]`: the tangent kernel with respect to the last layer alone.
 
-    :math:`F` are the features ``[m, n]`` the last layer is given, with a column of ones where it
-    has a bias. Works for any chain of layers that ends in an ``nn.Linear``; with several outputs
-    the kernel is the same for each. Costs a forward pass and :math:`O(m^2n)`.
+    $F$ are the features `[m, n]` the last layer is given, with a column of ones where it
+    has a bias. Works for any chain of layers that ends in an `nn.Linear`; with several outputs
+    the kernel is the same for each. Costs a forward pass and $O(m^2n)$.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(2, 1))
     >>> last_layer_kernel(net, torch.tensor([[1.0, 0.0], [1.0, 3.0]]))
@@ -91,15 +93,15 @@ def last_layer_kernel(model: nn.Module, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class GradientDomination:
-    r"""The chain of inequalities :math:`\|\nabla r\|^2\ge\frac4{m^2}e^\top\bar Ke\ge
-    \frac4m\lambda_{\min}(\bar K)r` at one point.
+    r"""The chain of inequalities
+    $\|\nabla r\|^2\ge\frac4{m^2}e^\top\bar Ke\ge \frac4m\lambda_{\min}(\bar K)r$ at one point.
 
     Attributes:
-        risk: :math:`r`, the mean over samples of the squared residual (summed over outputs).
-        squared_gradient: :math:`\|\nabla r\|^2` with respect to all parameters.
-        last_layer_part: :math:`\frac4{m^2}e^\top\bar Ke`, the last layer's share of it.
-        smallest_eigenvalue: :math:`\lambda_{\min}(\bar K)`.
-        samples: :math:`m`.
+        risk: $r$, the mean over samples of the squared residual (summed over outputs).
+        squared_gradient: $\|\nabla r\|^2$ with respect to all parameters.
+        last_layer_part: $\frac4{m^2}e^\top\bar Ke$, the last layer's share of it.
+        smallest_eigenvalue: $\lambda_{\min}(\bar K)$.
+        samples: $m$.
     """
 
     risk: float
@@ -110,12 +112,12 @@ class GradientDomination:
 
     @property
     def constant(self) -> float:
-        r""":math:`\frac4m\lambda_{\min}(\bar K)`, a lower bound of :math:`\|\nabla r\|^2/r`."""
+        r"""$\frac4m\lambda_{\min}(\bar K)$, a lower bound of $\|\nabla r\|^2/r$."""
         return 4 / self.samples * self.smallest_eigenvalue
 
     @property
     def ratio(self) -> float:
-        r""":math:`\|\nabla r\|^2/r`; twice the Polyak-Łojasiewicz constant this point allows."""
+        r"""$\|\nabla r\|^2/r$; twice the Polyak-Łojasiewicz constant this point allows."""
         return self.squared_gradient / self.risk if self.risk else math.inf
 
 
@@ -123,11 +125,11 @@ def gradient_domination(model: nn.Module, x: Tensor, y: Tensor) -> GradientDomin
     r"""The squared gradient of the risk, what the last layer contributes, and what is certain.
 
     Args:
-        model: a chain of layers that ends in an ``nn.Linear``.
-        x: ``[m, ...]``.
-        y: ``[m]`` or ``[m, outputs]``.
+        model: a chain of layers that ends in an `nn.Linear`.
+        x: `[m, ...]`.
+        y: `[m]` or `[m, outputs]`.
 
-    Costs a forward and a backward pass and the eigenvalues of an ``[m, m]`` matrix.
+    Costs a forward and a backward pass and the eigenvalues of an `[m, m]` matrix.
 
     >>> net, x = wide_network(50, 2), torch.eye(2).double()
     >>> found = gradient_domination(net, x, torch.tensor([1.0, -1.0]))
@@ -154,8 +156,8 @@ def gradient_domination(model: nn.Module, x: Tensor, y: Tensor) -> GradientDomin
 
 
 def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-    r""":math:`r(\theta)=\frac1m\sum_i\|\Phi(x^{(i)},\theta)-y^{(i)}\|^2` as a function of all
-    parameters in one vector ``[p]``, for :func:`~torchtheory.optimization.descent.iterates.gradient_descent`
+    r"""$r(\theta)=\frac1m\sum_i\|\Phi(x^{(i)},\theta)-y^{(i)}\|^2$ as a function of all
+    parameters in one vector `[p]`, for `gradient_descent`
     and its relatives. The model is not changed.
 
     >>> net = nn.Linear(1, 1, bias=False)
@@ -182,13 +184,13 @@ def squared_risk(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[Tensor], T
 
 @dataclass(frozen=True, slots=True)
 class BallSearch:
-    r"""The smallest :math:`\|\nabla r\|^2/r` met in a ball around the parameters.
+    r"""The smallest $\|\nabla r\|^2/r$ met in a ball around the parameters.
 
     Attributes:
         center: the ratio at the center.
         sampled: the smallest at points drawn from the sphere.
         searched: the smallest met by descending on the ratio inside the ball.
-        displacement: where that was, ``[p]`` relative to the center.
+        displacement: where that was, `[p]` relative to the center.
     """
 
     center: float
@@ -212,13 +214,13 @@ def ratio_in_ball(
     steps: int = 20,
     random: RandomSource = None,
 ) -> BallSearch:
-    r"""Look for a point of :math:`B_\rho(\theta)` where the gradient is small next to the risk.
+    r"""Look for a point of $B_\rho(\theta)$ where the gradient is small next to the risk.
 
-    Points of the sphere are drawn; and :math:`\|\nabla r\|^2/r` is descended inside the ball, from
+    Points of the sphere are drawn; and $\|\nabla r\|^2/r$ is descended inside the ball, from
     the nearest point where the last layer leaves residuals along the smallest eigenvector of
-    :math:`\bar K` (or on the way to it, where it is outside the ball). What is found is an upper
+    $\bar K$ (or on the way to it, where it is outside the ball). What is found is an upper
     bound of the infimum over the ball: a search can refute gradient domination, not prove it; see
-    :func:`ratio_certificate`. Costs ``samples`` gradients and ``steps`` second-order ones.
+    `ratio_certificate`. Costs `samples` gradients and `steps` second-order ones.
 
     >>> found = ratio_in_ball(wide_network(200, 2), torch.eye(2).double(), torch.ones(2), samples=4)
     >>> 0 < found.searched < found.center
@@ -291,20 +293,22 @@ def _towards_smallest_eigenvector(model: nn.Module, x: Tensor, y: Tensor) -> Ten
 def ratio_certificate(
     model: nn.Module, x: Tensor, *, radius: float = 1.0, bound: float = 1.0
 ) -> float:
-    r"""A lower bound of :math:`\|\nabla r\|^2/r` over the whole ball :math:`B_\rho(\theta)`, for a
+    r"""A lower bound of $\|\nabla r\|^2/r$ over the whole ball $B_\rho(\theta)$, for a
     two-layer network and any labels:
 
-    .. math:: \frac4m\max\Bigl(0,\sqrt{\lambda_{\min}(\bar K_\theta)}-B\rho\|\tilde X\|_F\Bigr)^2.
+    $$
+    \frac4m\max\Bigl(0,\sqrt{\lambda_{\min}(\bar K_\theta)}-B\rho\|\tilde X\|_F\Bigr)^2.
+    $$
 
-    A parameter vector of length :math:`\rho` changes the features by at most
-    :math:`B\rho\|\tilde X\|_F` in operator norm, where :math:`|\varrho'|\le B`, and singular values
+    A parameter vector of length $\rho$ changes the features by at most
+    $B\rho\|\tilde X\|_F$ in operator norm, where $|\varrho'|\le B$, and singular values
     move no further. The eigenvalue itself moves by up to the order of its square root.
 
     Args:
-        model: ``Linear``, activation, ``Linear``.
-        x: ``[m, d]``.
-        radius: :math:`\rho`.
-        bound: :math:`B`.
+        model: `Linear`, activation, `Linear`.
+        x: `[m, d]`.
+        radius: $\rho$.
+        bound: $B$.
 
     >>> ratio_certificate(wide_network(2000, 1), torch.tensor([[0.0], [1.0]]).double()) > 0
     True
@@ -319,19 +323,19 @@ def ratio_certificate(
 
 
 def two_layer_hessian_norms(model: nn.Module, x: Tensor) -> Tensor:
-    r""":math:`\|\nabla_\theta^2\Phi(x,\theta)\|_{\mathrm{op}}` at every sample, ``[m]``, in closed
+    r"""$\|\nabla_\theta^2\Phi(x,\theta)\|_{\mathrm{op}}$ at every sample, `[m]`, in closed
     form.
 
-    For :math:`\Phi=\sum_j\theta^{(2)}_j\varrho(\langle\theta_j^{(1)},\tilde x\rangle)` the Hessian
-    is block-diagonal, one block a unit, and acts only on :math:`\theta_j^{(2)}` and the component
-    of :math:`\theta_j^{(1)}` along :math:`\tilde x=(x,1)`. There it is
-    :math:`\begin{pmatrix}0&a_j\\a_j&b_j\end{pmatrix}` with :math:`a_j=\varrho'\|\tilde x\|`,
-    :math:`b_j=\theta_j^{(2)}\varrho''\|\tilde x\|^2`, so the norm is
-    :math:`\max_j\frac12\bigl(|b_j|+\sqrt{b_j^2+4a_j^2}\bigr)`: bounded as the width grows.
+    For $\Phi=\sum_j\theta^{(2)}_j\varrho(\langle\theta_j^{(1)},\tilde x\rangle)$ the Hessian
+    is block-diagonal, one block a unit, and acts only on $\theta_j^{(2)}$ and the component
+    of $\theta_j^{(1)}$ along $\tilde x=(x,1)$. There it is
+    $\begin{pmatrix}0&a_j\\a_j&b_j\end{pmatrix}$ with $a_j=\varrho'\|\tilde x\|$,
+    $b_j=\theta_j^{(2)}\varrho''\|\tilde x\|^2$, so the norm is
+    $\max_j\frac12\bigl(|b_j|+\sqrt{b_j^2+4a_j^2}\bigr)$: bounded as the width grows.
 
     Args:
-        model: ``Linear``, activation, ``Linear`` with one output; biases are allowed.
-        x: ``[m, d]``.
+        model: `Linear`, activation, `Linear` with one output; biases are allowed.
+        x: `[m, d]`.
 
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Identity(), nn.Linear(1, 1, bias=False))
     >>> two_layer_hessian_norms(net, torch.tensor([[1.0], [-3.0]]))
@@ -368,11 +372,11 @@ def _two_layers(model: nn.Module) -> tuple[nn.Linear, nn.Module, nn.Linear]:
 
 
 def step_size_limit(model: nn.Module, x: Tensor) -> float:
-    r"""The largest step :math:`m/\lambda_{\max}(K)` at which linearized gradient descent on the
-    squared risk converges, :math:`K` the tangent kernel of all parameters ``[m, m]``.
+    r"""The largest step $m/\lambda_{\max}(K)$ at which linearized gradient descent on the
+    squared risk converges, $K$ the tangent kernel of all parameters `[m, m]`.
 
-    Near a wide network the Hessian of :math:`r` is about :math:`\frac2mJ^\top J`, and steps of
-    :math:`2/\lambda_{\max}` or more diverge. For one output.
+    Near a wide network the Hessian of $r$ is about $\frac2mJ^\top J$, and steps of
+    $2/\lambda_{\max}$ or more diverge. For one output.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> step_size_limit(net, torch.tensor([[1.0], [2.0]]))           # 2 / 5
@@ -390,10 +394,10 @@ class WideDescent:
 
     Attributes:
         run: points, values and gradient norms, time first.
-        distances: :math:`\|\Theta^{(k)}-\Theta^{(0)}\|`, ``[K + 1]``.
-        constant: :math:`c=\frac4m\lambda_{\min}(\bar K_{\Theta^{(0)}})`.
-        step: :math:`\eta`.
-        limit: :math:`\eta_{\max}`, the :func:`step_size_limit` at the start.
+        distances: $\|\Theta^{(k)}-\Theta^{(0)}\|$, `[K + 1]`.
+        constant: $c=\frac4m\lambda_{\min}(\bar K_{\Theta^{(0)}})$.
+        step: $\eta$.
+        limit: $\eta_{\max}$, the `step_size_limit` at the start.
     """
 
     run: Descent
@@ -404,17 +408,17 @@ class WideDescent:
 
     @property
     def risks(self) -> Tensor:
-        """``[K + 1]``."""
+        """`[K + 1]`."""
         return self.run.values
 
     @property
     def predicted(self) -> Tensor:
-        r""":math:`\bigl(1-\eta c\,(1-\eta/\eta_{\max})\bigr)^kr(\Theta^{(0)})`, ``[K + 1]``,
-        with :math:`c` the constant at the start.
+        r"""$\bigl(1-\eta c\,(1-\eta/\eta_{\max})\bigr)^kr(\Theta^{(0)})$, `[K + 1]`,
+        with $c$ the constant at the start.
 
-        (1.52) has the factor :math:`1-\eta c`, right to first order in :math:`\eta`; a step costs
-        the share :math:`\eta/\eta_{\max}` of its gain, as the sufficient decrease of a function of
-        smoothness :math:`2/\eta_{\max}` says.
+        (1.52) has the factor $1-\eta c$, right to first order in $\eta$; a step costs
+        the share $\eta/\eta_{\max}$ of its gain, as the sufficient decrease of a function of
+        smoothness $2/\eta_{\max}$ says.
         """
         if not self.constant > 0:
             raise InvalidInput("the last-layer kernel is singular: nothing is promised")
@@ -431,7 +435,7 @@ class WideDescent:
 
     @property
     def path_constant(self) -> float:
-        r"""The smallest :math:`\|\nabla r\|^2/r` along the path: :math:`cn/m` as it really was."""
+        r"""The smallest $\|\nabla r\|^2/r$ along the path: $cn/m$ as it really was."""
         return 2 * polyak_lojasiewicz_constant(self.risks, self.run.gradient_norms, 0.0)
 
 
@@ -440,7 +444,7 @@ def wide_descent(
 ) -> WideDescent:
     r"""Train all parameters by gradient descent on the squared risk, from where they are.
 
-    The given model is not changed. All iterates are kept: memory is ``iterations`` times the number
+    The given model is not changed. All iterates are kept: memory is `iterations` times the number
     of parameters.
 
     >>> net, x = wide_network(400, 2), torch.eye(2).double()

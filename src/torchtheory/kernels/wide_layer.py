@@ -1,6 +1,6 @@
 r"""A layer with as many units as there are samples fits any labels.
 
-Such a layer generically maps the :math:`m` samples to linearly independent vectors; a linear map
+Such a layer generically maps the $m$ samples to linearly independent vectors; a linear map
 of independent vectors can take any values, and the straight line to it in the last layer lowers the
 risk all the way. Source: The Modern Mathematics of Deep Learning, section 1.5.1 (Nguyen and Hein).
 """
@@ -27,10 +27,10 @@ class LayerRank:
         name: of the layer in the model.
         layer: its class.
         width: numbers a sample has there.
-        rank: of the matrix ``[samples, width]``, up to rounding.
+        rank: of the matrix `[samples, width]`, up to rounding.
         samples: how many samples there are; with that rank they are independent.
         smallest: the smallest singular value that counts (0 where samples are more than
-            ``width``): how well independent they are.
+            `width`): how well independent they are.
     """
 
     name: str
@@ -80,7 +80,7 @@ class ZeroRiskFit:
 
     Attributes:
         model: a copy of the given one with another last layer.
-        residual: the largest :math:`|\Phi(x^{(i)})-y^{(i)}|` that is left.
+        residual: the largest $|\Phi(x^{(i)})-y^{(i)}|$ that is left.
         rank: of the features the last layer is given (with a constant one, if it has a bias).
         samples: how many samples there are; with that rank the residual is rounding.
     """
@@ -94,15 +94,15 @@ class ZeroRiskFit:
 def fit_last_layer(model: nn.Module, x: Tensor, y: Tensor) -> ZeroRiskFit:
     r"""The last layer nearest to the present one that fits the labels best, all others kept.
 
-    With features :math:`F` (a column of ones added where there is a bias) and residuals
-    :math:`E`, the change is :math:`F^+E`: of all least-squares solutions the one that moves the
-    layer least. Where :math:`F` has rank :math:`m` the risk is 0, whatever the labels. The given
-    model is not changed. Costs :math:`O(m^2n)`.
+    With features $F$ (a column of ones added where there is a bias) and residuals
+    $E$, the change is $F^+E$: of all least-squares solutions the one that moves the
+    layer least. Where $F$ has rank $m$ the risk is 0, whatever the labels. The given
+    model is not changed. Costs $O(m^2n)$.
 
     Args:
-        model: a chain of layers that ends in an ``nn.Linear``.
-        x: ``[m, ...]``.
-        y: ``[m]`` or ``[m, outputs]``.
+        model: a chain of layers that ends in an `nn.Linear`.
+        x: `[m, ...]`.
+        y: `[m]` or `[m, outputs]`.
 
     >>> net = nn.Sequential(nn.Linear(1, 16, dtype=torch.float64), nn.Tanh(),
     ...                     nn.Linear(16, 1, dtype=torch.float64))
@@ -132,14 +132,14 @@ def fit_last_layer(model: nn.Module, x: Tensor, y: Tensor) -> ZeroRiskFit:
 
 
 def last_layer_path(model: nn.Module, x: Tensor, y: Tensor, positions: Tensor) -> Tensor:
-    r"""The mean squared error on the straight line from the model to its :func:`fit_last_layer`.
+    r"""The mean squared error on the straight line from the model to its `fit_last_layer`.
 
-    At position :math:`t\in[0,1]` the last layer is :math:`(1-t)` times the present and :math:`t`
+    At position $t\in[0,1]$ the last layer is $(1-t)$ times the present and $t$
     times the solved one. The residuals are linear in the last layer, so where the end has risk 0
-    the risk is :math:`(1-t)^2` times that of the start: it falls all the way.
+    the risk is $(1-t)^2$ times that of the start: it falls all the way.
 
     Returns:
-        ``[positions]``.
+        `[positions]`.
 
     >>> net = nn.Sequential(nn.Linear(1, 3, dtype=torch.float64), nn.Tanh(),
     ...                     nn.Linear(3, 1, dtype=torch.float64))

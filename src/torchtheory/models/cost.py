@@ -29,7 +29,7 @@ def saved_sizes(parameters: Parameters) -> Iterator[list[int]]:
 
 
 def saved_bytes(function: PureFunction, x: Tensor) -> int:
-    """Bytes that a forward pass of ``x`` keeps for its backward pass, and those of its outputs.
+    """Bytes that a forward pass of `x` keeps for its backward pass, and those of its outputs.
 
     >>> from torch import nn
     >>> saved_bytes(PureFunction(nn.Sequential(nn.Linear(2, 8), nn.Tanh())), torch.ones(1, 2))

@@ -1,6 +1,6 @@
-r"""Networks from ``torch.export`` archives (``.pt2``), read as data.
+r"""Networks from `torch.export` archives (`.pt2`), read as data.
 
-``torch.export.load`` is not used: it unpickles what an archive says is pickled and evaluates the
+`torch.export.load` is not used: it unpickles what an archive says is pickled and evaluates the
 symbolic sizes as Python, so that opening a file can run code; it then writes the graph down as
 source code, which it executes. Here the graph is a JSON document, its nodes may name operators of
 ATen alone, and they are called one after the other; weights are raw bytes.
@@ -57,15 +57,15 @@ _RESULTS = {"Tensor", "List[Tensor]", "number", "int", "float", "bool"}
 
 
 def load_exported(path: str | Path) -> nn.Module:
-    """The network in a ``.pt2`` file that ``torch.export.save`` wrote.
+    """The network in a `.pt2` file that `torch.export.save` wrote.
 
     What is trusted: that ATen's operators are harmless on numbers and tensors of the file's
-    choice. Nothing is unpickled but plain tensors (``weights_only=True``), nothing is evaluated,
+    choice. Nothing is unpickled but plain tensors (`weights_only=True`), nothing is evaluated,
     and operators that read or write files are refused. Example inputs and extra files in the
     archive are not looked at.
 
     The network is an ordinary module: parameters under the names they had, in evaluation mode,
-    differentiable as often as its operators are, also by ``torch.func``. A chain of usual layers is
+    differentiable as often as its operators are, also by `torch.func`. A chain of usual layers is
     given back as such; otherwise what is left of the layers are parameters and operators.
 
     Raises:
@@ -97,7 +97,7 @@ def load_exported(path: str | Path) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Step:
-    """A node of the graph: ``outputs = function(*arguments)``, after which ``last`` can go."""
+    """A node of the graph: `outputs = function(*arguments)`, after which `last` can go."""
 
     function: Callable[..., Any]
     arguments: list[tuple[str | None, Any]]

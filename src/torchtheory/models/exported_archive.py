@@ -1,4 +1,4 @@
-"""The parts of a ``torch.export`` archive: JSON documents and the bytes of tensors."""
+"""The parts of a `torch.export` archive: JSON documents and the bytes of tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STRIDED = 7
 
 
 class Archive:
-    """The parts of a ``.pt2`` file."""
+    """The parts of a `.pt2` file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -65,7 +65,7 @@ class Archive:
         self.model = models[0]
 
     def document(self, name: str) -> dict[str, Any]:
-        """A JSON part; ``{}`` in its name stands for the model's."""
+        """A JSON part; `{}` in its name stands for the model's."""
         name = name.format(self.model)
         try:
             document = json.loads(self._parts[name])

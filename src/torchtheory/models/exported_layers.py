@@ -1,6 +1,6 @@
-"""The layers of an exported graph, where it is a chain of layers ``torch.nn`` has.
+"""The layers of an exported graph, where it is a chain of layers `torch.nn` has.
 
-An export keeps operators and parameters and forgets ``nn.Linear``. What is known of a network by
+An export keeps operators and parameters and forgets `nn.Linear`. What is known of a network by
 its layers (products of norms, certificates, symmetries) needs them back.
 """
 

@@ -81,10 +81,10 @@ class Rows:
     def arguments(
         self, model: nn.Module, index: Tensor, like: Tensor
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What to call a model with: ``(args, kwargs)`` for the rows of the given numbers.
+        """What to call a model with: `(args, kwargs)` for the rows of the given numbers.
 
-        Parts by name go to arguments of those names if ``forward`` has them, else the dictionary
-        itself is the one argument. Parts by position are spread if ``forward`` takes so many, else
+        Parts by name go to arguments of those names if `forward` has them, else the dictionary
+        itself is the one argument. Parts by position are spread if `forward` takes so many, else
         the tuple is the one argument.
         """
         chosen = self.take(index).to(like).parts

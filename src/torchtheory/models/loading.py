@@ -19,11 +19,11 @@ from torchtheory.core.errors import FileProblem, InvalidInput, InvalidType
 
 
 def load_model(name: str) -> nn.Module:
-    """The model that ``package.module:factory`` makes, or a ``.pt2`` archive of ``torch.export``.
+    """The model that `package.module:factory` makes, or a `.pt2` archive of `torch.export`.
 
-    ``factory`` is a function or class that is called without arguments, or a module that exists
+    `factory` is a function or class that is called without arguments, or a module that exists
     already. The current directory is searched first, as Python does for a script. An archive is
-    read as data (:func:`torchtheory.models.exported.load_exported`); files which hold programs
+    read as data (`torchtheory.models.exported.load_exported`); files which hold programs
     (pickled modules, TorchScript) are refused.
 
     >>> type(load_model("torch.nn:ReLU")).__name__
@@ -69,7 +69,7 @@ _NO_MODELS = {
 
 
 def is_named(text: str) -> bool:
-    """Whether a text has the form ``package.module:attribute``.
+    """Whether a text has the form `package.module:attribute`.
 
     >>> is_named("mypackage.nets:make"), is_named("data/train.csv")
     (True, False)
@@ -78,7 +78,7 @@ def is_named(text: str) -> bool:
 
 
 def named_object(name: str, what: str, last: str) -> object:
-    """What ``package.module:attribute`` names; the module is imported, which runs its code.
+    """What `package.module:attribute` names; the module is imported, which runs its code.
 
     Args:
         name: the name as the user gave it.
@@ -118,10 +118,10 @@ def call_without_arguments(function: Callable[[], object], name: str) -> object:
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Tensors by name from a file of weights.
 
-    A ``.safetensors`` file; the ``.safetensors.index.json`` of a model saved in several such files,
-    which lie beside it; or a ``.pt``, ``.pth``, ``.bin`` or ``.ckpt`` file with a state dict, alone
-    or in a checkpoint (``{"state_dict": ..., "epoch": ...}``). The latter are read with
-    ``weights_only=True``: they may hold tensors, not code.
+    A `.safetensors` file; the `.safetensors.index.json` of a model saved in several such files,
+    which lie beside it; or a `.pt`, `.pth`, `.bin` or `.ckpt` file with a state dict, alone
+    or in a checkpoint (`{"state_dict": ..., "epoch": ...}`). The latter are read with
+    `weights_only=True`: they may hold tensors, not code.
     """
     file = existing_file(path)
     if file.suffix == ".safetensors":
@@ -139,8 +139,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 def weights_for(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
     """Weights from a file under the names that the model gives them.
 
-    Wrappers leave prefixes (``module.`` of DataParallel, ``_orig_mod.`` of ``torch.compile``,
-    ``model.`` of Lightning). They are taken off only where that makes all names fit.
+    Wrappers leave prefixes (`module.` of DataParallel, `_orig_mod.` of `torch.compile`,
+    `model.` of Lightning). They are taken off only where that makes all names fit.
 
     Raises:
         InvalidInput: if names or shapes are not those of the model.
@@ -166,7 +166,7 @@ def weights_for(model: nn.Module, path: str | Path) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Copy weights from a file that :func:`read_weights` reads into a model."""
+    """Copy weights from a file that `read_weights` reads into a model."""
     state = weights_for(model, path)
     try:
         model.load_state_dict(state)

@@ -43,7 +43,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
     Attributes that the model sets while it runs (a cached activation, a weight that a hook
     recomputes) are put back as well, and lists, dictionaries and sets that it fills. So are the
-    parameters of a module used under two names, which ``torch.func.functional_call`` leaves
+    parameters of a module used under two names, which `torch.func.functional_call` leaves
     replaced.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
@@ -103,17 +103,17 @@ def global_randomness_kept() -> Iterator[None]:
 
 
 class PureFunction:
-    r"""A module as a function :math:`f(\theta, x)` of its parameters and its input.
+    r"""A module as a function $f(\theta, x)$ of its parameters and its input.
 
     The parameters are detached views of the module's own (no copy); buffers are copied for every
     call, so that a forward pass which writes to them changes neither the module nor the function.
     The module is run in evaluation mode and keeps its mode, buffers, gradients, hooks and
-    ``requires_grad``.
+    `requires_grad`.
 
     Args:
         model: the module.
-        rows: the inputs, for a model that takes several: ``x`` then holds the numbers of rows.
-        output: which part of a tuple or mapping of outputs to take; see :func:`one_output`.
+        rows: the inputs, for a model that takes several: `x` then holds the numbers of rows.
+        output: which part of a tuple or mapping of outputs to take; see `one_output`.
 
     >>> net = nn.Linear(3, 1)
     >>> f = PureFunction(net)
@@ -221,7 +221,7 @@ def one_output(outputs: object, which: int | str | None = None) -> Tensor:
 def main_output(outputs: object) -> int | str | None:
     """Which part of several outputs is most likely meant, or None for one tensor.
 
-    The first of a tuple or list; the entry ``logits`` of a mapping or dataclass, or its only
+    The first of a tuple or list; the entry `logits` of a mapping or dataclass, or its only
     tensor.
 
     >>> main_output((torch.zeros(1), None)), main_output({"logits": torch.zeros(1), "h": None})
@@ -272,7 +272,7 @@ def flatten(parameters: Parameters) -> Tensor:
 
 
 def unflatten(vector: Tensor, like: Parameters) -> Parameters:
-    """A vector cut into the shapes of ``like``; the inverse of :func:`flatten`.
+    """A vector cut into the shapes of `like`; the inverse of `flatten`.
 
     >>> unflatten(torch.arange(3.0), {"a": torch.ones(2), "b": torch.zeros(1)})
     {'a': tensor([0., 1.]), 'b': tensor([2.])}
@@ -282,7 +282,7 @@ def unflatten(vector: Tensor, like: Parameters) -> Parameters:
 
 
 def parameters_from(model: nn.Module, initial: Initial) -> Parameters:
-    """The floating parameters of ``model`` at another point, by its own names.
+    """The floating parameters of `model` at another point, by its own names.
 
     Args:
         model: says which names and shapes there are, and which dtype and device.

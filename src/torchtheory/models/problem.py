@@ -50,21 +50,21 @@ class Problem:
     r"""A model with its data.
 
     Args:
-        model: any ``nn.Module`` that maps a batch of inputs to one tensor, or to several of which
+        model: any `nn.Module` that maps a batch of inputs to one tensor, or to several of which
             one is meant.
-        train: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs;
-            inputs may be a dictionary or a tuple (see :func:`~torchtheory.models.samples.collect`).
+        train: `(x, y)` of tensors or arrays, a `Dataset` or a `DataLoader` of such pairs;
+            inputs may be a dictionary or a tuple (see `collect`).
         test: the same, kept apart from training; None if there is none.
-        loss: ``loss(outputs, targets)`` -> the *mean* over the batch; the task's usual one unless
+        loss: `loss(outputs, targets)` -> the *mean* over the batch; the task's usual one unless
             given (mean squared error, logistic loss, cross-entropy).
-        task: ``regression``, ``binary`` (one output, the logit of class 1) or ``multiclass`` (one
+        task: `regression`, `binary` (one output, the logit of class 1) or `multiclass` (one
             logit a class); inferred from targets and outputs unless given.
         initial: where training began, if known: a state dict, parameters by name, or a module of
             the same shape.
         learning_rate: of the gradient descent that trains it, if known.
         prior: a network of the same shape that has not seen the training data, if there is one.
         output: position or key of the output that is meant, where the model returns several; the
-            first of a tuple, ``logits`` or the only tensor of a mapping unless given.
+            first of a tuple, `logits` or the only tensor of a mapping unless given.
         limit: most samples kept of either set; beyond it a random subset is used and noted.
         chunk: samples evaluated at once.
         memory: what a pass over a chunk may take; chunks are made smaller where needed.
@@ -72,8 +72,8 @@ class Problem:
         plain_mean: whether to insist that the loss of a batch is the mean of its samples' own
             losses, as everything an audit asks assumes; a step of training does not need that.
 
-    Targets are stored as the loss wants them: class indices for ``multiclass``, 0.0/1.0 for
-    ``binary`` (labels -1/+1 are converted), floats of the outputs' shape for ``regression``.
+    Targets are stored as the loss wants them: class indices for `multiclass`, 0.0/1.0 for
+    `binary` (labels -1/+1 are converted), floats of the outputs' shape for `regression`.
 
     >>> net = nn.Linear(2, 3)
     >>> p = Problem(net, (torch.randn(10, 2), torch.arange(10) % 3))
@@ -134,7 +134,7 @@ class Problem:
 
     @property
     def several_inputs(self) -> bool:
-        """Whether the model takes several inputs; ``x`` then holds numbers of samples."""
+        """Whether the model takes several inputs; `x` then holds numbers of samples."""
         return self.function.rows is not None
 
     @property
@@ -244,7 +244,7 @@ class Problem:
             return self
 
     def outputs(self, samples: Samples) -> Tensor:
-        """Outputs ``[n, ...]`` of the model, evaluated in chunks without gradients.
+        """Outputs `[n, ...]` of the model, evaluated in chunks without gradients.
 
         Those of the training and test data are kept.
         """
@@ -270,9 +270,9 @@ class Problem:
         return total / len(samples)
 
     def objective(self, samples: Samples) -> Callable[[Parameters], Tensor]:
-        r"""The mean loss as a function of the parameters, :math:`\theta \mapsto L(\theta)`.
+        r"""The mean loss as a function of the parameters, $\theta \mapsto L(\theta)$.
 
-        It builds one graph over all ``samples``: chunk them for large data.
+        It builds one graph over all `samples`: chunk them for large data.
         """
 
         def mean_loss(parameters: Parameters) -> Tensor:
@@ -281,14 +281,14 @@ class Problem:
         return mean_loss
 
     def errors(self, samples: Samples) -> Tensor:
-        """Which samples are misclassified, ``[n]`` of bool."""
+        """Which samples are misclassified, `[n]` of bool."""
         return self.margins(samples) <= 0
 
     def margins(self, samples: Samples) -> Tensor:
-        r"""Classification margins ``[n]``.
+        r"""Classification margins `[n]`.
 
-        :math:`f_y(x) - \max_{j \ne y} f_j(x)` for several classes and
-        :math:`(2y - 1) f(x)` for one logit; the sample is correct when it is positive.
+        $f_y(x) - \max_{j \ne y} f_j(x)$ for several classes and
+        $(2y - 1) f(x)$ for one logit; the sample is correct when it is positive.
         """
         if not self.is_classification:
             raise InvalidInput("margins are defined for classification, and this is a regression")
@@ -302,7 +302,7 @@ class Problem:
     def prepare(self, samples: Samples, name: str) -> Samples:
         """More samples of this problem: on the model's device, targets as the loss wants them.
 
-        ``name`` is what to call them in messages.
+        `name` is what to call them in messages.
         """
         self._refuse_other_shape(samples, name)
         ready = self._on_model(samples)
@@ -341,7 +341,7 @@ class Problem:
         return replace(samples, x=x, y=samples.y.to(like.device))
 
     def _with_rows(self, samples: Samples, rows: Rows) -> Samples:
-        """Several inputs: their rows join the function's table, and ``x`` says where they are."""
+        """Several inputs: their rows join the function's table, and `x` says where they are."""
         table = self.function.rows
         start = 0 if table is None else len(table)
         self.function.rows = rows if table is None else table.followed_by(rows)
@@ -439,7 +439,7 @@ def _fewer(samples: Samples, count: int, name: str, generator: torch.Generator) 
 
 
 def infer_task(outputs: Tensor, y: Tensor) -> Task:
-    """What kind of problem outputs ``[n, ...]`` and targets ``[m, ...]`` belong to.
+    """What kind of problem outputs `[n, ...]` and targets `[m, ...]` belong to.
 
     One output a sample and targets in {0, 1} or {-1, 1}: binary. Several outputs a sample and one
     whole-number target: multi-class. Otherwise regression.

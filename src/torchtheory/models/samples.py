@@ -1,4 +1,4 @@
-"""Data as the rest of torchtheory sees it: checked tensors ``x [n, ...]`` and ``y [n, ...]``."""
+"""Data as the rest of torchtheory sees it: checked tensors `x [n, ...]` and `y [n, ...]`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Samples:
     """Inputs and targets with one row a sample.
 
     Attributes:
-        x: inputs ``[n, ...]``.
-        y: targets ``[n]`` or ``[n, ...]``.
+        x: inputs `[n, ...]`.
+        y: targets `[n]` or `[n, ...]`.
         note: how they were chosen when they are not all there was.
-        rows: the inputs themselves where the model takes several; ``x`` then numbers the samples.
+        rows: the inputs themselves where the model takes several; `x` then numbers the samples.
         total: how many there were to choose from, where they are not all there was.
     """
 
@@ -56,7 +56,7 @@ class Samples:
         return len(self) if self.total is None else self.total
 
     def chunks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Consecutive pieces of at most ``size`` samples."""
+        """Consecutive pieces of at most `size` samples."""
         for start in range(0, len(self), size):
             yield self.x[start : start + size], self.y[start : start + size]
 
@@ -67,11 +67,11 @@ class Samples:
         return replace(self, x=x, y=y)
 
     def first(self, count: int) -> Samples:
-        """The first ``count`` samples."""
+        """The first `count` samples."""
         return replace(self, x=self.x[:count], y=self.y[:count])
 
     def some(self, count: int, generator: torch.Generator) -> Samples:
-        """``count`` samples drawn at random without replacement, or all if there are no more."""
+        """`count` samples drawn at random without replacement, or all if there are no more."""
         if count >= len(self):
             return self
         return self.at(torch.randperm(len(self), generator=generator)[:count].sort().values)
@@ -86,13 +86,13 @@ def collect(data: Data, name: str, *, limit: int, seed: int = 0) -> Samples:
     """Read data of any accepted kind into checked tensors.
 
     Args:
-        data: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs. A
-            model that takes several inputs gets them as a dictionary or tuple in place of ``x``;
-            batches may also be longer tuples, whose last entry is ``y``, or dictionaries with an
-            entry ``labels``, ``label``, ``targets``, ``target`` or ``y``.
-        name: what to call it in messages (``train``, ``test``).
+        data: `(x, y)` of tensors or arrays, a `Dataset` or a `DataLoader` of such pairs. A
+            model that takes several inputs gets them as a dictionary or tuple in place of `x`;
+            batches may also be longer tuples, whose last entry is `y`, or dictionaries with an
+            entry `labels`, `label`, `targets`, `target` or `y`.
+        name: what to call it in messages (`train`, `test`).
         limit: most samples to keep. Beyond it a map-style data set is sub-sampled at random
-            (with ``seed``) and a stream is cut; the result's ``note`` says so.
+            (with `seed`) and a stream is cut; the result's `note` says so.
 
     >>> len(collect((torch.zeros(5, 2), torch.zeros(5)), "train", limit=3))
     3

@@ -16,7 +16,7 @@ Function = str | Activation | nn.Module | type[nn.Module] | Callable[..., Any]
 
 
 def second_moment(given: Function, variance: Tensor) -> Tensor:
-    r""":math:`\mathbb E\varrho(\sqrt q Z)^2`: what an activation makes of the second moment.
+    r"""$\mathbb E\varrho(\sqrt q Z)^2$: what an activation makes of the second moment.
 
     >>> second_moment("relu", torch.tensor(3.0, dtype=torch.float64))
     tensor(1.5000, dtype=torch.float64)
@@ -27,7 +27,7 @@ def second_moment(given: Function, variance: Tensor) -> Tensor:
 
 
 def squared_slope(given: Function, variance: Tensor) -> Tensor:
-    r""":math:`\mathbb E\varrho'(\sqrt q Z)^2`: what it makes of the gradient's second moment.
+    r"""$\mathbb E\varrho'(\sqrt q Z)^2$: what it makes of the gradient's second moment.
 
     >>> squared_slope("relu", torch.tensor(3.0, dtype=torch.float64))
     tensor(0.5000, dtype=torch.float64)

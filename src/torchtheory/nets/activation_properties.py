@@ -1,10 +1,10 @@
 r"""Properties of an activation function, measured on its values alone.
 
 Nothing is looked up and nothing is differentiated symbolically: the function is a black box
-:math:`\mathbb R\to\mathbb R`, sampled on a fine grid of :math:`[-R,R]` and at a few points far
-out. Smoothness comes from how fast differences shrink with their step: where :math:`\varrho` has
-a jump in its :math:`k`-th derivative, the difference :math:`\Delta_h^5\varrho` is of order
-:math:`h^k`, and elsewhere of order :math:`h^5`. What such a test cannot see is said where it
+$\mathbb R\to\mathbb R$, sampled on a fine grid of $[-R,R]$ and at a few points far
+out. Smoothness comes from how fast differences shrink with their step: where $\varrho$ has
+a jump in its $k$-th derivative, the difference $\Delta_h^5\varrho$ is of order
+$h^k$, and elsewhere of order $h^5$. What such a test cannot see is said where it
 matters. Source: Mathematical Aspects of Deep Learning, sections 1.1.2 and 1.2 (the properties
 its theorems ask for).
 """
@@ -41,22 +41,22 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, slots=True)
 class ActivationProperties:
-    r"""What the theorems ask of an activation :math:`\varrho:\mathbb R\to\mathbb R`.
+    r"""What the theorems ask of an activation $\varrho:\mathbb R\to\mathbb R$.
 
     Attributes:
-        lowest, highest: infimum and supremum over :math:`\mathbb R`.
-        left_limit, right_limit: limits at :math:`\mp\infty`; NaN where there is none.
-        smoothness: :math:`k` if :math:`\varrho\in C^k` but not :math:`C^{k+1}`; -1 with a jump,
-            ``MOST_DERIVATIVES`` for that many or more.
+        lowest, highest: infimum and supremum over $\mathbb R$.
+        left_limit, right_limit: limits at $\mp\infty$; NaN where there is none.
+        smoothness: $k$ if $\varrho\in C^k$ but not $C^{k+1}$; -1 with a jump,
+            `MOST_DERIVATIVES` for that many or more.
         lipschitz: the Lipschitz constant, possibly infinite.
         increasing, decreasing: monotone, not necessarily strictly.
         strictly_monotone: strictly, hence with an inverse on its range.
         convex, concave: both for an affine function.
         odd, even: symmetric about the origin, at every point.
-        homogeneity: :math:`k` with :math:`\varrho(\lambda x)=\lambda^k\varrho(x)` for
-            :math:`\lambda>0`, or None.
-        euler: whether :math:`\varrho(x)=x\varrho'(x)` almost everywhere.
-        polynomial_degree: degree if :math:`\varrho` is almost everywhere a polynomial, or None.
+        homogeneity: $k$ with $\varrho(\lambda x)=\lambda^k\varrho(x)$ for
+            $\lambda>0$, or None.
+        euler: whether $\varrho(x)=x\varrho'(x)$ almost everywhere.
+        polynomial_degree: degree if $\varrho$ is almost everywhere a polynomial, or None.
         pieces, piece_degree: number and largest degree of the polynomials it is made of, or None.
     """
 
@@ -103,19 +103,19 @@ class ActivationProperties:
 
     @property
     def sigmoidal(self) -> bool:
-        r"""Continuous, with limits 0 at :math:`-\infty` and 1 at :math:`+\infty`."""
+        r"""Continuous, with limits 0 at $-\infty$ and 1 at $+\infty$."""
         return self.continuous and abs(self.left_limit) < 1e-6 and abs(self.right_limit - 1) < 1e-6
 
     @property
     def universal(self) -> bool:
-        r"""Whether two-layer networks with it are dense in :math:`C(K)`: no polynomial (Leshno)."""
+        r"""Whether two-layer networks with it are dense in $C(K)$: no polynomial (Leshno)."""
         return self.polynomial_degree is None
 
     @property
     def discriminatory(self) -> bool:
-        r"""Whether :math:`\int\varrho(w^\top x+b)\,d\mu=0\ \forall w,b` forces :math:`\mu=0`.
+        r"""Whether $\int\varrho(w^\top x+b)\,d\mu=0\ \forall w,b$ forces $\mu=0$.
 
-        For continuous functions this is density in :math:`C(K)`, by Hahn-Banach and Riesz.
+        For continuous functions this is density in $C(K)$, by Hahn-Banach and Riesz.
         """
         return self.universal
 
@@ -139,10 +139,10 @@ def inspect_activation(function: Function, *, radius: float = 10.0) -> Activatio
     Args:
         function: maps a float64 tensor to one of the same shape, entry by entry. A module is
             copied, put in evaluation mode and run in double precision.
-        radius: the grid covers :math:`[-R,R]`; kinks, bends and wiggles outside go unseen, and so
-            do jumps smaller than :math:`10^{-12}` of the values around them.
+        radius: the grid covers $[-R,R]$; kinks, bends and wiggles outside go unseen, and so
+            do jumps smaller than $10^{-12}$ of the values around them.
 
-    Cost: a dozen evaluations on at most :math:`2^{12}R` points.
+    Cost: a dozen evaluations on at most $2^{12}R$ points.
 
     >>> found = inspect_activation(torch.relu)
     >>> found.smoothness, found.lipschitz, found.homogeneity, found.pieces, found.convex
@@ -199,9 +199,9 @@ def inspect_activation(function: Function, *, radius: float = 10.0) -> Activatio
 def point_of_nonzero_derivative(
     function: Function, order: int, *, radius: float = 10.0
 ) -> float | None:
-    r"""A point :math:`\lambda` away from the kinks with :math:`\varrho^{(p)}(\lambda)\ne0`.
+    r"""A point $\lambda$ away from the kinks with $\varrho^{(p)}(\lambda)\ne0$.
 
-    At such a point the monomial :math:`x^p` is a limit of difference quotients of :math:`\varrho`.
+    At such a point the monomial $x^p$ is a limit of difference quotients of $\varrho$.
     The point with the largest derivative of that order is given; None where every difference of
     that order is at rounding level away from the kinks.
 
@@ -229,15 +229,15 @@ def point_of_nonzero_derivative(
 
 
 def invert(function: Function, target: Tensor, *, radius: float = 1e3) -> Tensor:
-    r"""Solve :math:`\varrho(x)=t` by bisection, for a continuous strictly monotone function.
+    r"""Solve $\varrho(x)=t$ by bisection, for a continuous strictly monotone function.
 
     Args:
         function: the activation.
-        target: values :math:`t`, any shape.
-        radius: solutions are looked for in :math:`[-R,R]`.
+        target: values $t$, any shape.
+        radius: solutions are looked for in $[-R,R]$.
 
     Raises:
-        InvalidInput: where :math:`t` is not between :math:`\varrho(-R)` and :math:`\varrho(R)`.
+        InvalidInput: where $t$ is not between $\varrho(-R)$ and $\varrho(R)$.
 
     >>> invert(torch.sigmoid, torch.tensor([0.25, 0.75], dtype=torch.float64))
     tensor([-1.0986,  1.0986], dtype=torch.float64)
@@ -352,7 +352,7 @@ def _difference(v: Array, order: int, step: int) -> Array:
 
 
 def _local_exponents(v: Array) -> Array:
-    r"""For each cell of the grid the :math:`s` with :math:`|\Delta_h^5\varrho|\sim h^s`."""
+    r"""For each cell of the grid the $s$ with $|\Delta_h^5\varrho|\sim h^s$."""
     order = MOST_DERIVATIVES + 1
     coarse, fine = _STEPS
     cell = 2 * order * coarse

@@ -3,7 +3,7 @@ r"""Activation functions: one table, with formula, derivative and torch's own mo
 The fourteen of Mathematical Aspects of Deep Learning, Table 1.1, with the closed Heaviside
 function, the sign and the logistic unit's all derivatives of Foundations of Deep Learning,
 section 2.4, and the leaky ReLU of the slides. Each row also says what is known of the function;
-:func:`~torchtheory.nets.activation_properties.inspect_activation` measures the same.
+`inspect_activation` measures the same.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Activation:
     r"""One row of the table.
 
     Attributes:
-        name: what :func:`activation` takes.
+        name: what `activation` takes.
         formula: the definition, LaTeX.
         function: values; takes the parameters as keywords.
-        derivative: :math:`\varrho'`, the right-hand or left-hand one where they differ.
+        derivative: $\varrho'$, the right-hand or left-hand one where they differ.
         parameters: the values of the row's parameters.
         module: torch's own layer for these parameters, where torch has one.
         known: what is known of the function *at the parameters the table lists*.
@@ -72,7 +72,7 @@ class Activation:
         return self.function(x, **self.parameters)
 
     def slope(self, x: Tensor) -> Tensor:
-        r""":math:`\varrho'(x)`."""
+        r"""$\varrho'(x)$."""
         return self.derivative(x, **self.parameters)
 
     def layer(self) -> nn.Module:
@@ -103,7 +103,7 @@ def activation(name: str, **parameters: float) -> Activation:
 
 
 def as_layer(given: str | Activation | nn.Module | Callable[..., Any]) -> nn.Module:
-    """A module from a name of the table, a row, a module class such as ``nn.Tanh``, or a function.
+    """A module from a name of the table, a row, a module class such as `nn.Tanh`, or a function.
 
     >>> as_layer("tanh"), as_layer(nn.SiLU), as_layer(torch.sin)
     (Tanh(), SiLU(), sin())
@@ -129,7 +129,7 @@ def as_layer(given: str | Activation | nn.Module | Callable[..., Any]) -> nn.Mod
 
 
 def nth_derivative(function: Callable[[Tensor], Tensor], x: Tensor, order: int) -> Tensor:
-    r""":math:`\varrho^{(k)}` at the points ``x`` by repeated automatic differentiation.
+    r"""$\varrho^{(k)}$ at the points `x` by repeated automatic differentiation.
 
     At a kink it is what torch makes of it. Zero where the graph ends, as for a polynomial.
 
@@ -151,9 +151,9 @@ def nth_derivative(function: Callable[[Tensor], Tensor], x: Tensor, order: int) 
 
 
 def logistic_derivative_polynomial(order: int) -> tuple[int, ...]:
-    r"""Coefficients, constant first, of :math:`P_k` with :math:`\sigma^{(k)}=P_k(\sigma)`.
+    r"""Coefficients, constant first, of $P_k$ with $\sigma^{(k)}=P_k(\sigma)$.
 
-    :math:`P_0(s)=s` and :math:`P_{k+1}(s)=P_k'(s)\,s(1-s)`: every derivative of the logistic
+    $P_0(s)=s$ and $P_{k+1}(s)=P_k'(s)\,s(1-s)$: every derivative of the logistic
     function is a polynomial in it (Foundations of Deep Learning, section 2.4.3).
 
     >>> logistic_derivative_polynomial(1), logistic_derivative_polynomial(2)
@@ -172,7 +172,7 @@ def logistic_derivative_polynomial(order: int) -> tuple[int, ...]:
 
 
 def logistic_derivative(z: Tensor, order: int) -> Tensor:
-    r""":math:`\sigma^{(k)}(z)` through its polynomial in :math:`\sigma(z)`.
+    r"""$\sigma^{(k)}(z)$ through its polynomial in $\sigma(z)$.
 
     >>> logistic_derivative(torch.zeros(1), 1)
     tensor([0.2500])
@@ -186,7 +186,7 @@ def logistic_derivative(z: Tensor, order: int) -> Tensor:
 
 
 def logit(t: Tensor) -> Tensor:
-    r"""The inverse of the logistic function, :math:`\ln\frac{t}{1-t}` for :math:`0<t<1`.
+    r"""The inverse of the logistic function, $\ln\frac{t}{1-t}$ for $0<t<1$.
 
     >>> logit(torch.tensor([0.5, 0.75]))
     tensor([0.0000, 1.0986])
@@ -275,7 +275,7 @@ def _known(
     degree: int | None = None,
     pieces: tuple[int, int] | tuple[None, None] = (None, None),
 ) -> ActivationProperties:
-    """A row's known properties; ``flags`` are words out of the boolean fields."""
+    """A row's known properties; `flags` are words out of the boolean fields."""
     words = set(flags.split())
     return ActivationProperties(
         lowest=reach[0],

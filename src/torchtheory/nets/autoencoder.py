@@ -1,8 +1,8 @@
-r"""The linear autoencoder :math:`x\mapsto DCx` and what it can do at best.
+r"""The linear autoencoder $x\mapsto DCx$ and what it can do at best.
 
-Samples are rows, :math:`x_i^\top` of ``X[n, d]``; the encoder is :math:`C\in\mathbb R^{m\times d}`
-and the decoder :math:`D\in\mathbb R^{d\times m}`. The loss is
-:math:`\frac1{2n}\sum_i\|x_i-DCx_i\|^2=\frac1{2n}\|X-XC^\top D^\top\|_F^2`, nothing is centered.
+Samples are rows, $x_i^\top$ of `X[n, d]`; the encoder is $C\in\mathbb R^{m\times d}$
+and the decoder $D\in\mathbb R^{d\times m}$. The loss is
+$\frac1{2n}\sum_i\|x_i-DCx_i\|^2=\frac1{2n}\|X-XC^\top D^\top\|_F^2$, nothing is centered.
 Source: Foundations of Deep Learning, section 2.3, Theorems 12 and 13.
 """
 
@@ -21,13 +21,13 @@ from torchtheory.nets.labeled import points
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    r"""The best approximation of a matrix by one of rank :math:`r` (Eckart and Young).
+    r"""The best approximation of a matrix by one of rank $r$ (Eckart and Young).
 
     Attributes:
-        matrix: :math:`X_r=U_r\Sigma_rV_r^\top`.
-        singular_values: all of :math:`X`, largest first.
-        error: :math:`\|X-X_r\|_F=\sqrt{\sum_{i>r}\sigma_i^2}`, from the singular values.
-        energy: share of :math:`\|X\|_F^2` that each rank from 1 on keeps.
+        matrix: $X_r=U_r\Sigma_rV_r^\top$.
+        singular_values: all of $X$, largest first.
+        error: $\|X-X_r\|_F=\sqrt{\sum_{i>r}\sigma_i^2}$, from the singular values.
+        energy: share of $\|X\|_F^2$ that each rank from 1 on keeps.
     """
 
     matrix: Tensor
@@ -37,7 +37,7 @@ class LowRank:
 
 
 def low_rank(x: Tensor, rank: int) -> LowRank:
-    r"""Truncate the singular value decomposition of ``x[n, d]``. :math:`O(nd\min(n,d))`.
+    r"""Truncate the singular value decomposition of `x[n, d]`. $O(nd\min(n,d))$.
 
     >>> best = low_rank(torch.diag(torch.tensor([4.0, 3.0, 1.0])), 1)
     >>> best.matrix.diagonal(), round(best.error, 6)                  # sqrt(9 + 1)
@@ -52,11 +52,11 @@ def low_rank(x: Tensor, rank: int) -> LowRank:
 
 
 class LinearAutoencoder(nn.Module):
-    r""":math:`x\mapsto z=Cx\mapsto y=Dz` with a code of :math:`m` numbers.
+    r"""$x\mapsto z=Cx\mapsto y=Dz$ with a code of $m$ numbers.
 
     Args:
-        features: :math:`d`.
-        code: :math:`m`; below :math:`d` it compresses.
+        features: $d$.
+        code: $m$; below $d$ it compresses.
 
     >>> net = LinearAutoencoder(5, 2)
     >>> net.encoder.weight.shape, net.decoder.weight.shape
@@ -79,11 +79,11 @@ class LinearAutoencoder(nn.Module):
 
     @classmethod
     def optimal(cls, x: Tensor, code: int, mixing: Tensor | None = None) -> LinearAutoencoder:
-        r"""The closed form :math:`C=U_m^\top`, :math:`D=U_m` (Theorem 13).
+        r"""The closed form $C=U_m^\top$, $D=U_m$ (Theorem 13).
 
-        :math:`U_m` are the first left singular vectors of the matrix whose columns are the
-        samples. The optimum is not unique: with an invertible ``mixing`` :math:`M`,
-        :math:`C=M^{-1}U_m^\top`, :math:`D=U_mM` computes the same map.
+        $U_m$ are the first left singular vectors of the matrix whose columns are the
+        samples. The optimum is not unique: with an invertible `mixing` $M$,
+        $C=M^{-1}U_m^\top$, $D=U_mM$ computes the same map.
 
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
         >>> float(LinearAutoencoder.optimal(x, 1).loss(x).detach())     # (1/2n) sigma_2^2
@@ -104,7 +104,7 @@ class LinearAutoencoder(nn.Module):
 
     @classmethod
     def from_matrices(cls, encoder: Tensor, decoder: Tensor) -> LinearAutoencoder:
-        """The autoencoder with given ``C[m, d]`` and ``D[d, m]``."""
+        """The autoencoder with given `C[m, d]` and `D[d, m]`."""
         if encoder.ndim != 2 or decoder.shape != encoder.T.shape:
             raise ShapeMismatch(
                 f"C [m, d] and D [d, m] are needed, not {list(encoder.shape)} and "
@@ -115,12 +115,12 @@ class LinearAutoencoder(nn.Module):
         return made
 
     def encode(self, x: Tensor) -> Tensor:
-        """``[n, d]`` to codes ``[n, m]``."""
+        """`[n, d]` to codes `[n, m]`."""
         code: Tensor = self.encoder(x)
         return code
 
     def decode(self, z: Tensor) -> Tensor:
-        """Codes ``[n, m]`` to ``[n, d]``."""
+        """Codes `[n, m]` to `[n, d]`."""
         out: Tensor = self.decoder(z)
         return out
 
@@ -128,15 +128,15 @@ class LinearAutoencoder(nn.Module):
         return self.decode(self.encode(x))
 
     def loss(self, x: Tensor) -> Tensor:
-        r""":math:`\frac1{2n}\sum_i\|x_i-DCx_i\|^2`."""
+        r"""$\frac1{2n}\sum_i\|x_i-DCx_i\|^2$."""
         residual: Tensor = x - self(x)
         return residual.square().sum() / (2 * len(x))
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Gradients of the loss in :math:`C` and :math:`D`, written out.
+        r"""Gradients of the loss in $C$ and $D$, written out.
 
-        For one sample :math:`\partial\ell/\partial C=D^\top(y-x)x^\top` and
-        :math:`\partial\ell/\partial D=(y-x)x^\top C^\top`; here their mean over the rows.
+        For one sample $\partial\ell/\partial C=D^\top(y-x)x^\top$ and
+        $\partial\ell/\partial D=(y-x)x^\top C^\top$; here their mean over the rows.
         """
         with torch.no_grad():
             c, d = self.encoder.weight, self.decoder.weight
@@ -145,7 +145,7 @@ class LinearAutoencoder(nn.Module):
 
 
 def least_loss(x: Tensor, code: int) -> float:
-    r"""The smallest loss any linear autoencoder has: :math:`\frac1{2n}\sum_{i>m}\sigma_i^2`.
+    r"""The smallest loss any linear autoencoder has: $\frac1{2n}\sum_{i>m}\sigma_i^2$.
 
     >>> least_loss(torch.diag(torch.tensor([2.0, 1.0])), 1)
     0.25

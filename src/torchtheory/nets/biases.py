@@ -1,8 +1,8 @@
 r"""Networks without biases: the constant 1 is carried through the layers by a unit of its own.
 
 Source: Mathematical Aspects of Deep Learning, Remark 1.5, where the carrying unit is
-:math:`\varrho(1)=1`. That asks for an activation with :math:`\varrho(1)=1`; for any other, the
-carried constant is :math:`v=\varrho(c)\ne0` and the weights that read it are divided by it.
+$\varrho(1)=1$. That asks for an activation with $\varrho(1)=1$; for any other, the
+carried constant is $v=\varrho(c)\ne0$ and the weights that read it are divided by it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from torchtheory.nets.labeled import homogeneous
 def augment(
     layers: Sequence[tuple[Tensor, Tensor]], carry: float = 1.0, carried: Sequence[float] = ()
 ) -> list[Tensor]:
-    r"""Matrices of the bias-free network on :math:`(x,1)`.
+    r"""Matrices of the bias-free network on $(x,1)$.
 
-    Layer :math:`\ell<L` becomes :math:`\begin{pmatrix}W&b/v\\0&c/v\end{pmatrix}`, the last
-    :math:`(W\ \ b/v)`, where :math:`v` is the constant that arrives (1 at the first layer) and
-    :math:`c` the pre-activation of the carrying unit. With the defaults this is the source's
-    construction: it supposes that :math:`\varrho(1)=1`.
+    Layer $\ell<L$ becomes $\begin{pmatrix}W&b/v\\0&c/v\end{pmatrix}$, the last
+    $(W\ \ b/v)$, where $v$ is the constant that arrives (1 at the first layer) and
+    $c$ the pre-activation of the carrying unit. With the defaults this is the source's
+    construction: it supposes that $\varrho(1)=1$.
 
     Args:
-        layers: ``(W, b)`` of every layer.
-        carry: the pre-activation :math:`c`.
-        carried: :math:`\varrho(c)` after each hidden layer; all 1 unless told.
+        layers: `(W, b)` of every layer.
+        carry: the pre-activation $c$.
+        carried: $\varrho(c)$ after each hidden layer; all 1 unless told.
 
     >>> augment([(torch.tensor([[2.0]]), torch.tensor([3.0]))] * 2)
     [tensor([[2., 3.],
@@ -54,7 +54,7 @@ def augment(
 
 
 class OnAugmentedInput(nn.Module):
-    """A network applied to ``(x, 1)``; the network itself has no biases."""
+    """A network applied to `(x, 1)`; the network itself has no biases."""
 
     def __init__(self, network: nn.Sequential) -> None:
         super().__init__()
@@ -66,10 +66,10 @@ class OnAugmentedInput(nn.Module):
 
 
 def absorb_biases(model: nn.Module) -> OnAugmentedInput:
-    r"""A network without biases that computes the same function from :math:`(x,1)`.
+    r"""A network without biases that computes the same function from $(x,1)$.
 
-    Works for dense chains with any activation for which some :math:`c` has
-    :math:`\varrho(c)\ne0`. One unit more in every hidden layer; the model is not changed.
+    Works for dense chains with any activation for which some $c$ has
+    $\varrho(c)\ne0$. One unit more in every hidden layer; the model is not changed.
 
     >>> from torchtheory.nets.feedforward import mlp
     >>> net, x = mlp([2, 3, 1], "tanh"), torch.ones(4, 2).double()

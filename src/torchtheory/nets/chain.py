@@ -1,7 +1,7 @@
-r"""A network as a chain of layers :math:`f = f_L \circ \dots \circ f_1`.
+r"""A network as a chain of layers $f = f_L \circ \dots \circ f_1$.
 
 Products of layer norms, permutation symmetries and layer-wise formulas need the layers in order.
-An ``nn.Sequential`` is one by construction; any other module is traced with ``torch.fx``, and
+An `nn.Sequential` is one by construction; any other module is traced with `torch.fx`, and
 refused with the name of the operation where the data flow is not a chain.
 """
 
@@ -22,7 +22,7 @@ from torchtheory.models.model import evaluation_mode
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One layer of a chain: its name in the model ("" for a function such as ``F.relu``)."""
+    """One layer of a chain: its name in the model ("" for a function such as `F.relu`)."""
 
     name: str
     module: nn.Module
@@ -46,7 +46,7 @@ _SIZES: set[Callable[..., Any] | str] = {"size", getattr, "dim"}
 
 
 class Rearrangement(nn.Module):
-    """A tensor method that only moves entries about, such as ``x.view(len(x), -1)``.
+    """A tensor method that only moves entries about, such as `x.view(len(x), -1)`.
 
     Args:
         method: its name.
@@ -66,7 +66,7 @@ class Rearrangement(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Goes into containers and user modules, stops at layers of ``torch.nn`` and ours."""
+    """Goes into containers and user modules, stops at layers of `torch.nn` and ours."""
 
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
         own = ("torch.nn", "torchtheory.nets.activations")
@@ -101,7 +101,7 @@ def as_chain(model: nn.Module) -> list[Link]:
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Whether a layer computes what its class of ``torch.nn`` does; a user's subclass may not."""
+    """Whether a layer computes what its class of `torch.nn` does; a user's subclass may not."""
     return type(module).forward.__module__.startswith(("torch.nn.", "torchtheory."))
 
 

@@ -1,6 +1,6 @@
 r"""Sigmoid networks as tanh networks and back.
 
-:math:`\tanh z=2\sigma(2z)-1`, so either activation is the other between two affine maps, and the
+$\tanh z=2\sigma(2z)-1$, so either activation is the other between two affine maps, and the
 affine maps can be taken into the neighboring dense layers. Source: Deep Learning (notes),
 section 2.4; Foundations of Deep Learning, section 2.4.3.
 """
@@ -18,7 +18,7 @@ from torchtheory.nets.feedforward import dense
 
 
 class Affine(nn.Module):
-    """``scale * x + shift`` with two fixed numbers.
+    """`scale * x + shift` with two fixed numbers.
 
     >>> import torch
     >>> Affine(2.0, -1.0)(torch.tensor([3.0]))
@@ -39,11 +39,13 @@ class Affine(nn.Module):
 def convert_activation(model: nn.Module, to: Literal["tanh", "sigmoid"]) -> nn.Sequential:
     r"""The same function with every sigmoid replaced by a tanh, or the other way round.
 
-    .. math:: \sigma(z)=\tfrac12\tanh(\tfrac12z)+\tfrac12,\qquad \tanh z=2\sigma(2z)-1
+    $$
+    \sigma(z)=\tfrac12\tanh(\tfrac12z)+\tfrac12,\qquad \tanh z=2\sigma(2z)-1
+    $$
 
     The factor before the activation goes into the dense layer before it, the affine map after it
     into the dense layer behind it, which gets a bias if it had none. Where the neighbor is no
-    dense layer, an :class:`Affine` is put in. The model is not changed.
+    dense layer, an `Affine` is put in. The model is not changed.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 1))
     >>> convert_activation(net, "tanh")

@@ -2,21 +2,23 @@ r"""Memories beyond Hebb's: energies of higher order, and the one whose update i
 
 *Binary.* A dense associative memory scores a state by how sharply it agrees with a pattern,
 
-.. math:: E(x) = -\sum_{t=1}^s F(x_t^\top x), \qquad F(z) = z^p,\ \max(z, 0)^p \text{ or } e^z,
+$$
+E(x) = -\sum_{t=1}^s F(x_t^\top x), \qquad F(z) = z^p,\ \max(z, 0)^p \text{ or } e^z,
+$$
 
-and a neuron takes the sign with the lower energy. :math:`F(z) = z^2` is Hebb's rule with zero
-diagonal; larger :math:`p` holds of the order :math:`n^{p-1}` patterns, the exponential
+and a neuron takes the sign with the lower energy. $F(z) = z^2$ is Hebb's rule with zero
+diagonal; larger $p$ holds of the order $n^{p-1}$ patterns, the exponential
 exponentially many.
 
-*Continuous.* For :math:`\xi \in \mathbb R^d` and patterns as rows of :math:`X`,
+*Continuous.* For $\xi \in \mathbb R^d$ and patterns as rows of $X$,
 
-.. math::
+$$
+E(\xi) = -\beta^{-1}\log\sum_t e^{\beta x_t^\top\xi} + \tfrac12\|\xi\|^2 + \text{const},
+\qquad \xi \leftarrow X^\top \operatorname{softmax}(\beta X\xi),
+$$
 
-    E(\xi) = -\beta^{-1}\log\sum_t e^{\beta x_t^\top\xi} + \tfrac12\|\xi\|^2 + \text{const},
-    \qquad \xi \leftarrow X^\top \operatorname{softmax}(\beta X\xi),
-
-where the update is one step of attention with query :math:`\xi` and the patterns as keys and
-values, and never raises :math:`E`.
+where the update is one step of attention with query $\xi$ and the patterns as keys and
+values, and never raises $E$.
 
 Sources: named in the notes "Deep Learning", section 1.4: Krotov and Hopfield (2016), Demircigil et
 al. (2017), Ramsauer et al. (2020).
@@ -55,7 +57,7 @@ from torchtheory.nets.hopfield import (
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    r""":math:`F(z) = z^p`, or :math:`\max(z, 0)^p` when rectified.
+    r"""$F(z) = z^p$, or $\max(z, 0)^p$ when rectified.
 
     Even powers that are not rectified hold a pattern and its negative alike.
 
@@ -79,20 +81,20 @@ class Power:
         return value
 
     def relative(self, z: Tensor, largest: Tensor) -> Tensor:
-        r""":math:`F(z)` up to a factor common to all patterns, so that nothing overflows."""
+        r"""$F(z)$ up to a factor common to all patterns, so that nothing overflows."""
         # dividing by a power of two keeps whole numbers exact, and with them the ties
         return self(torch.ldexp(z, -torch.frexp(largest).exponent))
 
     def energy(self, z: Tensor) -> Tensor:
-        r""":math:`-\sum_t F(z_t)`."""
+        r"""$-\sum_t F(z_t)$."""
         return -self(z).sum(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    r""":math:`F(z) = e^z`; the energy is kept as :math:`-\log\sum_t e^{z_t}`.
+    r"""$F(z) = e^z$; the energy is kept as $-\log\sum_t e^{z_t}$.
 
-    The logarithm is increasing, so it orders states as :math:`-\sum_t e^{z_t}` does, and it does
+    The logarithm is increasing, so it orders states as $-\sum_t e^{z_t}$ does, and it does
     not overflow.
 
     >>> Exponential().energy(torch.tensor([1000.0, 1000.0])) + 1000
@@ -103,11 +105,11 @@ class Exponential:
         return z.exp()
 
     def relative(self, z: Tensor, largest: Tensor) -> Tensor:
-        """:math:`F(z)` up to a factor common to all patterns, so that nothing overflows."""
+        """$F(z)$ up to a factor common to all patterns, so that nothing overflows."""
         return (z - largest).exp()
 
     def energy(self, z: Tensor) -> Tensor:
-        r""":math:`-\log\sum_t F(z_t)`."""
+        r"""$-\log\sum_t F(z_t)$."""
         return -torch.logsumexp(z, -1)
 
 
@@ -118,8 +120,8 @@ class DenseMemory(nn.Module):
     r"""A dense associative memory of binary patterns.
 
     Args:
-        patterns: ``[s, n]``, entries ±1. They are kept in double precision.
-        interaction: :math:`F`.
+        patterns: `[s, n]`, entries ±1. They are kept in double precision.
+        interaction: $F$.
 
     >>> x = torch.tensor([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1.0]])
     >>> memory = DenseMemory(x, Power(3))
@@ -139,25 +141,25 @@ class DenseMemory(nn.Module):
         self.interaction = interaction
 
     def energy(self, state: Tensor) -> Tensor:
-        r""":math:`E(x) = -\sum_t F(x_t^\top x)` (its logarithm, for the exponential).
+        r"""$E(x) = -\sum_t F(x_t^\top x)$ (its logarithm, for the exponential).
 
-        ``[..., n] -> [...]``; :math:`O(sn)` time a state.
+        `[..., n] -> [...]`; $O(sn)$ time a state.
         """
         return self.interaction.energy(self._states(state) @ self.patterns.T)
 
     def gaps(self, state: Tensor) -> Tensor:
         r"""By how much flipping each neuron would raise the energy, up to a positive factor.
 
-        With :math:`z_t = x_t^\top x` a flip of neuron :math:`i` turns :math:`z_t` into
-        :math:`z_t - 2 x_{t,i}x_i`, one of two values, so that
+        With $z_t = x_t^\top x$ a flip of neuron $i$ turns $z_t$ into
+        $z_t - 2 x_{t,i}x_i$, one of two values, so that
 
-        .. math::
+        $$
+        E(x^{(i)}) - E(x) = x_i \sum_t x_{t,i} A_t + \sum_t B_t, \quad
+        A_t = \tfrac12\big(F(z_t+2) - F(z_t-2)\big), \quad
+        B_t = F(z_t) - \tfrac12\big(F(z_t+2) + F(z_t-2)\big):
+        $$
 
-            E(x^{(i)}) - E(x) = x_i \sum_t x_{t,i} A_t + \sum_t B_t, \quad
-            A_t = \tfrac12\big(F(z_t+2) - F(z_t-2)\big), \quad
-            B_t = F(z_t) - \tfrac12\big(F(z_t+2) + F(z_t-2)\big):
-
-        all :math:`n` of them for two matrix products, :math:`O(sn)` a state. The factor is one
+        all $n$ of them for two matrix products, $O(sn)$ a state. The factor is one
         for each state and common to its neurons.
 
         >>> x = torch.tensor([[1.0, 1.0, -1.0]])
@@ -168,11 +170,11 @@ class DenseMemory(nn.Module):
         return _gaps(x, self.patterns, self.interaction)
 
     def step(self, state: Tensor) -> Tensor:
-        """All neurons updated at once, ``[..., n] -> [..., n]``; a tie goes to +1."""
+        """All neurons updated at once, `[..., n] -> [..., n]`; a tie goes to +1."""
         return _step(self._states(state), self.patterns, self.interaction)
 
     def is_fixed_point(self, state: Tensor) -> Tensor:
-        """Whether no neuron wants to change, ``[..., n] -> [...]``."""
+        """Whether no neuron wants to change, `[..., n] -> [...]`."""
         return (self.step(state) == state).all(-1)
 
     def recall(
@@ -185,10 +187,10 @@ class DenseMemory(nn.Module):
         trace: bool = False,
         random: torch.Generator | int | None = None,
     ) -> Recall:
-        """Run the dynamics; arguments as for :meth:`torchtheory.nets.hopfield.Hopfield.recall`.
+        """Run the dynamics; arguments as for `torchtheory.nets.hopfield.Hopfield.recall`.
 
-        Cost: :math:`O(sn)` time a state and sweep, in n steps when asynchronous; ``trace``
-        multiplies the latter's by :math:`n`. Memory :math:`O(s + n)` a state.
+        Cost: $O(sn)$ time a state and sweep, in n steps when asynchronous; `trace`
+        multiplies the latter's by $n$. Memory $O(s + n)$ a state.
 
         >>> x = torch.tensor([[1, 1, 1, 1, -1], [1, -1, 1, -1, 1]])
         >>> memory = DenseMemory(x, Exponential())
@@ -233,17 +235,17 @@ class DenseMemory(nn.Module):
 def dense_bit_error(n: int, patterns: int, interaction: Interaction) -> float:
     r"""Probability that the first update flips a bit of a stored pattern, Gaussian noise assumed.
 
-    The stored pattern raises the energy gap by :math:`F(n) - F(n-2)`. Each other one adds
-    :math:`\pm(F(z+1) - F(z-1))` with a fair independent sign and :math:`z` a sum of
-    :math:`n - 1` fair signs, hence
+    The stored pattern raises the energy gap by $F(n) - F(n-2)$. Each other one adds
+    $\pm(F(z+1) - F(z-1))$ with a fair independent sign and $z$ a sum of
+    $n - 1$ fair signs, hence
 
-    .. math::
+    $$
+    P \approx Q\left(\frac{F(n) - F(n-2)}{\sqrt{(s-1)\,\mathbb E[(F(z+1)-F(z-1))^2]}}\right),
+    $$
 
-        P \approx Q\left(\frac{F(n) - F(n-2)}{\sqrt{(s-1)\,\mathbb E[(F(z+1)-F(z-1))^2]}}\right),
-
-    with the expectation summed exactly. For :math:`F(z) = z^2` it is the zero-diagonal
-    :math:`Q\big((n-1)/\sqrt{(s-1)(n-1)}\big)`; for :math:`z^p` and large :math:`n`, Krotov and
-    Hopfield's :math:`Q\big(\sqrt{n^{p-1}/((2p-3)!!\,s)}\big)`. The sum of the exponential is far
+    with the expectation summed exactly. For $F(z) = z^2$ it is the zero-diagonal
+    $Q\big((n-1)/\sqrt{(s-1)(n-1)}\big)$; for $z^p$ and large $n$, Krotov and
+    Hopfield's $Q\big(\sqrt{n^{p-1}/((2p-3)!!\,s)}\big)$. The sum of the exponential is far
     from Gaussian (its few largest terms are all that counts), and this is refused.
 
     >>> round(dense_bit_error(1000, 138, Power(2)), 4)
@@ -267,10 +269,10 @@ def dense_bit_error(n: int, patterns: int, interaction: Interaction) -> float:
 
 
 def dense_capacity(n: int, degree: int) -> float:
-    r"""Patterns that :math:`F(z) = z^p` holds without an error in one of them.
+    r"""Patterns that $F(z) = z^p$ holds without an error in one of them.
 
-    :math:`s = \frac{n^{p-1}}{2\,(2p-3)!!\,\ln n}`, where :math:`n\,Q\to0`; for :math:`p = 2` it
-    is :math:`n/(2\ln n)`.
+    $s = \frac{n^{p-1}}{2\,(2p-3)!!\,\ln n}$, where $n\,Q\to0$; for $p = 2$ it
+    is $n/(2\ln n)$.
 
     Source: Krotov and Hopfield (2016).
 
@@ -285,12 +287,12 @@ def dense_capacity(n: int, degree: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DenseSweep:
-    """What :func:`dense_capacity_sweep` measured; one row a count, one column a trial.
+    """What `dense_capacity_sweep` measured; one row a count, one column a trial.
 
     Attributes:
         n: neurons.
         patterns: how many patterns were stored.
-        bit_error: share of the probed bits that are wrong after the update, ``[counts, trials]``.
+        bit_error: share of the probed bits that are wrong after the update, `[counts, trials]`.
         stable: share of the probed patterns without such a bit.
     """
 
@@ -323,7 +325,7 @@ def dense_capacity_sweep(
         random: generator or seed.
         device: where to compute.
 
-    Cost, a number s: :math:`O(s n)` time a probe and trial, ``8 * trials * s * (n + 3 * probes)``
+    Cost, a number s: $O(s n)$ time a probe and trial, `8 * trials * s * (n + 3 * probes)`
     bytes.
 
     >>> sweep = dense_capacity_sweep(40, [4, 40], Power(4), trials=3, random=0)
@@ -353,17 +355,17 @@ def dense_capacity_sweep(
 
 
 def modern_hopfield_update(patterns: Tensor, state: Tensor, beta: float = 1.0) -> Tensor:
-    r"""One step :math:`\xi \leftarrow X^\top\operatorname{softmax}(\beta X\xi)`.
+    r"""One step $\xi \leftarrow X^\top\operatorname{softmax}(\beta X\xi)$.
 
-    It equals ``scaled_dot_product_attention(state, patterns, patterns, scale=beta)``; attention's
-    own scale is :math:`\beta = 1/\sqrt d`.
+    It equals `scaled_dot_product_attention(state, patterns, patterns, scale=beta)`; attention's
+    own scale is $\beta = 1/\sqrt d$.
 
     Args:
-        patterns: :math:`X`, ``[s, d]``.
-        state: ``[..., d]``.
+        patterns: $X$, `[s, d]`.
+        state: `[..., d]`.
         beta: inverse temperature, positive.
 
-    Cost: :math:`O(sd)` time a state.
+    Cost: $O(sd)$ time a state.
 
     Source: Ramsauer et al. (2020).
 
@@ -375,14 +377,14 @@ def modern_hopfield_update(patterns: Tensor, state: Tensor, beta: float = 1.0) -
 
 
 def modern_hopfield_energy(patterns: Tensor, state: Tensor, beta: float = 1.0) -> Tensor:
-    r"""Energy that :func:`modern_hopfield_update` never raises, ``[..., d] -> [...]``.
+    r"""Energy that `modern_hopfield_update` never raises, `[..., d] -> [...]`.
 
-    .. math::
+    $$
+    E(\xi) = -\beta^{-1}\log\sum_t e^{\beta x_t^\top\xi} + \tfrac12\|\xi\|^2
+             + \beta^{-1}\log s + \tfrac12 M^2, \qquad M = \max_t \|x_t\|,
+    $$
 
-        E(\xi) = -\beta^{-1}\log\sum_t e^{\beta x_t^\top\xi} + \tfrac12\|\xi\|^2
-                 + \beta^{-1}\log s + \tfrac12 M^2, \qquad M = \max_t \|x_t\|,
-
-    and :math:`0 \le E \le 2M^2` for :math:`\|\xi\| \le M`. The first term is concave and the
+    and $0 \le E \le 2M^2$ for $\|\xi\| \le M$. The first term is concave and the
     second convex, and the update is the exact minimizer of the second plus the first's tangent
     (the concave-convex procedure), which is why the energy falls.
 
@@ -400,18 +402,20 @@ def modern_hopfield_energy(patterns: Tensor, state: Tensor, beta: float = 1.0) -
 def modern_retrieval_bound(
     patterns: Tensor, state: Tensor, index: Tensor, beta: float = 1.0
 ) -> Tensor:
-    r"""Upper bound of the distance from the updated state to pattern ``index``.
+    r"""Upper bound of the distance from the updated state to pattern `index`.
 
-    With the separation :math:`\Delta = \min_{r\ne t}\xi^\top(x_t - x_r)` and
-    :math:`M = \max_r\|x_r\|`, the softmax puts at most :math:`(s-1)e^{-\beta\Delta}` on the other
+    With the separation $\Delta = \min_{r\ne t}\xi^\top(x_t - x_r)$ and
+    $M = \max_r\|x_r\|$, the softmax puts at most $(s-1)e^{-\beta\Delta}$ on the other
     patterns, so that
 
-    .. math:: \|X^\top\operatorname{softmax}(\beta X\xi) - x_t\| \le 2M(s-1)e^{-\beta\Delta}.
+    $$
+    \|X^\top\operatorname{softmax}(\beta X\xi) - x_t\| \le 2M(s-1)e^{-\beta\Delta}.
+    $$
 
     Args:
-        patterns: ``[s, d]``.
-        state: ``[..., d]``.
-        index: which pattern each state is meant to retrieve, ``[...]``, whole numbers.
+        patterns: `[s, d]`.
+        state: `[..., d]`.
+        index: which pattern each state is meant to retrieve, `[...]`, whole numbers.
         beta: inverse temperature, positive.
 
     Source: Ramsauer et al. (2020), in the form for a given state.

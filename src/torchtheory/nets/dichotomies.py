@@ -1,7 +1,7 @@
 r"""How many labelings of a point set can a hyperplane produce?
 
-For :math:`s` points in general position in :math:`\mathbb R^n` and hyperplanes through the origin
-Cover's count is :math:`C(s,n)=2\sum_{i=0}^{n-1}\binom{s-1}{i}`, whatever the points; for any
+For $s$ points in general position in $\mathbb R^n$ and hyperplanes through the origin
+Cover's count is $C(s,n)=2\sum_{i=0}^{n-1}\binom{s-1}{i}$, whatever the points; for any
 other point set the labelings can be listed, with weights for each of them.
 Source: notes "Deep Learning", Theorem 1.4 (Cover 1965).
 """
@@ -26,12 +26,12 @@ MOST_POINTS = 62
 
 
 def cover_count(samples: int, dimension: int, *, bias: bool = False) -> int:
-    r"""Cover's count :math:`C(s,n)=2\sum_{i=0}^{n-1}\binom{s-1}{i}`, exactly.
+    r"""Cover's count $C(s,n)=2\sum_{i=0}^{n-1}\binom{s-1}{i}$, exactly.
 
-    The number of labelings of :math:`s` points in general position in :math:`\mathbb R^n` by
-    :math:`\operatorname{sgn}(w^\top x)`; a bias counts as one more dimension. It is also the
-    number of regions into which :math:`s` hyperplanes through the origin cut the space. It
-    satisfies :math:`C(s+1,n)=C(s,n)+C(s,n-1)`.
+    The number of labelings of $s$ points in general position in $\mathbb R^n$ by
+    $\operatorname{sgn}(w^\top x)$; a bias counts as one more dimension. It is also the
+    number of regions into which $s$ hyperplanes through the origin cut the space. It
+    satisfies $C(s+1,n)=C(s,n)+C(s,n-1)$.
 
     >>> [cover_count(s, n) for s, n in [(4, 2), (4, 3), (5, 3), (6, 3), (8, 4)]]
     [8, 14, 22, 32, 128]
@@ -46,9 +46,9 @@ def cover_count(samples: int, dimension: int, *, bias: bool = False) -> int:
 
 
 def cover_fraction(samples: int, dimension: int, *, bias: bool = False) -> float:
-    r"""Share :math:`C(s,n)/2^s=P(\mathrm{Bin}(s-1,\tfrac12)\le n-1)` of all labelings.
+    r"""Share $C(s,n)/2^s=P(\mathrm{Bin}(s-1,\tfrac12)\le n-1)$ of all labelings.
 
-    Equal to 1 up to :math:`s=n`, to ½ at :math:`s=2n`, and soon to 0 beyond.
+    Equal to 1 up to $s=n$, to ½ at $s=2n$, and soon to 0 beyond.
 
     >>> cover_fraction(40, 20)
     0.5
@@ -57,7 +57,7 @@ def cover_fraction(samples: int, dimension: int, *, bias: bool = False) -> float
 
 
 def capacity_curve(dimension: int, *, largest_load: float = 4.0) -> tuple[Tensor, Tensor]:
-    """Cover's fraction against the load ``s/n``, for ``s = 1, 2, ...`` up to ``largest_load``.
+    """Cover's fraction against the load `s/n`, for `s = 1, 2, ...` up to `largest_load`.
 
     >>> load, fraction = capacity_curve(2, largest_load=2.0)
     >>> load, fraction
@@ -73,10 +73,10 @@ def capacity_curve(dimension: int, *, largest_load: float = 4.0) -> tuple[Tensor
 
 
 def in_general_position(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9) -> bool:
-    r"""Whether every :math:`\min(s,n)` of the points are linearly independent.
+    r"""Whether every $\min(s,n)$ of the points are linearly independent.
 
     Points are normalized first; a subset counts as dependent when its least singular value is
-    below ``tolerance``. :math:`O(\binom sn n^3)`.
+    below `tolerance`. $O(\binom sn n^3)$.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> in_general_position(x), in_general_position(torch.cat([x, 2 * x[:1]]))
@@ -97,8 +97,8 @@ class Dichotomies:
     """The labelings of a point set that hyperplanes produce.
 
     Attributes:
-        labels: ``[count, s]`` of ±1, in ascending order of their bits.
-        weights: ``[count, n]`` (the bias last, where there is one), one hyperplane for each.
+        labels: `[count, s]` of ±1, in ascending order of their bits.
+        weights: `[count, n]` (the bias last, where there is one), one hyperplane for each.
     """
 
     labels: Tensor
@@ -111,17 +111,17 @@ class Dichotomies:
 def realizable_dichotomies(
     x: Tensor, *, bias: bool = False, tolerance: float = 1e-9
 ) -> Dichotomies:
-    r"""Every labeling of the rows of ``x`` by a hyperplane, with weights that produce it.
+    r"""Every labeling of the rows of `x` by a hyperplane, with weights that produce it.
 
-    This is the proof of Cover's theorem run as an algorithm, one point :math:`x_k` at a time. A
-    labeling of the first :math:`k-1` points splits in two iff a hyperplane that contains
-    :math:`x_k` produces it, i.e. iff it is a labeling of their projections along :math:`x_k`,
-    a problem with one dimension less; otherwise its own weights say on which side :math:`x_k`
-    falls. The points may be in any position. About :math:`\binom s{n-1}` steps on arrays of at
-    most ``count`` rows; no linear programs.
+    This is the proof of Cover's theorem run as an algorithm, one point $x_k$ at a time. A
+    labeling of the first $k-1$ points splits in two iff a hyperplane that contains
+    $x_k$ produces it, i.e. iff it is a labeling of their projections along $x_k$,
+    a problem with one dimension less; otherwise its own weights say on which side $x_k$
+    falls. The points may be in any position. About $\binom s{n-1}$ steps on arrays of at
+    most `count` rows; no linear programs.
 
     Args:
-        x: ``[s, n]``, at most 62 points.
+        x: `[s, n]`, at most 62 points.
         bias: hyperplanes that need not pass through the origin.
         tolerance: a unit vector whose projection is shorter than this counts as parallel.
 
@@ -149,7 +149,7 @@ def realizable_dichotomies(
 
 
 def count_dichotomies(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9) -> int:
-    """How many labelings of the rows of ``x`` hyperplanes produce; see :func:`dichotomies`.
+    """How many labelings of the rows of `x` hyperplanes produce; see `dichotomies`.
 
     >>> count_dichotomies(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))   # not 6: parallel
     4
@@ -160,7 +160,7 @@ def count_dichotomies(x: Tensor, *, bias: bool = False, tolerance: float = 1e-9)
 def count_dichotomies_by_programs(x: Tensor, *, bias: bool = False) -> int:
     r"""The same count by deciding each labeling with a linear program: slow, and independent.
 
-    Half of the :math:`2^s` are decided; a labeling is realizable iff its negation is.
+    Half of the $2^s$ are decided; a labeling is realizable iff its negation is.
 
     >>> count_dichotomies_by_programs(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]))
     4
@@ -182,7 +182,7 @@ def _unit_points(x: Tensor, bias: bool) -> Array | None:
 
 
 def _cells(z: Array, tolerance: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Array]:
-    """Codes (bit k: the sign at row k) and weights of all labelings of the unit rows ``z``."""
+    """Codes (bit k: the sign at row k) and weights of all labelings of the unit rows `z`."""
     first = z[0]
     codes = np.array([1, 0], dtype=np.int64)
     weights = np.stack([first, -first])

@@ -1,8 +1,8 @@
 r"""An architecture as a graph and as a drawing: a node a neuron, an edge a weight that is not 0.
 
-For :math:`\Phi=((W^{[1]},b^{[1]}),\dots,(W^{[L]},b^{[L]}))` with widths
-:math:`d=n_0,n_1,\dots,n_L` there are :math:`N=d+\sum_jn_j` nodes in :math:`L+1` columns and
-:math:`\sum_\ell\|W^{[\ell]}\|_0` edges. Source: Mathematical Aspects of Deep Learning, section
+For $\Phi=((W^{[1]},b^{[1]}),\dots,(W^{[L]},b^{[L]}))$ with widths
+$d=n_0,n_1,\dots,n_L$ there are $N=d+\sum_jn_j$ nodes in $L+1$ columns and
+$\sum_\ell\|W^{[\ell]}\|_0$ edges. Source: Mathematical Aspects of Deep Learning, section
 3.1.1, Definition 3.1 and Figure 3.2.
 """
 
@@ -28,9 +28,9 @@ class ArchitectureGraph:
     r"""The neurons and non-zero weights of a chain of dense layers.
 
     Attributes:
-        widths: :math:`(n_0,\dots,n_L)`.
-        edges: ``((layer, neuron), (layer + 1, neuron), weight)``.
-        weights_per_layer: :math:`M_\ell=\|W^{[\ell]}\|_0+\|b^{[\ell]}\|_0`.
+        widths: $(n_0,\dots,n_L)$.
+        edges: `((layer, neuron), (layer + 1, neuron), weight)`.
+        weights_per_layer: $M_\ell=\|W^{[\ell]}\|_0+\|b^{[\ell]}\|_0$.
         activations: names of the activations between the layers.
     """
 
@@ -41,22 +41,22 @@ class ArchitectureGraph:
 
     @property
     def neurons(self) -> int:
-        r""":math:`N=d+\sum_{j=1}^Ln_j`, inputs and outputs among them."""
+        r"""$N=d+\sum_{j=1}^Ln_j$, inputs and outputs among them."""
         return sum(self.widths)
 
     @property
     def layers(self) -> int:
-        """:math:`L`, the number of affine maps."""
+        """$L$, the number of affine maps."""
         return len(self.widths) - 1
 
     @property
     def weights(self) -> int:
-        r""":math:`M=\sum_\ell M_\ell`."""
+        r"""$M=\sum_\ell M_\ell$."""
         return sum(self.weights_per_layer)
 
     @property
     def width(self) -> int:
-        r""":math:`\max(n_1,\dots,n_{L-1})`; 0 without hidden layers."""
+        r"""$\max(n_1,\dots,n_{L-1})$; 0 without hidden layers."""
         return max(self.widths[1:-1], default=0)
 
     def positions(self) -> dict[Node, tuple[float, float]]:

@@ -1,12 +1,14 @@
 r"""Fully connected feed-forward networks.
 
-An architecture :math:`a=(N,\varrho)` with :math:`N=(N_0,\dots,N_L)` realizes
+An architecture $a=(N,\varrho)$ with $N=(N_0,\dots,N_L)$ realizes
 
-.. math:: \Phi^{(1)}=W^{(1)}x+b^{(1)},\qquad \bar\Phi^{(\ell)}=\varrho(\Phi^{(\ell)}),\qquad
-          \Phi^{(\ell+1)}=W^{(\ell+1)}\bar\Phi^{(\ell)}+b^{(\ell+1)},
+$$
+\Phi^{(1)}=W^{(1)}x+b^{(1)},\qquad \bar\Phi^{(\ell)}=\varrho(\Phi^{(\ell)}),\qquad
+\Phi^{(\ell+1)}=W^{(\ell+1)}\bar\Phi^{(\ell)}+b^{(\ell+1)},
+$$
 
-with :math:`W^{(\ell)}\in\mathbb R^{N_\ell\times N_{\ell-1}}`,
-:math:`b^{(\ell)}\in\mathbb R^{N_\ell}` and no activation on the last layer. Source: Mathematical
+with $W^{(\ell)}\in\mathbb R^{N_\ell\times N_{\ell-1}}$,
+$b^{(\ell)}\in\mathbb R^{N_\ell}$ and no activation on the last layer. Source: Mathematical
 Aspects of Deep Learning, Definitions 1.4 and 1.6; Deep Learning (notes), section 2.2.
 """
 
@@ -38,9 +40,9 @@ def linear(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> nn.Linear:
-    r"""An ``nn.Linear`` drawn as torch draws it, but from a generator that is given.
+    r"""An `nn.Linear` drawn as torch draws it, but from a generator that is given.
 
-    Weights and biases are uniform on :math:`[-1/\sqrt n,1/\sqrt n]`, :math:`n` the inputs.
+    Weights and biases are uniform on $[-1/\sqrt n,1/\sqrt n]$, $n$ the inputs.
 
     >>> linear(3, 2).weight.shape
     torch.Size([2, 3])
@@ -59,7 +61,7 @@ def linear(
 
 
 def dense(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """An ``nn.Linear`` with copies of a given matrix ``[m, n]`` and bias ``[m]``.
+    """An `nn.Linear` with copies of a given matrix `[m, n]` and bias `[m]`.
 
     >>> dense(torch.tensor([[1.0, 2.0]]))(torch.tensor([3.0, 4.0])).tolist()
     [11.0]
@@ -86,15 +88,15 @@ def mlp(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> nn.Sequential:
-    """A dense network as an ``nn.Sequential`` of torch's own layers.
+    """A dense network as an `nn.Sequential` of torch's own layers.
 
     Args:
-        widths: ``(N_0, ..., N_L)``: inputs, hidden layers, outputs.
+        widths: `(N_0, ..., N_L)`: inputs, hidden layers, outputs.
         nonlinearity: a name of the table of activations, a row of it, a module class or a function.
         bias: without it, the layers are linear instead of affine.
-        last_bias: whether the last layer has one; as ``bias`` unless told.
+        last_bias: whether the last layer has one; as `bias` unless told.
         output: an activation on the last layer as well.
-        random: generator or seed for the weights; see :func:`linear`.
+        random: generator or seed for the weights; see `linear`.
 
     >>> mlp([3, 4, 1], "tanh")
     Sequential(
@@ -121,16 +123,16 @@ def mlp(
 
 @dataclass(frozen=True)
 class Architecture:
-    r"""An architecture :math:`a=(N,\varrho)` and the hypotheses it stands for.
+    r"""An architecture $a=(N,\varrho)$ and the hypotheses it stands for.
 
-    ``realize(theta, x)`` is :math:`\Phi_a(x,\theta)` for flat parameters: the regression
-    hypotheses are :math:`\mathcal F_a=\{\Phi_a(\cdot,\theta):\theta\in\mathbb R^{P(N)}\}`, the
-    classifiers :math:`\operatorname{sgn}\circ\Phi_a` (:math:`\operatorname{sgn}0=1`), or the
+    `realize(theta, x)` is $\Phi_a(x,\theta)$ for flat parameters: the regression
+    hypotheses are $\mathcal F_a=\{\Phi_a(\cdot,\theta):\theta\in\mathbb R^{P(N)}\}$, the
+    classifiers $\operatorname{sgn}\circ\Phi_a$ ($\operatorname{sgn}0=1$), or the
     argmax with several outputs.
 
     Attributes:
-        widths: :math:`N=(N_0,\dots,N_L)`.
-        nonlinearity: :math:`\varrho`.
+        widths: $N=(N_0,\dots,N_L)$.
+        nonlinearity: $\varrho$.
 
     >>> a = Architecture((3, 4, 6, 1), activation("relu"))
     >>> a.parameters, a.depth, a.width, a.deep
@@ -165,12 +167,12 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        r""":math:`P(N)=\sum_\ell N_\ell N_{\ell-1}+N_\ell`."""
+        r"""$P(N)=\sum_\ell N_\ell N_{\ell-1}+N_\ell$."""
         return sum(m * n + m for n, m in pairwise(self.widths))
 
     @property
     def depth(self) -> int:
-        """Number of affine maps :math:`L`."""
+        """Number of affine maps $L$."""
         return len(self.widths) - 1
 
     @property
@@ -187,9 +189,9 @@ class Architecture:
         return self.depth == 2
 
     def layers(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """``theta[..., P]`` as matrices ``[..., N_l, N_{l-1}]`` and biases ``[..., N_l]``.
+        """`theta[..., P]` as matrices `[..., N_l, N_{l-1}]` and biases `[..., N_l]`.
 
-        The order is that of ``nn.Sequential``: a layer's weight row by row, then its bias.
+        The order is that of `nn.Sequential`: a layer's weight row by row, then its bias.
         """
         if theta.shape[-1] != self.parameters:
             raise ShapeMismatch(
@@ -205,11 +207,11 @@ class Architecture:
 
     @staticmethod
     def join(layers: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """The inverse of :meth:`layers`."""
+        """The inverse of `layers`."""
         return torch.cat([t for w, b in layers for t in (w.flatten(-2), b)], dim=-1)
 
     def preactivations(self, theta: Tensor, x: Tensor) -> list[Tensor]:
-        r""":math:`\Phi^{(1)},\dots,\Phi^{(L)}` for ``x[s, N_0]``; each ``[..., s, N_l]``."""
+        r"""$\Phi^{(1)},\dots,\Phi^{(L)}$ for `x[s, N_0]`; each `[..., s, N_l]`."""
         if x.ndim != 2 or x.shape[1] != self.widths[0]:
             raise ShapeMismatch(f"x must be [samples, {self.widths[0]}], not {list(x.shape)}")
         found: list[Tensor] = []
@@ -219,7 +221,7 @@ class Architecture:
         return found
 
     def realize(self, theta: Tensor, x: Tensor) -> Tensor:
-        r""":math:`\Phi_a(x,\theta)`: ``[s, N_L]``, or ``[k, s, N_L]`` for ``theta[k, P]``."""
+        r"""$\Phi_a(x,\theta)$: `[s, N_L]`, or `[k, s, N_L]` for `theta[k, P]`."""
         return self.preactivations(theta, x)[-1]
 
     def classify(self, theta: Tensor, x: Tensor) -> Tensor:
@@ -236,9 +238,9 @@ class Architecture:
 
 
 def decide(outputs: Tensor) -> Tensor:
-    r"""Classes from outputs ``[..., s, k]``: the sign for :math:`k=1`, else the argmax.
+    r"""Classes from outputs `[..., s, k]`: the sign for $k=1$, else the argmax.
 
-    :math:`\operatorname{sgn}(0)=+1`. For :math:`k\ge2` ties go to the smallest index.
+    $\operatorname{sgn}(0)=+1$. For $k\ge2$ ties go to the smallest index.
 
     >>> decide(torch.tensor([[-2.0], [0.0], [3.0]])).tolist()
     [-1, 1, 1]
@@ -251,7 +253,7 @@ def decide(outputs: Tensor) -> Tensor:
 
 
 def parameter_count(widths: Sequence[int]) -> int:
-    r""":math:`P(N)=\sum_{\ell=1}^L N_\ell N_{\ell-1}+N_\ell`.
+    r"""$P(N)=\sum_{\ell=1}^L N_\ell N_{\ell-1}+N_\ell$.
 
     >>> parameter_count((3, 4, 6, 1))
     53
@@ -264,8 +266,8 @@ def layer_outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     r"""What every layer gives out, in the order of the computation.
 
     Layers are the modules without children. The model is run once, in evaluation mode, and has
-    no hook left afterwards, also after an error. A layer used twice appears as ``name`` and
-    ``name (2)``. The outputs stay attached to the graph.
+    no hook left afterwards, also after an error. A layer used twice appears as `name` and
+    `name (2)`. The outputs stay attached to the graph.
 
     >>> net = mlp([2, 3, 1])
     >>> [(k, tuple(v.shape)) for k, v in layer_outputs(net, torch.ones(5, 2).double()).items()]
@@ -299,11 +301,11 @@ def layer_outputs(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class GeneralizedLinearModel:
-    r"""One layer seen as a statistician would: :math:`E[y\mid x]=\mu(Wx+b)`.
+    r"""One layer seen as a statistician would: $E[y\mid x]=\mu(Wx+b)$.
 
     Attributes:
         weight, bias: the linear predictor; the bias may be None.
-        mean: the inverse link :math:`\mu`, in order of application.
+        mean: the inverse link $\mu$, in order of application.
     """
 
     weight: Tensor
@@ -319,7 +321,7 @@ class GeneralizedLinearModel:
 
 def generalized_linear_models(model: nn.Module) -> list[GeneralizedLinearModel]:
     r"""A dense network as composed generalized linear models
-    :math:`f^{(L)}(\dots f^{(1)}(x,\theta^{(1)})\dots,\theta^{(L)})`.
+    $f^{(L)}(\dots f^{(1)}(x,\theta^{(1)})\dots,\theta^{(L)})$.
 
     >>> len(generalized_linear_models(mlp([2, 3, 1], output="logistic")))
     2

@@ -15,7 +15,7 @@ from torchtheory.models.model import global_randomness_kept
 def drawn_anew(model: nn.Module, seed: int) -> nn.Module:
     """A copy of a model with every layer's own random initialization drawn anew.
 
-    Layers draw by ``reset_parameters``, which torch's own have; batch normalization forgets its
+    Layers draw by `reset_parameters`, which torch's own have; batch normalization forgets its
     averages as well. Global generators are left where they were.
 
     >>> old = nn.Linear(2, 2)

@@ -24,17 +24,17 @@ from torchtheory.nets.labeled import at_least
 
 
 class GraphNetwork(nn.Module):
-    r"""A module from a ``networkx.DiGraph``, evaluated in topological order.
+    r"""A module from a `networkx.DiGraph`, evaluated in topological order.
 
     Vertices without predecessors are inputs, those without successors outputs; the features of
-    ``x`` are dealt out to the inputs, and the outputs joined, in the order of the graph's nodes.
-    Any other vertex :math:`v` computes :math:`\phi_v(W_v(x_u)_{u\to v}+b_v)` from the values of
+    `x` are dealt out to the inputs, and the outputs joined, in the order of the graph's nodes.
+    Any other vertex $v$ computes $\phi_v(W_v(x_u)_{u\to v}+b_v)$ from the values of
     its predecessors, joined in the order in which the edges into it were added.
 
     Args:
-        graph: nodes may carry ``width`` (1 unless told), ``activation`` (identity unless told)
-            and, instead of both, ``module``: any module applied to the joined predecessors; then
-            ``width`` is what it gives out.
+        graph: nodes may carry `width` (1 unless told), `activation` (identity unless told)
+            and, instead of both, `module`: any module applied to the joined predecessors; then
+            `width` is what it gives out.
         random: generator or seed for the weights.
 
     >>> g = nx.DiGraph([("x", "h"), ("x", "y"), ("h", "y")])      # a shortcut from x to y
@@ -86,7 +86,7 @@ class GraphNetwork(nn.Module):
 
     @property
     def features(self) -> int:
-        """How many features ``x`` must have."""
+        """How many features `x` must have."""
         return sum(self.widths[v] for v in self.inputs)
 
     def vertex(self, v: Hashable) -> nn.Module:
@@ -94,7 +94,7 @@ class GraphNetwork(nn.Module):
         return self.vertices[self._names[v]]
 
     def values(self, x: Tensor) -> dict[Hashable, Tensor]:
-        """The value of every vertex, ``[s, width]`` each."""
+        """The value of every vertex, `[s, width]` each."""
         if x.ndim != 2 or x.shape[1] != self.features:
             raise ShapeMismatch(f"x must be [samples, {self.features}], not {list(x.shape)}")
         dealt = torch.split(x, [self.widths[v] for v in self.inputs], dim=1)
@@ -135,7 +135,7 @@ def layered_graph(widths: Sequence[int], nonlinearity: str | Activation = "relu"
 
 
 def neuron_graph(model: nn.Module) -> GraphNetwork:
-    """A dense network as a graph of single neurons ``(layer, unit)``, with the same weights.
+    """A dense network as a graph of single neurons `(layer, unit)`, with the same weights.
 
     One module a neuron: for looking at small networks, not for speed.
 

@@ -1,8 +1,8 @@
 r"""Networks homogeneous in their parameters, and the margins of a classifier.
 
-:math:`f(\alpha\theta;x)=\alpha^Lf(\theta;x)` for every :math:`\alpha>0`. Networks of :math:`L`
+$f(\alpha\theta;x)=\alpha^Lf(\theta;x)$ for every $\alpha>0$. Networks of $L$
 layers without biases and with positively homogeneous activations are, and so is one hidden layer
-with biases, :math:`\sum_jv_j\phi(w_j^\top x+b_j)`, of degree 2. Making the weights larger then
+with biases, $\sum_jv_j\phi(w_j^\top x+b_j)$, of degree 2. Making the weights larger then
 changes neither the decision nor its geometry, only how sure the loss believes it to be.
 Source: Foundations of Deep Learning, section 11.1.2, Definition 31.
 """
@@ -28,7 +28,7 @@ from torchtheory.core.errors import (
 from torchtheory.core.random import as_generator, gaussian
 from torchtheory.models.model import Parameters, PureFunction, flatten, unflatten
 
-#: :math:`\theta\mapsto` the margins, ``[p]`` to ``[n]`` or ``[n, k]``.
+#: $\theta\mapsto$ the margins, `[p]` to `[n]` or `[n, k]`.
 Margins = Callable[[Tensor], Tensor]
 
 _FACTORS = (2.0, 0.5, 3.0)
@@ -39,8 +39,8 @@ class Homogeneity:
     r"""Whether a network is homogeneous in what is trained.
 
     Attributes:
-        degree: :math:`L`, or None where there is none.
-        deviation: largest :math:`\|f(\alpha\theta)-\alpha^Lf(\theta)\|/(\alpha^L\|f(\theta)\|)`
+        degree: $L$, or None where there is none.
+        deviation: largest $\|f(\alpha\theta)-\alpha^Lf(\theta)\|/(\alpha^L\|f(\theta)\|)$
             found.
         reason: one sentence: the degree, or what stands in the way.
     """
@@ -51,11 +51,11 @@ class Homogeneity:
 
 
 def measure_homogeneity(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6) -> Homogeneity:
-    r"""The :math:`L` with :math:`f(\alpha\theta;x)=\alpha^Lf(\theta;x)`, or why there is none.
+    r"""The $L$ with $f(\alpha\theta;x)=\alpha^Lf(\theta;x)$, or why there is none.
 
-    Measured on the inputs ``x[n, ...]`` for :math:`\alpha=2` (which gives :math:`L`), 1/2 and 3, at
+    Measured on the inputs `x[n, ...]` for $\alpha=2$ (which gives $L$), 1/2 and 3, at
     the network's parameters and at a point near them, so that biases that happen to be 0 do not
-    pass. In double precision. Only parameters with ``requires_grad`` are scaled (all, if none has
+    pass. In double precision. Only parameters with `requires_grad` are scaled (all, if none has
     it): a network whose first layer is frozen has the degree of the rest. Where biases are what
     breaks it, the sentence names them.
 
@@ -95,7 +95,7 @@ def measure_homogeneity(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6)
 
 
 def require_homogeneous(model: nn.Module, x: Tensor) -> float:
-    r"""The degree :math:`L>0` of a homogeneous network.
+    r"""The degree $L>0$ of a homogeneous network.
 
     Raises:
         UnsupportedModel: if it is not homogeneous, with the reason.
@@ -114,14 +114,14 @@ def require_homogeneous(model: nn.Module, x: Tensor) -> float:
 def network_margins(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Margins, Tensor]:
     r"""The margins of a classifier as a function of its trained parameters, and these as a vector.
 
-    With one output and labels :math:`\pm1` the margin of a sample is :math:`y_if(\theta;x_i)`, and
-    the function's values are ``[n]``; with :math:`C` outputs and labels :math:`0,\dots,C-1` there
-    are :math:`C-1` of them, :math:`f_{y_i}-f_j`, in the order of the other classes: ``[n, C - 1]``.
+    With one output and labels $\pm1$ the margin of a sample is $y_if(\theta;x_i)$, and
+    the function's values are `[n]`; with $C$ outputs and labels $0,\dots,C-1$ there
+    are $C-1$ of them, $f_{y_i}-f_j$, in the order of the other classes: `[n, C - 1]`.
 
     Args:
         model: run in evaluation mode, and left as it was.
-        x: ``[n, ...]``.
-        y: ``[n]``.
+        x: `[n, ...]`.
+        y: `[n]`.
 
     >>> net = nn.Linear(2, 1, bias=False).double()
     >>> margins, theta = network_margins(net, torch.eye(2).double(), torch.tensor([1, -1]))
@@ -148,7 +148,7 @@ def network_margins(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Margins, Te
 
 
 def normalized_margin(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    r""":math:`\min_iq_i/\|\theta\|^L` of a homogeneous classifier; negative where it errs.
+    r"""$\min_iq_i/\|\theta\|^L$ of a homogeneous classifier; negative where it errs.
 
     It does not change when the weights are scaled, and is what training for long maximizes.
 
@@ -164,7 +164,7 @@ def normalized_margin(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def trained(function: PureFunction) -> Parameters:
-    """The parameters that training moves: those with ``requires_grad``, or all if none has it."""
+    """The parameters that training moves: those with `requires_grad`, or all if none has it."""
     wanted = {k for k, p in function.model.named_parameters() if p.requires_grad}
     theta = {
         k: p

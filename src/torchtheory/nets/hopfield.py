@@ -1,15 +1,15 @@
 r"""Hopfield networks: binary neurons that walk downhill in an energy and stop at a memory.
 
-A state is :math:`x \in \{-1,+1\}^n`; couplings :math:`W = W^\top` and thresholds :math:`b` give
+A state is $x \in \{-1,+1\}^n$; couplings $W = W^\top$ and thresholds $b$ give
 
-.. math::
+$$
+H(x) = -\tfrac12 x^\top W x + b^\top x, \qquad h(x) = W x - b, \qquad
+x_i \leftarrow \operatorname{sgn}(h_i), \quad \operatorname{sgn}(0) = +1.
+$$
 
-    H(x) = -\tfrac12 x^\top W x + b^\top x, \qquad h(x) = W x - b, \qquad
-    x_i \leftarrow \operatorname{sgn}(h_i), \quad \operatorname{sgn}(0) = +1.
-
-One neuron at a time, with :math:`w_{ii} = 0`, this is coordinate descent on :math:`H`: a flip of
-neuron :math:`i` changes the energy by :math:`-(x_i' - x_i) h_i = -2|h_i|`. The pair (energy, minus
-the number of :math:`+1`) falls at every flip, so the walk ends. All neurons at once it may
+One neuron at a time, with $w_{ii} = 0$, this is coordinate descent on $H$: a flip of
+neuron $i$ changes the energy by $-(x_i' - x_i) h_i = -2|h_i|$. The pair (energy, minus
+the number of $+1$) falls at every flip, so the walk ends. All neurons at once it may
 alternate between two states for ever, but do nothing longer than that.
 
 Source: notes "Deep Learning", section 1.4 (Hopfield 1982; Goles 1985 for the synchronous case).
@@ -42,13 +42,13 @@ class Recall:
     """Where a memory's dynamics ended, and how it got there.
 
     Attributes:
-        state: the last state, ``[..., n]``.
+        state: the last state, `[..., n]`.
         energies: energy at the start and after every sweep (after every single update where it
-            was asked for), ``[1 + steps, ...]``.
-        flips: how many neurons changed sign on the way, ``[...]``.
+            was asked for), `[1 + steps, ...]`.
+        flips: how many neurons changed sign on the way, `[...]`.
         sweeps: how many passes over all neurons were made.
-        fixed_point: no neuron of the last state wants to change, ``[...]``.
-        two_cycle: the synchronous dynamics alternates between this state and another, ``[...]``.
+        fixed_point: no neuron of the last state wants to change, `[...]`.
+        two_cycle: the synchronous dynamics alternates between this state and another, `[...]`.
     """
 
     state: Tensor
@@ -60,18 +60,18 @@ class Recall:
 
 
 class Hopfield(nn.Module):
-    r"""A Hopfield network with couplings :math:`W` and thresholds :math:`b`.
+    r"""A Hopfield network with couplings $W$ and thresholds $b$.
 
     Args:
-        weights: :math:`W`, ``[n, n]``. It must be symmetric up to rounding
-            (:math:`n\,\varepsilon \max|w|`) and have no negative diagonal entry: these are what
+        weights: $W$, `[n, n]`. It must be symmetric up to rounding
+            ($n\,\varepsilon \max|w|$) and have no negative diagonal entry: these are what
             the descent of the energy rests on. A positive diagonal is allowed; it makes neurons
             reluctant to flip, and the rule by field is then no longer the rule by energy.
-        bias: :math:`b`, ``[n]``; zero unless told.
-        strict: with ``False`` any finite square matrix is taken, and nothing is promised.
+        bias: $b$, `[n]`; zero unless told.
+        strict: with `False` any finite square matrix is taken, and nothing is promised.
 
-    Whole numbers are kept as float64, exact up to :math:`2^{53}`. Hebb's weights times :math:`n`
-    are whole numbers (:func:`hebbian` with ``normalize=False``), and then no tie is ever decided
+    Whole numbers are kept as float64, exact up to $2^{53}$. Hebb's weights times $n$
+    are whole numbers (`hebbian` with `normalize=False`), and then no tie is ever decided
     by rounding.
 
     >>> net = Hopfield(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
@@ -103,15 +103,15 @@ class Hopfield(nn.Module):
         self.register_buffer("bias", bias)
 
     def energy(self, state: Tensor) -> Tensor:
-        r""":math:`H(x) = -\frac12 x^\top W x + b^\top x` of every state, ``[..., n] -> [...]``.
+        r"""$H(x) = -\frac12 x^\top W x + b^\top x$ of every state, `[..., n] -> [...]`.
 
-        Cost: :math:`O(n^2)` time a state.
+        Cost: $O(n^2)$ time a state.
         """
         x = self._states(state)
         return (x * (self.bias - 0.5 * (x @ self.weights.T))).sum(-1)
 
     def field(self, state: Tensor) -> Tensor:
-        r"""Effective field :math:`h = W x - b`, ``[..., n] -> [..., n]``.
+        r"""Effective field $h = W x - b$, `[..., n] -> [..., n]`.
 
         >>> Hopfield(torch.tensor([[0.0, 2.0], [2.0, 0.0]])).field(torch.tensor([1.0, -1.0]))
         tensor([-2.,  2.])
@@ -119,7 +119,7 @@ class Hopfield(nn.Module):
         return self._states(state) @ self.weights.T - self.bias
 
     def is_fixed_point(self, state: Tensor) -> Tensor:
-        """Whether no neuron wants to change, ``[..., n] -> [...]``."""
+        """Whether no neuron wants to change, `[..., n] -> [...]`."""
         return (sign(self.field(state)) == state).all(-1)
 
     def recall(
@@ -135,18 +135,18 @@ class Hopfield(nn.Module):
         r"""Run the dynamics from every state of a batch until all have settled.
 
         Args:
-            state: ``[..., n]``, entries ±1.
+            state: `[..., n]`, entries ±1.
             mode: one neuron at a time, or all at once.
             order: of the neurons in an asynchronous sweep: a fresh permutation for every state
                 and every sweep, or 1, 2, ..., n.
             max_sweeps: stop after this many passes even if something still moves;
-                ``fixed_point`` says which states are at rest.
+                `fixed_point` says which states are at rest.
             trace: keep the energy after every single update, not only after every sweep.
             random: where the permutations come from.
 
-        Cost: a sweep of a batch of B takes :math:`O(Bn^2)` time, in n steps when asynchronous
-        (only flips cost :math:`O(n)`), and :math:`O(Bn)` memory; ``trace`` multiplies an
-        asynchronous sweep's time by :math:`n`.
+        Cost: a sweep of a batch of B takes $O(Bn^2)$ time, in n steps when asynchronous
+        (only flips cost $O(n)$), and $O(Bn)$ memory; `trace` multiplies an
+        asynchronous sweep's time by $n$.
 
         >>> x = torch.tensor([[1, 1, -1, -1], [1, -1, 1, -1]])
         >>> net = Hopfield(hebbian(x))
@@ -185,17 +185,17 @@ class Hopfield(nn.Module):
 
 
 def hebbian(patterns: Tensor, *, zero_diagonal: bool = True, normalize: bool = True) -> Tensor:
-    r"""Hebb's couplings :math:`W = \frac1n\sum_t x_t x_t^\top - \frac sn I`.
+    r"""Hebb's couplings $W = \frac1n\sum_t x_t x_t^\top - \frac sn I$.
 
     Args:
-        patterns: ``[s, n]``, entries ±1.
-        zero_diagonal: subtract :math:`\frac sn I`, as the model's :math:`w_{ii} = 0` demands. The
-            sum of outer products alone, which the source prints, has :math:`s/n` there.
-        normalize: divide by :math:`n`. Without it the weights are whole numbers, the dynamics
+        patterns: `[s, n]`, entries ±1.
+        zero_diagonal: subtract $\frac sn I$, as the model's $w_{ii} = 0$ demands. The
+            sum of outer products alone, which the source prints, has $s/n$ there.
+        normalize: divide by $n$. Without it the weights are whole numbers, the dynamics
             from zero thresholds is the same, and ties are exact.
 
     Returns:
-        ``[n, n]`` in the patterns' dtype (whole numbers become float64). Cost :math:`O(sn^2)`.
+        `[n, n]` in the patterns' dtype (whole numbers become float64). Cost $O(sn^2)$.
 
     Source: notes "Deep Learning", section 1.4.
 
@@ -219,9 +219,9 @@ class CrossTalk:
 
     Attributes:
         n: number of neurons.
-        scaled: :math:`n\,C_{t,i}`, int64 ``[s, n]``.
-        scaled_field: :math:`n\,h_i(x_t)`, int64 ``[s, n]``.
-        unstable: bits the next update flips, bool ``[s, n]``.
+        scaled: $n\,C_{t,i}$, int64 `[s, n]`.
+        scaled_field: $n\,h_i(x_t)$, int64 `[s, n]`.
+        unstable: bits the next update flips, bool `[s, n]`.
     """
 
     n: int
@@ -231,33 +231,35 @@ class CrossTalk:
 
     @property
     def values(self) -> Tensor:
-        """:math:`C`, float64 ``[s, n]``."""
+        """$C$, float64 `[s, n]`."""
         return self.scaled.double() / self.n
 
     @property
     def stable_patterns(self) -> Tensor:
-        """Patterns no update changes, bool ``[s]``."""
+        """Patterns no update changes, bool `[s]`."""
         return ~self.unstable.any(-1)
 
 
 def crosstalk(patterns: Tensor, *, zero_diagonal: bool = True) -> CrossTalk:
     r"""The cross-talk of Hebb's rule, exactly.
 
-    With the diagonal kept, :math:`h_i(x_t) = x_{t,i} + C_{t,i}`,
+    With the diagonal kept, $h_i(x_t) = x_{t,i} + C_{t,i}$,
 
-    .. math:: n\,C_{t,i} = \sum_{r \ne t} x_{r,i} \sum_j x_{r,j} x_{t,j};
+    $$
+    n\,C_{t,i} = \sum_{r \ne t} x_{r,i} \sum_j x_{r,j} x_{t,j};
+    $$
 
-    with zero diagonal the inner sum leaves out :math:`j = i`, and
-    :math:`h_i(x_t) = \frac{n-1}{n} x_{t,i} + C_{t,i}`. Bit :math:`i` is stable iff
-    :math:`-x_{t,i} C_{t,i} < 1` (or :math:`< \frac{n-1}n`), with equality allowed where
-    :math:`x_{t,i} = +1`, to which ties go. So :math:`|C_{t,i}| < 1` is sufficient, not necessary.
+    with zero diagonal the inner sum leaves out $j = i$, and
+    $h_i(x_t) = \frac{n-1}{n} x_{t,i} + C_{t,i}$. Bit $i$ is stable iff
+    $-x_{t,i} C_{t,i} < 1$ (or $< \frac{n-1}n$), with equality allowed where
+    $x_{t,i} = +1$, to which ties go. So $|C_{t,i}| < 1$ is sufficient, not necessary.
 
     Args:
-        patterns: ``[s, n]``, entries ±1.
-        zero_diagonal: which weights the patterns are stored with; see :func:`hebbian`.
+        patterns: `[s, n]`, entries ±1.
+        zero_diagonal: which weights the patterns are stored with; see `hebbian`.
 
-    Cost: :math:`O(s^2 n)` time, :math:`O(s(s+n))` memory; products in float64, exact while
-    :math:`sn < 2^{53}`.
+    Cost: $O(s^2 n)$ time, $O(s(s+n))$ memory; products in float64, exact while
+    $sn < 2^{53}$.
 
     Source: notes "Deep Learning", section 1.4.
 
@@ -279,7 +281,7 @@ def crosstalk(patterns: Tensor, *, zero_diagonal: bool = True) -> CrossTalk:
 
 
 def overlap(state: Tensor, pattern: Tensor) -> Tensor:
-    r"""Overlap :math:`\frac1n x^\top y` of states and patterns, ``[..., n], [..., n] -> [...]``.
+    r"""Overlap $\frac1n x^\top y$ of states and patterns, `[..., n], [..., n] -> [...]`.
 
     >>> overlap(torch.tensor([1.0, 1.0, 1.0, -1.0]), torch.ones(4))
     tensor(0.5000)
@@ -293,7 +295,7 @@ def overlap(state: Tensor, pattern: Tensor) -> Tensor:
 
 
 def flip_bits(state: Tensor, count: int, *, random: torch.Generator | int | None = None) -> Tensor:
-    """States with exactly ``count`` random signs changed in each, ``[..., n] -> [..., n]``.
+    """States with exactly `count` random signs changed in each, `[..., n] -> [..., n]`.
 
     >>> (flip_bits(torch.ones(3, 8), 2, random=0) < 0).sum(-1)
     tensor([2, 2, 2])
@@ -307,7 +309,7 @@ def flip_bits(state: Tensor, count: int, *, random: torch.Generator | int | None
 
 
 def all_states(n: int) -> Tensor:
-    """Every state of n neurons, float64 ``[2^n, n]``; refused beyond 20, where it is 160 MB.
+    """Every state of n neurons, float64 `[2^n, n]`; refused beyond 20, where it is 160 MB.
 
     >>> all_states(2)
     tensor([[-1., -1.],
@@ -322,7 +324,7 @@ def all_states(n: int) -> Tensor:
 
 
 def sign(z: Tensor) -> Tensor:
-    """The sign with ``sign(0) = +1``, in the dtype of ``z``."""
+    """The sign with `sign(0) = +1`, in the dtype of `z`."""
     return (z >= 0).to(z.dtype).mul_(2).sub_(1)
 
 
@@ -338,8 +340,8 @@ def settle_in_turn(
 ) -> Recall:
     """Asynchronous dynamics of any binary memory: sweep a batch until nothing moves.
 
-    ``sweep(y, orders, note)`` updates ``y [B, n]`` in place, neuron by neuron in the order
-    ``orders [B, n]``, calls ``note(y)`` after every update, and returns the flips ``[B]``.
+    `sweep(y, orders, note)` updates `y [B, n]` in place, neuron by neuron in the order
+    `orders [B, n]`, calls `note(y)` after every update, and returns the flips `[B]`.
     """
     if order not in ("random", "cyclic"):
         raise InvalidInput(f"order must be random or cyclic, not {order!r}")
@@ -378,7 +380,7 @@ def settle_together(
     energy: Callable[[Tensor], Tensor],
     max_sweeps: int,
 ) -> Recall:
-    """Synchronous dynamics ``x <- step(x)`` until every state rests or alternates."""
+    """Synchronous dynamics `x <- step(x)` until every state rests or alternates."""
     _check_sweeps(max_sweeps)
     x, before = state, torch.zeros_like(state)
     energies = [energy(x)]
@@ -399,7 +401,7 @@ def settle_together(
 
 
 def check_patterns(patterns: Tensor) -> Tensor:
-    """Patterns ``[s, n]`` of ±1 as floating-point numbers, or an error that says what is wrong."""
+    """Patterns `[s, n]` of ±1 as floating-point numbers, or an error that says what is wrong."""
     x = check_signs(patterns, "patterns")
     if x.ndim != 2:
         raise ShapeMismatch(f"patterns must be [s, n], one a row, not {list(x.shape)}")
@@ -407,7 +409,7 @@ def check_patterns(patterns: Tensor) -> Tensor:
 
 
 def check_signs(values: Tensor, name: str, n: int | None = None) -> Tensor:
-    """A floating-point tensor ``[..., n]`` of ±1, or an error that says what is wrong."""
+    """A floating-point tensor `[..., n]` of ±1, or an error that says what is wrong."""
     x = _real(values, name)
     if x.ndim == 0 or (n is not None and x.shape[-1] != n):
         wanted = "[..., n]" if n is None else f"[..., {n}]"

@@ -1,15 +1,15 @@
 r"""How many patterns Hebb's rule can hold: formulas, mean-field theory, and one batched experiment.
 
-Three different questions have three different answers, all for :math:`s` patterns of independent
-fair signs on :math:`n` neurons:
+Three different questions have three different answers, all for $s$ patterns of independent
+fair signs on $n$ neurons:
 
-* *Which share of the bits flips in the first step?* About :math:`Q(\sqrt{n/s})`: a matter of the
-  load :math:`s/n` alone (:func:`hopfield_bit_error`).
-* *How many patterns are stable to the last bit?* About :math:`n/\ln n`
-  (:func:`hopfield_capacity`).
-* *When does the dynamics drift away from the pattern altogether?* At :math:`s/n \approx 0.138`,
+* *Which share of the bits flips in the first step?* About $Q(\sqrt{n/s})$: a matter of the
+  load $s/n$ alone (`hopfield_bit_error`).
+* *How many patterns are stable to the last bit?* About $n/\ln n$
+  (`hopfield_capacity`).
+* *When does the dynamics drift away from the pattern altogether?* At $s/n \approx 0.138$,
   which no one-step formula knows; it is where the mean-field equation of the dynamics' end states
-  loses its solution (:func:`critical_load`, :func:`retrieval_overlap`).
+  loses its solution (`critical_load`, `retrieval_overlap`).
 
 Source: notes "Deep Learning", section 1.4; the mean-field equation is Amit, Gutfreund and
 Sompolinsky's (1985), in zero temperature and replica-symmetric.
@@ -40,24 +40,24 @@ def hopfield_bit_error(
 ) -> float:
     r"""Probability that the first update flips a given bit of a given stored pattern.
 
-    For random signs :math:`n\,x_{t,i}h_i(x_t) = \mu + S`, where :math:`S` is a sum of
-    :math:`N = (s-1)(n-1)` independent fair signs, and :math:`\mu = n - 1` with zero diagonal,
-    :math:`\mu = n + s - 1` with the diagonal kept. Hence
+    For random signs $n\,x_{t,i}h_i(x_t) = \mu + S$, where $S$ is a sum of
+    $N = (s-1)(n-1)$ independent fair signs, and $\mu = n - 1$ with zero diagonal,
+    $\mu = n + s - 1$ with the diagonal kept. Hence
 
-    .. math::
-
-        P = P(S < -\mu) + \tfrac12 P(S = -\mu)
-        \;\approx\; Q\Big(\frac{\mu}{\sqrt{(s-1)(n-1)}}\Big)
-        \;\approx\; Q\big(\sqrt{n/s}\big) = \int_1^\infty \sqrt{\tfrac{n}{2\pi s}}\,
-        e^{-nz^2/(2s)}\,dz .
+    $$
+    P = P(S < -\mu) + \tfrac12 P(S = -\mu)
+    \;\approx\; Q\Big(\frac{\mu}{\sqrt{(s-1)(n-1)}}\Big)
+    \;\approx\; Q\big(\sqrt{n/s}\big) = \int_1^\infty \sqrt{\tfrac{n}{2\pi s}}\,
+    e^{-nz^2/(2s)}\,dz .
+    $$
 
     A tie goes to +1 and so is an error for half of the bits.
 
     Args:
         n: neurons.
-        patterns: :math:`s`.
-        zero_diagonal: which weights; see :func:`~torchtheory.nets.hopfield.hebbian`.
-        method: ``exact`` (the binomial law), ``gaussian`` (the middle term) or ``asymptotic``
+        patterns: $s$.
+        zero_diagonal: which weights; see `hebbian`.
+        method: `exact` (the binomial law), `gaussian` (the middle term) or `asymptotic`
             (the last, which does not see the diagonal).
 
     Source: notes "Deep Learning", section 1.4, whose integral lacks its factor.
@@ -92,19 +92,17 @@ def hopfield_bit_error(
 
 
 def pattern_capacity(n: int, criterion: Criterion = "one_pattern") -> float:
-    r"""Number of random patterns :math:`n` neurons hold, by four criteria.
+    r"""Number of random patterns $n$ neurons hold, by four criteria.
 
     By the union bound a given pattern is stable in every bit with probability at least
-    :math:`1 - n\,Q(\sqrt{n/s})`. At :math:`s = n/(c\ln n)` this tends to one iff
-    :math:`c \ge 2`, and :math:`1 - sn\,Q` (every pattern at once) iff :math:`c \ge 4`.
+    $1 - n\,Q(\sqrt{n/s})$. At $s = n/(c\ln n)$ this tends to one iff
+    $c \ge 2$, and $1 - sn\,Q$ (every pattern at once) iff $c \ge 4$.
 
-    ================  ======================  ==================================================
-    ``one_pattern``   :math:`n/(2\ln n)`      a given pattern is stable, sharp constant
-    ``all_patterns``  :math:`n/(4\ln n)`      all patterns are stable
-    ``printed``       :math:`n/(2\log_2 n)`   in the source; true for one pattern but not sharp,
-                                              and too many for all patterns at once
-    ``transition``    :math:`0.138\,n`        the dynamics still ends near the pattern
-    ================  ======================  ==================================================
+    - `one_pattern`, $n/(2\ln n)$: a given pattern is stable, sharp constant
+    - `all_patterns`, $n/(4\ln n)$: all patterns are stable
+    - `printed`, $n/(2\log_2 n)$: in the source; true for one pattern but not sharp, and too many
+      for all patterns at once
+    - `transition`, $0.138\,n$: the dynamics still ends near the pattern
 
     Source: notes "Deep Learning", section 1.4.
 
@@ -128,14 +126,16 @@ def pattern_capacity(n: int, criterion: Criterion = "one_pattern") -> float:
 
 
 def retrieval_overlap(load: float) -> float:
-    r"""Overlap with the pattern where the dynamics ends, for :math:`n \to \infty`.
+    r"""Overlap with the pattern where the dynamics ends, for $n \to \infty$.
 
-    With :math:`\alpha = s/n`, the mean-field overlap is :math:`m = \operatorname{erf}(y)` for the
-    largest root :math:`y` of
+    With $\alpha = s/n$, the mean-field overlap is $m = \operatorname{erf}(y)$ for the
+    largest root $y$ of
 
-    .. math:: \operatorname{erf}(y) = y\,\Big(\sqrt{2\alpha} + \tfrac{2}{\sqrt\pi} e^{-y^2}\Big),
+    $$
+    \operatorname{erf}(y) = y\,\Big(\sqrt{2\alpha} + \tfrac{2}{\sqrt\pi} e^{-y^2}\Big),
+    $$
 
-    and 0 where only :math:`y = 0` is left, beyond :func:`critical_load`. A finite network started
+    and 0 where only $y = 0$ is left, beyond `critical_load`. A finite network started
     at the pattern keeps an overlap of some tenths there: it is stopped by the first of the many
     spurious states on its way.
 
@@ -157,11 +157,11 @@ def retrieval_overlap(load: float) -> float:
 
 
 def critical_load() -> float:
-    r"""Largest load with a retrieval state, :math:`\alpha_c = 0.1379`.
+    r"""Largest load with a retrieval state, $\alpha_c = 0.1379$.
 
-    Solving the equation of :func:`retrieval_overlap` for the load,
-    :math:`\alpha(y) = \frac12\big(\operatorname{erf}(y)/y - \frac2{\sqrt\pi}e^{-y^2}\big)^2`,
-    and :math:`\alpha_c = \max_y \alpha(y)`.
+    Solving the equation of `retrieval_overlap` for the load,
+    $\alpha(y) = \frac12\big(\operatorname{erf}(y)/y - \frac2{\sqrt\pi}e^{-y^2}\big)^2$,
+    and $\alpha_c = \max_y \alpha(y)$.
 
     >>> round(critical_load(), 6)
     0.137906
@@ -171,7 +171,7 @@ def critical_load() -> float:
 
 @dataclass(frozen=True, slots=True)
 class CapacitySweep:
-    """What :func:`capacity_sweep` measured; one row a load, one column a trial.
+    """What `capacity_sweep` measured; one row a load, one column a trial.
 
     Trials are independent networks. Bits and patterns of one network are not independent, so an
     interval is to be taken over the columns.
@@ -179,7 +179,7 @@ class CapacitySweep:
     Attributes:
         n: neurons.
         patterns: how many patterns were stored at each load.
-        bit_error: share of all stored bits that the first update flips, ``[loads, trials]``.
+        bit_error: share of all stored bits that the first update flips, `[loads, trials]`.
         stable: share of the patterns with no such bit.
         overlap: mean overlap with the pattern where the dynamics ended.
         settled: share of the probes that reached a fixed point.
@@ -196,7 +196,7 @@ class CapacitySweep:
 
     @property
     def loads(self) -> list[float]:
-        """The loads as stored: whole numbers of patterns over ``n``."""
+        """The loads as stored: whole numbers of patterns over `n`."""
         return [s / self.n for s in self.patterns]
 
 
@@ -217,22 +217,22 @@ def capacity_sweep(
     r"""Measure bit errors, stable patterns and the end of the dynamics over a range of loads.
 
     All networks (loads times trials) and all patterns in them are one batch. The couplings are
-    never formed: with the patterns as columns of :math:`X \in \{\pm1\}^{n\times s}`,
-    :math:`nWx = X(X^\top x) - s\,x`, and the overlaps :math:`X^\top x` are updated with the
+    never formed: with the patterns as columns of $X \in \{\pm1\}^{n\times s}$,
+    $nWx = X(X^\top x) - s\,x$, and the overlaps $X^\top x$ are updated with the
     state. All numbers are whole and exact, so ties are ties.
 
     **Which dynamics.** The transition belongs to neurons that update one after another. Here a
-    sweep visits the neurons in a fresh random order, and ``blocks`` groups of them in turn, each
-    group at once: ``blocks=n`` is the asynchronous dynamics itself, ``blocks=1`` the synchronous
+    sweep visits the neurons in a fresh random order, and `blocks` groups of them in turn, each
+    group at once: `blocks=n` is the asynchronous dynamics itself, `blocks=1` the synchronous
     one, with its two-cycles. Every choice has exactly the same fixed points (with zero diagonal,
-    the states :math:`x = \operatorname{sgn}(Wx)`), and within a group of :math:`n/32` neurons the
-    neglected couplings are a small part of the field, of the order :math:`1/\sqrt{32}` of its
-    noise; the tests compare the default with ``blocks=n``. A fresh order every sweep leaves no
+    the states $x = \operatorname{sgn}(Wx)$), and within a group of $n/32$ neurons the
+    neglected couplings are a small part of the field, of the order $1/\sqrt{32}$ of its
+    noise; the tests compare the default with `blocks=n`. A fresh order every sweep leaves no
     cycle to be caught in.
 
     Args:
         n: neurons.
-        loads: values of :math:`s/n`; :math:`s` is rounded and at least 1.
+        loads: values of $s/n$; $s$ is rounded and at least 1.
         trials: independent networks a load.
         zero_diagonal: the weights' diagonal; the printed rule keeps it.
         flip: share of the bits changed in the state the dynamics starts from.
@@ -244,9 +244,9 @@ def capacity_sweep(
         memory: bytes to stay within, roughly; where loads do not all fit, they are taken in
             several batches (the numbers do not depend on it).
 
-    Cost, with :math:`T` = loads times trials and :math:`s` the largest number of patterns:
-    :math:`O(T s^2 n)` for the first step, :math:`O(T s n)` a probe and sweep; memory
-    :math:`12\,T s n` bytes (0.5 GB for n = 1000, 20 loads to 0.2, 10 trials).
+    Cost, with $T$ = loads times trials and $s$ the largest number of patterns:
+    $O(T s^2 n)$ for the first step, $O(T s n)$ a probe and sweep; memory
+    $12\,T s n$ bytes (0.5 GB for n = 1000, 20 loads to 0.2, 10 trials).
 
     >>> sweep = capacity_sweep(100, [0.03, 0.5], trials=4, random=0)
     >>> sweep.patterns, sweep.overlap.mean(1).round(decimals=1)
@@ -302,7 +302,7 @@ def capacity_sweep(
 
 @dataclass(frozen=True, slots=True)
 class _Networks:
-    """B networks at once: patterns ``[B, n, s]`` padded by zero columns, probes ``[B, n, P]``."""
+    """B networks at once: patterns `[B, n, s]` padded by zero columns, probes `[B, n, P]`."""
 
     patterns: Tensor
     counts: Tensor
@@ -345,7 +345,7 @@ def _draw(
 def _first_step(
     x: Tensor, counts: list[int], trials: int, zero_diagonal: bool
 ) -> tuple[Tensor, Tensor]:
-    """Share of bits flipped by the first update, and of patterns without such a bit, ``[B]``.
+    """Share of bits flipped by the first update, and of patterns without such a bit, `[B]`.
 
     Load by load: the work grows as the square of the patterns, and padding would triple it.
     """
@@ -374,7 +374,7 @@ def _settle(
     max_sweeps: int,
     generator: torch.Generator,
 ) -> tuple[int, Tensor, Tensor]:
-    """Sweep until nothing moves: how many sweeps, states ``[B, n, P]``, still moving ``[B, P]``."""
+    """Sweep until nothing moves: how many sweeps, states `[B, n, P]`, still moving `[B, P]`."""
     n = x.shape[1]
     done = state.clone()
     moving = torch.ones(len(x), state.shape[2], dtype=torch.bool, device=x.device)

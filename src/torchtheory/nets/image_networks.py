@@ -13,7 +13,7 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
 class CenterCrop(nn.Module):
-    """The middle ``size`` x ``size`` pixels of images ``[n, channels, h, w]``.
+    """The middle `size` x `size` pixels of images `[n, channels, h, w]`.
 
     >>> import torch
     >>> CenterCrop(2)(torch.arange(16.0).reshape(1, 1, 4, 4))
@@ -37,7 +37,7 @@ def lenet(size: int = 28, *, padded: bool = False, dropout: float = 0.5) -> nn.S
     """Two convolutions of 32 filters 5 x 5, each max-pooled, 1024 units, 10 outputs.
 
     Args:
-        size: images are cropped to ``size`` x ``size`` around their center.
+        size: images are cropped to `size` x `size` around their center.
         padded: whether convolutions keep the size; the source does not say.
         dropout: after the 1024 units.
 
@@ -143,7 +143,7 @@ class AggregatedBlock(nn.Module):
 
 
 def resnext29(groups: int = 16, width: int = 64, classes: int = 10) -> nn.Sequential:
-    """ResNeXt-29 (``groups`` x ``width`` d) for images 32 x 32: three stages of three blocks.
+    """ResNeXt-29 (`groups` x `width` d) for images 32 x 32: three stages of three blocks.
 
     >>> import torch
     >>> with torch.device("meta"):

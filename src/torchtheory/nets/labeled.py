@@ -1,4 +1,4 @@
-r"""Samples as every function of this room takes them: rows :math:`x_i`, labels :math:`\pm1`."""
+r"""Samples as every function of this room takes them: rows $x_i$, labels $\pm1$."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchtheory.core.errors import (
 
 
 def points(x: Tensor) -> Tensor:
-    """The matrix ``x[s, d]``, detached, once it is known to be one with finite entries.
+    """The matrix `x[s, d]`, detached, once it is known to be one with finite entries.
 
     >>> points(torch.eye(2)).shape
     torch.Size([2, 2])
@@ -42,7 +42,7 @@ def points(x: Tensor) -> Tensor:
 def labeled(
     x: Tensor, y: Tensor, classes: tuple[float, float] = (-1.0, 1.0)
 ) -> tuple[Tensor, Tensor]:
-    """The sample ``(x[s, d], y[s])`` with ``y`` in the dtype of ``x`` and only the two classes.
+    """The sample `(x[s, d], y[s])` with `y` in the dtype of `x` and only the two classes.
 
     >>> labeled(torch.eye(2), torch.tensor([1, -1]))[1]
     tensor([ 1., -1.])
@@ -60,7 +60,7 @@ def labeled(
 
 
 def targets(x: Tensor, y: Tensor) -> Tensor:
-    """Targets ``y[s]`` or ``y[s, k]`` for the rows of ``x``, in the dtype of ``x``.
+    """Targets `y[s]` or `y[s, k]` for the rows of `x`, in the dtype of `x`.
 
     >>> targets(torch.eye(2), torch.tensor([3, 4]))
     tensor([3., 4.])
@@ -78,7 +78,7 @@ def targets(x: Tensor, y: Tensor) -> Tensor:
 
 
 def weights(x: Tensor, weight: Tensor, bias: Tensor | float) -> tuple[Tensor, Tensor]:
-    """``(w[d], b)`` in the dtype of ``x``, finite, and with ``w`` not zero.
+    """`(w[d], b)` in the dtype of `x`, finite, and with `w` not zero.
 
     >>> weights(torch.eye(2), torch.tensor([1.0, 2.0]), 3)
     (tensor([1., 2.]), tensor(3.))
@@ -99,7 +99,7 @@ def weights(x: Tensor, weight: Tensor, bias: Tensor | float) -> tuple[Tensor, Te
 
 
 def homogeneous(x: Tensor) -> Tensor:
-    r""":math:`\tilde x = (x, 1)`: a bias is a weight on a constant feature.
+    r"""$\tilde x = (x, 1)$: a bias is a weight on a constant feature.
 
     >>> homogeneous(torch.tensor([[2.0]]))
     tensor([[2., 1.]])
@@ -115,7 +115,7 @@ def positive(value: float, name: str) -> float:
 
 
 def at_least(value: int, least: int, name: str) -> int:
-    """A whole number not below ``least``.
+    """A whole number not below `least`.
 
     >>> at_least(3, 1, "samples")
     3

@@ -11,7 +11,7 @@ from torchtheory.nets.chain import Link, as_chain, has_own_forward
 
 
 def last_hidden_features(model: nn.Module, x: Tensor) -> Tensor:
-    """What the last layer of a chain, an ``nn.Linear``, is given: ``[samples, width]``.
+    """What the last layer of a chain, an `nn.Linear`, is given: `[samples, width]`.
 
     >>> net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
     >>> last_hidden_features(net, torch.zeros(3, 2)).shape
@@ -28,7 +28,7 @@ def last_hidden_features(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def last_layer(model: nn.Module) -> nn.Linear:
-    """The last layer of a chain, if it is an ``nn.Linear``.
+    """The last layer of a chain, if it is an `nn.Linear`.
 
     >>> last_layer(nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)))
     Linear(in_features=5, out_features=1, bias=True)

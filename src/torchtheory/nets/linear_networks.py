@@ -19,16 +19,16 @@ from torchtheory.nets.labeled import at_least
 
 @dataclass(frozen=True, slots=True)
 class LinearityTest:
-    r"""What random superpositions say about a black box :math:`f:\mathbb R^n\to\mathbb R^m`.
+    r"""What random superpositions say about a black box $f:\mathbb R^n\to\mathbb R^m$.
 
     Attributes:
-        matrix: :math:`A\in\mathbb R^{m\times n}` with columns :math:`f(e_i)-f(0)`.
-        offset: :math:`f(0)`.
-        linear_violation: largest :math:`\|f(\alpha x+\beta y)-\alpha f(x)-\beta f(y)\|` relative
+        matrix: $A\in\mathbb R^{m\times n}$ with columns $f(e_i)-f(0)$.
+        offset: $f(0)$.
+        linear_violation: largest $\|f(\alpha x+\beta y)-\alpha f(x)-\beta f(y)\|$ relative
             to the size of its terms.
-        affine_violation: the same with :math:`\beta=1-\alpha`.
+        affine_violation: the same with $\beta=1-\alpha$.
         tolerance: what counts as rounding.
-        witness: :math:`(x,y,\alpha)` of the largest affine violation.
+        witness: $(x,y,\alpha)$ of the largest affine violation.
     """
 
     matrix: Tensor
@@ -58,14 +58,14 @@ def probe_linearity(
 ) -> LinearityTest:
     r"""Is a black box linear, affine or neither?
 
-    Linear means :math:`f(\alpha x+\beta y)=\alpha f(x)+\beta f(y)` for all :math:`\alpha,\beta`;
-    affine means it for :math:`\alpha+\beta=1`. Random :math:`x,y,\alpha,\beta` refute it with a
+    Linear means $f(\alpha x+\beta y)=\alpha f(x)+\beta f(y)$ for all $\alpha,\beta$;
+    affine means it for $\alpha+\beta=1$. Random $x,y,\alpha,\beta$ refute it with a
     counterexample, or leave it standing; the matrix is read off the unit vectors. A function that
-    bends only where the Gaussian points of size ``scale`` do not fall goes unnoticed.
+    bends only where the Gaussian points of size `scale` do not fall goes unnoticed.
 
     Args:
-        function: maps rows ``[s, n]`` to rows ``[s, m]``; a module is run without gradients.
-        inputs: :math:`n`.
+        function: maps rows `[s, n]` to rows `[s, m]`; a module is run without gradients.
+        inputs: $n$.
 
     >>> test = probe_linearity(lambda x: x @ torch.tensor([[2.0], [3.0]]).double() + 1, 2)
     >>> test.linear, test.affine, test.matrix, test.offset
@@ -109,12 +109,12 @@ def _relative(value: Tensor, *parts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class CollapsedNetwork:
-    r"""The one affine map :math:`x\mapsto Wx+b` a deep linear network computes.
+    r"""The one affine map $x\mapsto Wx+b$ a deep linear network computes.
 
     Attributes:
-        weight: :math:`W=W^L\cdots W^1`, ``[m, n]``.
-        bias: :math:`b=\sum_\ell W^L\cdots W^{\ell+1}b^\ell`, ``[m]``.
-        rank: numerical rank of :math:`W`.
+        weight: $W=W^L\cdots W^1$, `[m, n]`.
+        bias: $b=\sum_\ell W^L\cdots W^{\ell+1}b^\ell$, `[m]`.
+        rank: numerical rank of $W$.
         bottleneck: smallest width of the network, which bounds the rank.
     """
 

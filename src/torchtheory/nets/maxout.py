@@ -16,12 +16,12 @@ from torchtheory.nets.labeled import at_least
 
 
 class Maxout(nn.Module):
-    r"""Units :math:`\max_{1\le j\le k}\,(w_j^\top x+b_j)`, each convex and piecewise linear.
+    r"""Units $\max_{1\le j\le k}\,(w_j^\top x+b_j)$, each convex and piecewise linear.
 
     Args:
-        inputs: features of :math:`x`.
+        inputs: features of $x$.
         outputs: units.
-        pieces: affine functions a unit is the maximum of, :math:`k`.
+        pieces: affine functions a unit is the maximum of, $k$.
 
     >>> unit = Maxout(1, 1, pieces=2)
     >>> unit.set_pieces(torch.tensor([[[1.0], [-1.0]]]), torch.zeros(1, 2))
@@ -48,7 +48,7 @@ class Maxout(nn.Module):
         return values.reshape(*values.shape[:-1], -1, self.pieces).amax(-1)
 
     def set_pieces(self, weights: Tensor, biases: Tensor) -> None:
-        """Set ``weights[outputs, pieces, inputs]`` and ``biases[outputs, pieces]``."""
+        """Set `weights[outputs, pieces, inputs]` and `biases[outputs, pieces]`."""
         flat = weights.flatten(0, 1)
         if flat.shape != self.affine.weight.shape or biases.numel() != len(flat):
             raise ShapeMismatch(
@@ -65,13 +65,13 @@ def piecewise_linear_as_maxouts(
 ) -> tuple[Maxout, Maxout]:
     r"""Two maxout units whose difference is a given continuous piecewise linear function.
 
-    Where the slope of :math:`f:\mathbb R\to\mathbb R` grows at a knot, the growth goes to the
+    Where the slope of $f:\mathbb R\to\mathbb R$ grows at a knot, the growth goes to the
     first unit, where it falls to the second: both are then convex, and a convex piecewise linear
     function is the maximum of its pieces.
 
     Args:
-        knots: increasing, ``[k]``.
-        values: :math:`f` at the knots, ``[k]``; linear between them.
+        knots: increasing, `[k]`.
+        values: $f$ at the knots, `[k]`; linear between them.
         left_slope, right_slope: slopes before the first and after the last knot.
 
     >>> up, down = piecewise_linear_as_maxouts(
@@ -94,7 +94,7 @@ def piecewise_linear_as_maxouts(
 
 
 def _convex(knots: Tensor, growth: Tensor, slope: Tensor, offset: Tensor) -> Maxout:
-    r"""The unit :math:`s x+c+\sum_i g_i(x-t_i)_+` with :math:`g_i\ge0`, as a maximum."""
+    r"""The unit $s x+c+\sum_i g_i(x-t_i)_+$ with $g_i\ge0$, as a maximum."""
     weights = torch.cat([slope.reshape(1), slope + growth.cumsum(0)])
     biases = torch.cat([offset.reshape(1), offset - (growth * knots).cumsum(0)])
     unit = Maxout(1, 1, len(weights), dtype=knots.dtype)

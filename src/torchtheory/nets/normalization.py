@@ -1,7 +1,7 @@
 r"""Normalization: what batch, layer and weight normalization compute, and what they leave free.
 
-The layers themselves are torch's (``nn.BatchNorm1d``, ``nn.LayerNorm``,
-``nn.utils.parametrizations.weight_norm``). Here are the identities around them: batch
+The layers themselves are torch's (`nn.BatchNorm1d`, `nn.LayerNorm`,
+`nn.utils.parametrizations.weight_norm`). Here are the identities around them: batch
 normalization after a linear layer is another parametrization of that layer, gradients under it are
 orthogonal to the weights, and in evaluation mode it folds away. Sources: Deep Learning (notes),
 sections 8.5 and 8.6; Foundations of Deep Learning, section 10.3.
@@ -29,16 +29,16 @@ _FOLDABLE = {
 
 
 def standardize(x: Tensor, dim: int, *, eps: float = 0.0, unbiased: bool = False) -> Tensor:
-    r"""Mean 0 and, up to :math:`\delta`, variance 1 along one dimension.
+    r"""Mean 0 and, up to $\delta$, variance 1 along one dimension.
 
-    :math:`\tilde z=(z-\mu)/\sqrt{\delta+s^2}`, whose variance is :math:`s^2/(s^2+\delta)`. Along
+    $\tilde z=(z-\mu)/\sqrt{\delta+s^2}$, whose variance is $s^2/(s^2+\delta)$. Along
     the samples it is batch normalization, along the features of a sample layer normalization.
 
     Args:
         x: any tensor.
         dim: which dimension.
-        eps: :math:`\delta\ge0`.
-        unbiased: divide the squares by :math:`n-1` instead of :math:`n`.
+        eps: $\delta\ge0$.
+        unbiased: divide the squares by $n-1$ instead of $n$.
 
     >>> standardize(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0)
     tensor([-1.3416, -0.4472,  0.4472,  1.3416])
@@ -56,9 +56,9 @@ class NormalizedUnit:
     r"""A linear layer with batch normalization, written as one affine map.
 
     Attributes:
-        weight: ``[m, n]``, :math:`\gamma w/\|w\|_\Sigma`.
-        bias: ``[m]``, :math:`\mu-\gamma\,w^\top\mathbb Ex/\|w\|_\Sigma`.
-        norm_ratio: ``[m]``, :math:`\|w\|_2/\|w\|_\Sigma`; where it is 1, batch normalization is
+        weight: `[m, n]`, $\gamma w/\|w\|_\Sigma$.
+        bias: `[m]`, $\mu-\gamma\,w^\top\mathbb Ex/\|w\|_\Sigma$.
+        norm_ratio: `[m]`, $\|w\|_2/\|w\|_\Sigma$; where it is 1, batch normalization is
             weight normalization.
     """
 
@@ -75,19 +75,21 @@ def reparametrize(
     *,
     eps: float = 0.0,
 ) -> NormalizedUnit:
-    r"""Batch normalization of :math:`w^\top x` over a batch, as a normalized weight.
+    r"""Batch normalization of $w^\top x$ over a batch, as a normalized weight.
 
-    .. math:: \mu+\gamma\frac{w^\top x-\mathbb E[w^\top x]}{\sqrt{\operatorname{Var}[w^\top x]}}
-              =\mu+\gamma\frac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma},\qquad
-              \Sigma=\operatorname{Cov}(x),\quad\|w\|_\Sigma=\sqrt{w^\top\Sigma w}.
+    $$
+    \mu+\gamma\frac{w^\top x-\mathbb E[w^\top x]}{\sqrt{\operatorname{Var}[w^\top x]}}
+    =\mu+\gamma\frac{w^\top(x-\mathbb Ex)}{\|w\|_\Sigma},\qquad
+    \Sigma=\operatorname{Cov}(x),\quad\|w\|_\Sigma=\sqrt{w^\top\Sigma w}.
+    $$
 
-    The covariance, not :math:`\mathbb E[xx^\top]`: the two agree only for centered inputs.
-    :math:`\Sigma` is not formed; time :math:`O(smn)`.
+    The covariance, not $\mathbb E[xx^\top]$: the two agree only for centered inputs.
+    $\Sigma$ is not formed; time $O(smn)$.
 
     Args:
-        weight: ``[m, n]``; a bias would cancel.
-        x: ``[s, n]``, the batch.
-        scale, shift: :math:`\gamma` and :math:`\mu`, ``[m]``; 1 and 0 unless given.
+        weight: `[m, n]`; a bias would cancel.
+        x: `[s, n]`, the batch.
+        scale, shift: $\gamma$ and $\mu$, `[m]`; 1 and 0 unless given.
         eps: added to the variance.
 
     >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
@@ -111,20 +113,22 @@ def reparametrize(
 
 
 def weight_norm_gradient(gradient: Tensor, v: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Gradients in :math:`\gamma` and :math:`v` of a loss in :math:`w=\gamma v/\|v\|`.
+    r"""Gradients in $\gamma$ and $v$ of a loss in $w=\gamma v/\|v\|$.
 
-    .. math:: \frac{\partial\ell}{\partial\gamma}=\frac{\partial\ell}{\partial w}\frac v{\|v\|},
-              \qquad\frac{\partial\ell}{\partial v}
-              =\frac\gamma{\|v\|}\frac{\partial\ell}{\partial w}
-              \Bigl(I-\frac{vv^\top}{\|v\|^2}\Bigr).
+    $$
+    \frac{\partial\ell}{\partial\gamma}=\frac{\partial\ell}{\partial w}\frac v{\|v\|},
+    \qquad\frac{\partial\ell}{\partial v}
+    =\frac\gamma{\|v\|}\frac{\partial\ell}{\partial w}
+    \Bigl(I-\frac{vv^\top}{\|v\|^2}\Bigr).
+    $$
 
-    The second is orthogonal to :math:`v`, so that gradient descent only ever lengthens it:
-    :math:`\|v_{t+1}\|^2=\|v_t\|^2+\eta^2\|\partial\ell/\partial v\|^2`.
+    The second is orthogonal to $v$, so that gradient descent only ever lengthens it:
+    $\|v_{t+1}\|^2=\|v_t\|^2+\eta^2\|\partial\ell/\partial v\|^2$.
 
     Args:
-        gradient: ``[..., n]``, :math:`\partial\ell/\partial w` of each unit.
-        v: ``[..., n]``, not zero.
-        scale: ``[...]``, :math:`\gamma`.
+        gradient: `[..., n]`, $\partial\ell/\partial w$ of each unit.
+        v: `[..., n]`, not zero.
+        scale: `[...]`, $\gamma$.
 
     >>> weight_norm_gradient(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0]), torch.tensor(4.0))
     (tensor(1.), tensor([0., 2.]))
@@ -146,12 +150,12 @@ def weight_norm_gradient(gradient: Tensor, v: Tensor, scale: Tensor) -> tuple[Te
 def fold_batch_norm(model: nn.Module) -> nn.Module:
     r"""A copy of the model, in evaluation mode, with its batch normalizations folded away.
 
-    In evaluation mode :math:`\gamma(Wx+b-\hat\mu)/\sqrt{\hat\sigma^2+\delta}+\beta` is the affine
-    map :math:`W'=\operatorname{diag}(s)W`, :math:`b'=s\odot(b-\hat\mu)+\beta` with
-    :math:`s=\gamma/\sqrt{\hat\sigma^2+\delta}`. Every batch normalization that directly follows a
+    In evaluation mode $\gamma(Wx+b-\hat\mu)/\sqrt{\hat\sigma^2+\delta}+\beta$ is the affine
+    map $W'=\operatorname{diag}(s)W$, $b'=s\odot(b-\hat\mu)+\beta$ with
+    $s=\gamma/\sqrt{\hat\sigma^2+\delta}$. Every batch normalization that directly follows a
     dense layer or a convolution, each used once, becomes the identity; others are kept as they
     are. Branches and skip connections are fine; a model torch.fx cannot trace is refused. Dense
-    layers must act on ``[s, n]``, since on ``[s, l, n]`` the normalization is over another axis.
+    layers must act on `[s, n]`, since on `[s, l, n]` the normalization is over another axis.
     The given model is not changed.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU())
@@ -171,14 +175,14 @@ def fold_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def chain_step_coefficients(weights: Tensor, gradients: Tensor) -> Tensor:
-    r"""Coefficients of :math:`\prod_l(w_l-\eta g_l)` in powers of :math:`\eta`, constant first.
+    r"""Coefficients of $\prod_l(w_l-\eta g_l)$ in powers of $\eta$, constant first.
 
-    A gradient step on the scalar chain :math:`y=w_L\cdots w_1x` changes all the weights at once,
-    and the new output is a polynomial of degree :math:`L` in the step size: the coupling of the
-    layers that batch normalization is meant to loosen. Time :math:`O(L^2)`.
+    A gradient step on the scalar chain $y=w_L\cdots w_1x$ changes all the weights at once,
+    and the new output is a polynomial of degree $L$ in the step size: the coupling of the
+    layers that batch normalization is meant to loosen. Time $O(L^2)$.
 
     Args:
-        weights, gradients: ``[L]``.
+        weights, gradients: `[L]`.
 
     >>> chain_step_coefficients(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 1.0]))
     tensor([ 6., -5.,  1.])
@@ -196,7 +200,7 @@ def chain_step_coefficients(weights: Tensor, gradients: Tensor) -> Tensor:
 
 
 class _Tracer(fx.Tracer):
-    """Stops at the layers of ``torch.nn``, goes into everything else."""
+    """Stops at the layers of `torch.nn`, goes into everything else."""
 
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
         inside = isinstance(module, nn.Sequential) or not module.__module__.startswith("torch.nn")

@@ -1,7 +1,7 @@
 r"""Rosenblatt's perceptron: the unit, its margin, its algorithm, and Novikoff's mistake bound.
 
-The unit is :math:`f[w,b](x) = \operatorname{sgn}(w^\top x + b)` with the three-valued sign, so
-that a point on the hyperplane counts as a mistake for either label. Labels are :math:`\pm1`,
+The unit is $f[w,b](x) = \operatorname{sgn}(w^\top x + b)$ with the three-valued sign, so
+that a point on the hyperplane counts as a mistake for either label. Labels are $\pm1$,
 samples are rows. Source: notes "Deep Learning", section 1.2.
 """
 
@@ -20,11 +20,11 @@ from torchtheory.nets.separability import max_margin
 
 @dataclass(frozen=True, slots=True)
 class Perceptron:
-    r"""The unit :math:`f[w,b](x) = \operatorname{sgn}(w^\top x + b)`.
+    r"""The unit $f[w,b](x) = \operatorname{sgn}(w^\top x + b)$.
 
     Attributes:
-        weight: ``[d]``, not zero.
-        bias: one number; the threshold on :math:`w^\top x` is its negative.
+        weight: `[d]`, not zero.
+        bias: one number; the threshold on $w^\top x$ is its negative.
 
     >>> unit = Perceptron(torch.tensor([3.0, 4.0]), torch.tensor(-10.0))
     >>> unit(torch.tensor([[2.0, 1.0], [2.0, 2.0], [0.0, 0.0]]))
@@ -56,22 +56,22 @@ class Perceptron:
         return cls(weight[0].clone(), bias[0].clone())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """-1, 0 or +1 for every row of ``x[s, d]``."""
+        """-1, 0 or +1 for every row of `x[s, d]`."""
         x = points(x)
         w, b = weights(x, self.weight, self.bias)
         return torch.sign(x @ w + b)
 
     def hesse_form(self) -> tuple[Tensor, Tensor]:
-        r"""The boundary as :math:`n^\top x - \delta = 0`: unit normal and signed offset.
+        r"""The boundary as $n^\top x - \delta = 0$: unit normal and signed offset.
 
-        :math:`n = w/\|w\|`, :math:`\delta = -b/\|w\|`. The plane's distance from the origin is
-        :math:`|\delta|`; the sign says on which side of the origin it lies, along :math:`n`.
+        $n = w/\|w\|$, $\delta = -b/\|w\|$. The plane's distance from the origin is
+        $|\delta|$; the sign says on which side of the origin it lies, along $n$.
         """
         norm = self.weight.norm()
         return self.weight / norm, -self.bias / norm
 
     def nearest_to_origin(self) -> Tensor:
-        r"""The point of the boundary closest to the origin, :math:`-b\,w/\|w\|^2`."""
+        r"""The point of the boundary closest to the origin, $-b\,w/\|w\|^2$."""
         normal, offset = self.hesse_form()
         return offset * normal
 
@@ -81,7 +81,7 @@ class Margin:
     """Signed distances of a sample to a hyperplane.
 
     Attributes:
-        distances: ``[s]``, positive where the point is on the side its label asks for.
+        distances: `[s]`, positive where the point is on the side its label asks for.
         minimum: the margin, the least of them.
         tightest: index of the point that attains it.
     """
@@ -97,10 +97,10 @@ class Margin:
 
 
 def margin(weight: Tensor, bias: Tensor | float, x: Tensor, y: Tensor) -> Margin:
-    r"""Signed distances :math:`\gamma[w,b](x,y) = y(w^\top x+b)/\|w\|` and their minimum.
+    r"""Signed distances $\gamma[w,b](x,y) = y(w^\top x+b)/\|w\|$ and their minimum.
 
-    ``x[s, d]`` may be anything: raw points, or the features a frozen network hands to a linear
-    head. The result does not change when ``(weight, bias)`` is multiplied by a positive number.
+    `x[s, d]` may be anything: raw points, or the features a frozen network hands to a linear
+    head. The result does not change when `(weight, bias)` is multiplied by a positive number.
 
     >>> x, y = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([1, -1])
     >>> m = margin(torch.tensor([3.0, 4.0]), -5.0, x, y)
@@ -119,9 +119,9 @@ class PerceptronFit:
     """What the perceptron algorithm did.
 
     Attributes:
-        weight: ``[d]``.
+        weight: `[d]`.
         bias: one number; 0 when fitted without a bias.
-        mistakes: ``[updates]``, which sample caused each update. The trajectory follows from it.
+        mistakes: `[updates]`, which sample caused each update. The trajectory follows from it.
         sweeps: passes over the sample, the last clean one included.
         converged: whether the last pass was clean.
     """
@@ -137,9 +137,9 @@ class PerceptronFit:
         return self.mistakes.numel()
 
     def trajectory(self, x: Tensor, y: Tensor, *, bias: bool = False) -> Tensor:
-        r"""The weights after each update, ``[updates + 1, d]`` (:math:`d+1` with the bias).
+        r"""The weights after each update, `[updates + 1, d]` ($d+1$ with the bias).
 
-        Row :math:`t` is :math:`w_t = \sum_{\tau<t} y_{i_\tau}x_{i_\tau}`; row 0 is zero.
+        Row $t$ is $w_t = \sum_{\tau<t} y_{i_\tau}x_{i_\tau}$; row 0 is zero.
 
         >>> x, y = torch.eye(2), torch.ones(2)
         >>> perceptron_fit(x, y, bias=False, max_sweeps=9).trajectory(x, y)
@@ -155,19 +155,19 @@ class PerceptronFit:
 
 
 def perceptron_fit(x: Tensor, y: Tensor, *, max_sweeps: int, bias: bool = True) -> PerceptronFit:
-    r"""The perceptron algorithm, from :math:`w=0`, :math:`b=0` and in the order of the sample.
+    r"""The perceptron algorithm, from $w=0$, $b=0$ and in the order of the sample.
 
-    At each mistake, :math:`w\leftarrow w+yx` and :math:`b\leftarrow b+y`; it stops after a sweep
+    At each mistake, $w\leftarrow w+yx$ and $b\leftarrow b+y$; it stops after a sweep
     without mistakes. On data that no hyperplane separates it never would, hence the cap.
 
     Args:
-        x: ``[s, d]``.
-        y: ``[s]`` of ±1.
+        x: `[s, d]`.
+        y: `[s]` of ±1.
         max_sweeps: the most passes over the sample.
         bias: without it, hyperplanes through the origin.
 
     The search for the next mistake looks at a growing block of points at once:
-    :math:`O(sd)` a sweep and a few calls an update.
+    $O(sd)$ a sweep and a few calls an update.
 
     >>> x = torch.tensor([[2.0, 1.0], [1.0, 3.0], [-1.0, 0.0]])
     >>> fit = perceptron_fit(x, torch.tensor([1, 1, -1]), max_sweeps=100)
@@ -195,7 +195,7 @@ def perceptron_fit(x: Tensor, y: Tensor, *, max_sweeps: int, bias: bool = True) 
 
 
 def _next_mistake(z: Tensor, w: Tensor, start: int) -> int | None:
-    """The first row from ``start`` on with ``z·w <= 0``, looking ahead in doubling blocks."""
+    """The first row from `start` on with `z·w <= 0`, looking ahead in doubling blocks."""
     block = 32
     while start < len(z):
         wrong = (z[start : start + block] @ w <= 0).nonzero()
@@ -207,17 +207,17 @@ def _next_mistake(z: Tensor, w: Tensor, start: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryBounds:
-    r"""Both sides of both lemmas behind Novikoff's theorem, for :math:`t=0,1,\dots`.
+    r"""Both sides of both lemmas behind Novikoff's theorem, for $t=0,1,\dots$.
 
     Attributes:
-        alignment: :math:`w^\top w_t`, ``[t]``.
-        alignment_bound: :math:`t\gamma`, which it is at least.
-        norm: :math:`\|w_t\|`, ``[t]``.
-        norm_bound: :math:`R\sqrt t`, which it is at most.
-        alignment_steps: :math:`w^\top w_{t+1}-w^\top w_t`, at least :math:`\gamma`.
-        norm_steps: :math:`\|w_{t+1}\|^2-\|w_t\|^2`, at most :math:`R^2`.
-        margin: :math:`\gamma`.
-        radius: :math:`R`.
+        alignment: $w^\top w_t$, `[t]`.
+        alignment_bound: $t\gamma$, which it is at least.
+        norm: $\|w_t\|$, `[t]`.
+        norm_bound: $R\sqrt t$, which it is at most.
+        alignment_steps: $w^\top w_{t+1}-w^\top w_t$, at least $\gamma$.
+        norm_steps: $\|w_{t+1}\|^2-\|w_t\|^2$, at most $R^2$.
+        margin: $\gamma$.
+        radius: $R$.
     """
 
     alignment: Tensor
@@ -244,13 +244,13 @@ def trajectory_bounds(
 ) -> TrajectoryBounds:
     r"""Lemmas 1.1 and 1.2 along a run of the perceptron without bias.
 
-    For a unit vector :math:`w` of margin :math:`\gamma=\gamma[w](S)>0`,
-    :math:`w^\top w_t\ge t\gamma`; and :math:`\|w_t\|\le R\sqrt t` with :math:`R=\max\|x\|`, the
-    latter on any data. For a run with bias pass :math:`(x,1)` and ``trajectory(..., bias=True)``.
+    For a unit vector $w$ of margin $\gamma=\gamma[w](S)>0$,
+    $w^\top w_t\ge t\gamma$; and $\|w_t\|\le R\sqrt t$ with $R=\max\|x\|$, the
+    latter on any data. For a run with bias pass $(x,1)$ and `trajectory(..., bias=True)`.
 
     Args:
-        trajectory: ``[t + 1, d]`` from :meth:`PerceptronFit.trajectory`.
-        reference: the unit vector :math:`w`, ``[d]``.
+        trajectory: `[t + 1, d]` from `PerceptronFit.trajectory`.
+        reference: the unit vector $w$, `[d]`.
         x, y: the sample.
 
     >>> x, y = torch.eye(3).double(), torch.ones(3)
@@ -289,9 +289,9 @@ class NovikoffBound:
     r"""The most updates the perceptron can make on a sample.
 
     Attributes:
-        radius: :math:`R=\max\|x\|`, in the coordinates the algorithm works in.
-        margin: :math:`\gamma`, a margin that a unit vector certainly attains there.
-        updates: :math:`\lfloor R^2/\gamma^2\rfloor`.
+        radius: $R=\max\|x\|$, in the coordinates the algorithm works in.
+        margin: $\gamma$, a margin that a unit vector certainly attains there.
+        updates: $\lfloor R^2/\gamma^2\rfloor$.
     """
 
     radius: float
@@ -300,12 +300,12 @@ class NovikoffBound:
 
 
 def novikoff_bound(x: Tensor, y: Tensor, *, bias: bool = True) -> NovikoffBound:
-    r"""At most :math:`\lfloor R^2/\gamma^2\rfloor` updates, with the best margin of the sample.
+    r"""At most $\lfloor R^2/\gamma^2\rfloor$ updates, with the best margin of the sample.
 
-    With a bias the algorithm runs on :math:`\tilde x=(x,1)`, so that
-    :math:`\tilde R^2=\max\|x\|^2+1` and
-    :math:`\tilde\gamma=\max_{w,b}\min y(w^\top x+b)/\sqrt{\|w\|^2+b^2}` take the places of
-    :math:`R` and :math:`\gamma`. The margin is lowered by what rounding could have added to it,
+    With a bias the algorithm runs on $\tilde x=(x,1)$, so that
+    $\tilde R^2=\max\|x\|^2+1$ and
+    $\tilde\gamma=\max_{w,b}\min y(w^\top x+b)/\sqrt{\|w\|^2+b^2}$ take the places of
+    $R$ and $\gamma$. The margin is lowered by what rounding could have added to it,
     so the integer is a bound for the algorithm in exact arithmetic.
 
     Raises:

@@ -1,7 +1,7 @@
 r"""Linear and logistic regression, with what the data do not determine said out loud.
 
-Rows of ``x[s, d]`` are samples. Source: notes "Deep Learning", section 2.1, which writes patterns
-as columns: its :math:`X\in\mathbb R^{d\times s}` is our ``x.T``.
+Rows of `x[s, d]` are samples. Source: notes "Deep Learning", section 2.1, which writes patterns
+as columns: its $X\in\mathbb R^{d\times s}$ is our `x.T`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class LeastSquares:
     r"""The least-squares fit of smallest norm.
 
     Attributes:
-        weight: ``[d]``, or ``[d, k]`` for ``k`` targets.
+        weight: `[d]`, or `[d, k]` for `k` targets.
         bias: one number a target; 0 without an intercept.
-        residual: :math:`y-Xw-b`, of the shape of the targets; orthogonal to every feature.
-        loss: :math:`\tfrac12\|Xw+b-y\|^2`, half the SUM of squares.
+        residual: $y-Xw-b$, of the shape of the targets; orthogonal to every feature.
+        loss: $\tfrac12\|Xw+b-y\|^2$, half the SUM of squares.
         rank: rank of the features (centered, with an intercept).
         unique: whether no other weights fit as well.
     """
@@ -52,15 +52,15 @@ class LeastSquares:
 
 
 def least_squares(x: Tensor, y: Tensor, *, intercept: bool = False) -> LeastSquares:
-    r"""Minimize :math:`\tfrac12\|Xw-y\|^2`; of all minimizers, the one of smallest norm.
+    r"""Minimize $\tfrac12\|Xw-y\|^2$; of all minimizers, the one of smallest norm.
 
-    :math:`w^\star=X^+y`, which is :math:`(X^\top X)^{-1}X^\top y` where that exists. Through the
-    singular value decomposition, :math:`O(sd\min(s,d))`; singular values below
-    :math:`\max(s,d)\,\varepsilon\,\sigma_1` count as 0.
+    $w^\star=X^+y$, which is $(X^\top X)^{-1}X^\top y$ where that exists. Through the
+    singular value decomposition, $O(sd\min(s,d))$; singular values below
+    $\max(s,d)\,\varepsilon\,\sigma_1$ count as 0.
 
     Args:
-        x: ``[s, d]``.
-        y: ``[s]``, or ``[s, k]`` for several targets at once.
+        x: `[s, d]`.
+        y: `[s]`, or `[s, k]` for several targets at once.
         intercept: fit a bias as well, which is not part of the norm.
 
     >>> fit = least_squares(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), torch.tensor([2.0, 4.0]))
@@ -93,7 +93,7 @@ class LogisticFit:
     r"""A logistic regression.
 
     Attributes:
-        weight: ``[d]``.
+        weight: `[d]`.
         bias: one number; 0 without an intercept.
         losses: the objective at the start and after every iteration (an epoch, if stochastic).
         converged: whether the gradient got below the tolerance at a minimizer.
@@ -114,7 +114,7 @@ class LogisticFit:
         return self.runaway is None
 
     def probability(self, x: Tensor) -> Tensor:
-        r"""The model's :math:`P(y=1\mid x)=\sigma(w^\top x+b)` for the rows of ``x``."""
+        r"""The model's $P(y=1\mid x)=\sigma(w^\top x+b)$ for the rows of `x`."""
         return torch.sigmoid(points(x) @ self.weight + self.bias)
 
 
@@ -130,26 +130,26 @@ def logistic_regression(
     tolerance: float | None = None,
     random: RandomSource = None,
 ) -> LogisticFit:
-    r"""Minimize :math:`\frac1s\sum_i-\log\sigma((2y_i-1)w^\top x_i)+\frac\lambda2\|w\|^2`.
+    r"""Minimize $\frac1s\sum_i-\log\sigma((2y_i-1)w^\top x_i)+\frac\lambda2\|w\|^2$.
 
-    The same problem as scikit-learn's ``LogisticRegression`` with :math:`C=1/(\lambda s)`, or with
-    no penalty for :math:`\lambda=0`; an intercept is not penalized. Without a ridge a minimizer
-    exists only if no direction separates the classes weakly (:func:`weakly_separating_direction`,
-    a linear program). Where one does, a :class:`NoMinimizer` warning is given, the result's
-    ``runaway`` is that direction, and the weights are those after ``max_iterations``.
+    The same problem as scikit-learn's `LogisticRegression` with $C=1/(\lambda s)$, or with
+    no penalty for $\lambda=0$; an intercept is not penalized. Without a ridge a minimizer
+    exists only if no direction separates the classes weakly (`weakly_separating_direction`,
+    a linear program). Where one does, a `NoMinimizer` warning is given, the result's
+    `runaway` is that direction, and the weights are those after `max_iterations`.
 
     Args:
-        x: ``[s, d]``.
-        y: ``[s]`` of 0 and 1.
-        ridge: :math:`\lambda\ge0`.
+        x: `[s, d]`.
+        y: `[s]` of 0 and 1.
+        ridge: $\lambda\ge0$.
         intercept: fit a bias as well.
-        method: ``newton`` (damped, :math:`O(sd^2+d^3)` an iteration), ``gradient`` descent, or
-            ``stochastic``: one random example a step, in a new order each epoch.
-        step: of the gradient (:math:`1/L` unless told) or stochastic method (:math:`1/(2L_1)`,
-            :math:`L_1=\max\|x\|^2/4+\lambda`, falling as :math:`1/\sqrt{\text{epoch}}`).
+        method: `newton` (damped, $O(sd^2+d^3)$ an iteration), `gradient` descent, or
+            `stochastic`: one random example a step, in a new order each epoch.
+        step: of the gradient ($1/L$ unless told) or stochastic method ($1/(2L_1)$,
+            $L_1=\max\|x\|^2/4+\lambda$, falling as $1/\sqrt{\text{epoch}}$).
         max_iterations: 100 for Newton, 10 000 for the gradient, 100 epochs unless told.
-        tolerance: stop when no entry of the gradient is larger; :math:`10^{-10}` (or
-            :math:`10^{-5}` in float32) unless told. The stochastic method never stops early.
+        tolerance: stop when no entry of the gradient is larger; $10^{-10}$ (or
+            $10^{-5}$ in float32) unless told. The stochastic method never stops early.
         random: order of the examples.
 
     >>> x, y = torch.tensor([[1.0], [1.0], [1.0], [1.0]]).double(), torch.tensor([1, 1, 1, 0])
@@ -211,7 +211,7 @@ def logistic_regression(
 
 
 def logistic_loss(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r"""Cross-entropy :math:`\frac1s\sum_i-\log\sigma((2y_i-1)w^\top x_i)`, without overflow.
+    r"""Cross-entropy $\frac1s\sum_i-\log\sigma((2y_i-1)w^\top x_i)$, without overflow.
 
     >>> logistic_loss(torch.zeros(2), torch.eye(2), torch.tensor([0, 1]))
     tensor(0.6931)
@@ -221,7 +221,7 @@ def logistic_loss(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def logistic_gradient(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r"""Gradient :math:`\frac1s\sum_i(\sigma(w^\top x_i)-y_i)x_i` of :func:`logistic_loss`.
+    r"""Gradient $\frac1s\sum_i(\sigma(w^\top x_i)-y_i)x_i$ of `logistic_loss`.
 
     >>> logistic_gradient(torch.zeros(2), torch.eye(2), torch.tensor([0, 1]))
     tensor([ 0.2500, -0.2500])
@@ -231,7 +231,7 @@ def logistic_gradient(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def logistic_hessian(weight: Tensor, x: Tensor) -> Tensor:
-    r"""Hessian :math:`\frac1s\sum_ip_i(1-p_i)x_ix_i^\top\succeq0`; the labels do not enter.
+    r"""Hessian $\frac1s\sum_ip_i(1-p_i)x_ix_i^\top\succeq0$; the labels do not enter.
 
     >>> logistic_hessian(torch.zeros(2), torch.eye(2))
     tensor([[0.1250, 0.0000],
@@ -243,10 +243,10 @@ def logistic_hessian(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def logistic_smoothness(x: Tensor) -> float:
-    r"""The smallest :math:`L` with :math:`\nabla^2\ell\preceq LI` everywhere.
+    r"""The smallest $L$ with $\nabla^2\ell\preceq LI$ everywhere.
 
-    :math:`L=\lambda_{\max}(X^\top X)/(4s)`, attained at :math:`w=0` and at most
-    :math:`\max\|x\|^2/4`.
+    $L=\lambda_{\max}(X^\top X)/(4s)$, attained at $w=0$ and at most
+    $\max\|x\|^2/4$.
 
     >>> logistic_smoothness(torch.eye(2))
     0.125
@@ -337,11 +337,11 @@ def _largest_eigenvalue(x: Tensor) -> float:
 
 
 def _certifies_minimizer(objective: _Objective, w: Tensor) -> bool:
-    r"""Whether the gradient at ``w`` proves that no direction separates the classes weakly.
+    r"""Whether the gradient at `w` proves that no direction separates the classes weakly.
 
-    It is a combination of the signed points with the positive weights :math:`|p_i-y_i|/s`. If its
-    norm is :math:`g`, a unit :math:`v` with all :math:`z_i^\top v\ge0` has none of them above
-    :math:`sg/\min_i|p_i-y_i|`: so for a tiny :math:`g` there is none but :math:`z_i^\top v=0`.
+    It is a combination of the signed points with the positive weights $|p_i-y_i|/s$. If its
+    norm is $g$, a unit $v$ with all $z_i^\top v\ge0$ has none of them above
+    $sg/\min_i|p_i-y_i|$: so for a tiny $g$ there is none but $z_i^\top v=0$.
     """
     pull = (torch.sigmoid(objective.x @ w) - objective.y).abs().min()
     reach = len(objective.x) * objective.gradient(w).norm()

@@ -23,7 +23,7 @@ class LayerSeparability:
     """Whether the sample is linearly separable after a layer.
 
     Attributes:
-        layer: the layer's name, or ``input``.
+        layer: the layer's name, or `input`.
         kind: what it is.
         dimension: features it gives out.
         separable: the answer; None where it is within rounding.
@@ -39,8 +39,8 @@ def layerwise_separability(model: nn.Module, x: Tensor, y: Tensor) -> list[Layer
     r"""Test after every layer whether a hyperplane separates the two classes.
 
     Args:
-        model: any module; its layers' outputs are flattened to ``[s, features]``.
-        x: inputs; y: ``[s]`` of ±1.
+        model: any module; its layers' outputs are flattened to `[s, features]`.
+        x: inputs; y: `[s]` of ±1.
 
     One linear program a layer, each with as many constraints as samples.
 
@@ -73,7 +73,7 @@ def layerwise_separability(model: nn.Module, x: Tensor, y: Tensor) -> list[Layer
 
 
 def polar_coordinates(x: Tensor) -> Tensor:
-    r"""Points of the plane ``[s, 2]`` as :math:`(r,\varphi)`, :math:`-\pi<\varphi\le\pi`.
+    r"""Points of the plane `[s, 2]` as $(r,\varphi)$, $-\pi<\varphi\le\pi$.
 
     >>> polar_coordinates(torch.tensor([[0.0, 2.0]]))
     tensor([[2.0000, 1.5708]])

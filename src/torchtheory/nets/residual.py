@@ -22,15 +22,15 @@ Nonlinearity = str | Activation | type[nn.Module] | Callable[..., Any]
 
 
 class ResidualLayer(nn.Module):
-    r""":math:`F[W,b](x)=x+\phi(Wx+b)-\phi(0)`, or with a projection
-    :math:`F[V,W,b](x)=Vx+\phi(Wx+b)-\phi(0)`.
+    r"""$F[W,b](x)=x+\phi(Wx+b)-\phi(0)$, or with a projection
+    $F[V,W,b](x)=Vx+\phi(Wx+b)-\phi(0)$.
 
-    Subtracting :math:`\phi(0)` makes :math:`F[0,0]` the identity for every :math:`\phi`.
+    Subtracting $\phi(0)$ makes $F[0,0]$ the identity for every $\phi$.
 
     Args:
-        inputs: :math:`n`.
-        outputs: :math:`m`; a projection :math:`V\in\mathbb R^{m\times n}` is used when given.
-        nonlinearity: :math:`\phi`, acting on each entry.
+        inputs: $n$.
+        outputs: $m$; a projection $V\in\mathbb R^{m\times n}$ is used when given.
+        nonlinearity: $\phi$, acting on each entry.
 
     >>> layer = ResidualLayer(3, nonlinearity="logistic")
     >>> _ = [nn.init.zeros_(p) for p in layer.parameters()]
@@ -76,7 +76,7 @@ def residual_network(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
-    """``depth`` residual layers of one width, one after the other.
+    """`depth` residual layers of one width, one after the other.
 
     >>> len(residual_network(4, 100))
     100
@@ -93,14 +93,14 @@ def residual_network(
 
 class DenselyConnected(nn.Module):
     r"""Every layer reads all earlier ones:
-    :math:`x^{\ell+1}=\phi(W^{\ell+1}(x^\ell,\dots,x^1,x)+b^{\ell+1})`.
+    $x^{\ell+1}=\phi(W^{\ell+1}(x^\ell,\dots,x^1,x)+b^{\ell+1})$.
 
-    Layer :math:`\ell+1` has :math:`n+\sum_{j\le\ell}m_j` inputs, the latest first. The last
+    Layer $\ell+1$ has $n+\sum_{j\le\ell}m_j$ inputs, the latest first. The last
     layer has no activation.
 
     Args:
-        inputs: :math:`n`.
-        growths: :math:`m_1,\dots,m_L`, the units each layer adds; the last are the outputs.
+        inputs: $n$.
+        growths: $m_1,\dots,m_L$, the units each layer adds; the last are the outputs.
 
     >>> net = DenselyConnected(2, [3, 4, 1])
     >>> [layer.in_features for layer in net.layers]
@@ -130,7 +130,7 @@ class DenselyConnected(nn.Module):
 
     @staticmethod
     def parameter_count(inputs: int, growths: Sequence[int]) -> int:
-        r""":math:`\sum_\ell m_\ell(n+\sum_{j<\ell}m_j)+m_\ell`.
+        r"""$\sum_\ell m_\ell(n+\sum_{j<\ell}m_j)+m_\ell$.
 
         >>> DenselyConnected.parameter_count(2, [3, 4, 1])
         43

@@ -1,4 +1,4 @@
-r"""Ridge functions :math:`f(x)=\phi(x^\top\theta)`: what one unit can be.
+r"""Ridge functions $f(x)=\phi(x^\top\theta)$: what one unit can be.
 
 Source: Foundations of Deep Learning, section 2.4.1.
 """
@@ -18,15 +18,15 @@ from torchtheory.nets.activations import Activation
 
 @dataclass(frozen=True, slots=True)
 class Ridge:
-    r"""The unit :math:`f(x)=\phi(x^\top\theta)`.
+    r"""The unit $f(x)=\phi(x^\top\theta)$.
 
-    It is constant along every direction orthogonal to :math:`\theta`, and its gradient is
-    :math:`\phi'(x^\top\theta)\,\theta`: the activation sets the rate of change, the weights its
+    It is constant along every direction orthogonal to $\theta$, and its gradient is
+    $\phi'(x^\top\theta)\,\theta$: the activation sets the rate of change, the weights its
     direction.
 
     Attributes:
-        direction: :math:`\theta`, ``[n]``.
-        nonlinearity: :math:`\phi`.
+        direction: $\theta$, `[n]`.
+        nonlinearity: $\phi$.
 
     >>> from torchtheory.nets.activations import activation
     >>> unit = Ridge(torch.tensor([3.0, 4.0]), activation("relu"))
@@ -45,11 +45,11 @@ class Ridge:
         return self.nonlinearity(x @ self.direction)
 
     def gradient(self, x: Tensor) -> Tensor:
-        r""":math:`\nabla_xf=\phi'(x^\top\theta)\,\theta`, ``[s, n]``."""
+        r"""$\nabla_xf=\phi'(x^\top\theta)\,\theta$, `[s, n]`."""
         return self.nonlinearity.slope(x @ self.direction).unsqueeze(-1) * self.direction
 
     def rate(self, x: Tensor) -> Tensor:
-        r""":math:`\|\nabla_xf\|=|\phi'(x^\top\theta)|\,\|\theta\|`, ``[s]``."""
+        r"""$\|\nabla_xf\|=|\phi'(x^\top\theta)|\,\|\theta\|$, `[s]`."""
         slope = self.nonlinearity.slope(x @ self.direction)
         rate: Tensor = slope.abs() * self.direction.norm()
         return rate
@@ -79,10 +79,10 @@ def find_ridge(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> RidgeTest:
-    r"""Is :math:`f:\mathbb R^n\to\mathbb R` a ridge function, and along which direction?
+    r"""Is $f:\mathbb R^n\to\mathbb R$ a ridge function, and along which direction?
 
     All gradients of a ridge function are parallel, so the matrix of gradients at random points
-    has rank one; its right singular vector is :math:`\pm\theta/\|\theta\|`.
+    has rank one; its right singular vector is $\pm\theta/\|\theta\|$.
 
     >>> theta = torch.tensor([3.0, 4.0], dtype=torch.float64)
     >>> find_ridge(lambda x: torch.tanh(x @ theta), 2).direction.abs()

@@ -1,9 +1,9 @@
 r"""Is a sample linearly separable, by how much, and how many hyperplanes do it?
 
-Write :math:`z_i = y_i\tilde x_i` with :math:`\tilde x=(x,1)`, or :math:`\tilde x=x` without a
-bias. The version space :math:`\mathcal V(S)=\{v : z_i^\top v>0\ \forall i\}` is an open convex
+Write $z_i = y_i\tilde x_i$ with $\tilde x=(x,1)$, or $\tilde x=x$ without a
+bias. The version space $\mathcal V(S)=\{v : z_i^\top v>0\ \forall i\}$ is an open convex
 cone. By Gordan's theorem either it has a point, or the origin lies in the convex hull of the
-:math:`z_i`: whichever it is, the answer comes with the vector that proves it.
+$z_i$: whichever it is, the answer comes with the vector that proves it.
 Source: notes "Deep Learning", section 1.2.
 """
 
@@ -41,10 +41,10 @@ class Separability:
         separable: whether the version space is not empty.
         weight, bias: if it is not, a member of it; its side of every point was confirmed in exact
             arithmetic.
-        combination: if it is empty, :math:`\alpha\ge0` with :math:`\sum_i\alpha_i=1` and
-            :math:`\sum_i\alpha_iz_i=0`; ``[s]``.
-        residual: norm of :math:`\sum_i\alpha_iz_i` as it came out. Whatever it is, no unit vector
-            :math:`v` has :math:`\min_i z_i^\top v` above it.
+        combination: if it is empty, $\alpha\ge0$ with $\sum_i\alpha_i=1$ and
+            $\sum_i\alpha_iz_i=0$; `[s]`.
+        residual: norm of $\sum_i\alpha_iz_i$ as it came out. Whatever it is, no unit vector
+            $v$ has $\min_i z_i^\top v$ above it.
     """
 
     separable: bool
@@ -60,15 +60,15 @@ class Separability:
 def separate(x: Tensor, y: Tensor, *, bias: bool = True) -> Separability:
     r"""Decide linear separability, with a certificate either way.
 
-    The linear program :math:`\max t` subject to :math:`z_i^\top v\ge t`, :math:`|v_j|\le1` gives
-    a candidate :math:`v`, or through its dual a candidate :math:`\alpha`. A :math:`v` counts only
-    if all the signs are right in exact arithmetic, an :math:`\alpha` only if its residual is at
+    The linear program $\max t$ subject to $z_i^\top v\ge t$, $|v_j|\le1$ gives
+    a candidate $v$, or through its dual a candidate $\alpha$. A $v$ counts only
+    if all the signs are right in exact arithmetic, an $\alpha$ only if its residual is at
     rounding level; where the program is not sharp enough, the point of the hull nearest to the
     origin decides.
 
     Args:
-        x: ``[s, d]``, for instance the features a frozen network hands to its last layer.
-        y: ``[s]`` of ±1.
+        x: `[s, d]`, for instance the features a frozen network hands to its last layer.
+        y: `[s]` of ±1.
         bias: without it, hyperplanes through the origin.
 
     Raises:
@@ -111,12 +111,12 @@ class MaxMargin:
     r"""The hyperplane furthest from the sample.
 
     Attributes:
-        weight: unit vector ``[d]``.
+        weight: unit vector `[d]`.
         bias: one number; 0 without a bias.
-        margin: :math:`\gamma^*=\min_i y_i(w^\top x_i+b)`, attained by ``weight`` and ``bias``.
-        upper_bound: no hyperplane has a margin above this; it meets ``margin`` up to rounding.
-        combination: convex weights ``[s]`` on the support vectors: their signed mean is
-            :math:`\gamma^*w` without a bias; with one, the two class means they give are the
+        margin: $\gamma^*=\min_i y_i(w^\top x_i+b)$, attained by `weight` and `bias`.
+        upper_bound: no hyperplane has a margin above this; it meets `margin` up to rounding.
+        combination: convex weights `[s]` on the support vectors: their signed mean is
+            $\gamma^*w$ without a bias; with one, the two class means they give are the
             nearest points of the two hulls.
     """
 
@@ -128,11 +128,11 @@ class MaxMargin:
 
 
 def max_margin(x: Tensor, y: Tensor, *, bias: bool = True) -> MaxMargin:
-    r"""The hard-margin support vector machine, :math:`\max_{\|w\|=1,b}\min_i y_i(w^\top x_i+b)`.
+    r"""The hard-margin support vector machine, $\max_{\|w\|=1,b}\min_i y_i(w^\top x_i+b)$.
 
-    By duality the margin is the distance of the origin from the hull of the :math:`y_ix_i`, or
-    with a bias half the distance between the hulls of the two classes; :func:`minimum_norm_point`
-    finds it in finitely many steps, each :math:`O(sd + d^3)`.
+    By duality the margin is the distance of the origin from the hull of the $y_ix_i$, or
+    with a bias half the distance between the hulls of the two classes; `minimum_norm_point`
+    finds it in finitely many steps, each $O(sd + d^3)$.
 
     Raises:
         NotSeparable: if no margin is positive.
@@ -179,7 +179,7 @@ def version_space_fractions(
     bias: bool = True,
     random: RandomSource = None,
 ) -> Tensor:
-    r"""Share of the directions :math:`v` that classify the first :math:`k` points, for each k.
+    r"""Share of the directions $v$ that classify the first $k$ points, for each k.
 
     The same directions serve every prefix, so the result can only fall: adding a point to the
     sample cuts the version space with one more half-space.
@@ -187,12 +187,12 @@ def version_space_fractions(
     Args:
         x, y: the sample.
         directions: how many isotropic random directions to draw, or the directions themselves,
-            ``[m, d + 1]`` with a bias (last) and ``[m, d]`` without.
+            `[m, d + 1]` with a bias (last) and `[m, d]` without.
         bias: without it, hyperplanes through the origin.
         random: generator or seed for the directions.
 
     Returns:
-        ``[s]``; entry :math:`k-1` belongs to the first :math:`k` points. Memory :math:`O(md)`.
+        `[s]`; entry $k-1$ belongs to the first $k$ points. Memory $O(md)$.
 
     >>> x, y = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([1, 1])
     >>> grid = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
@@ -218,13 +218,13 @@ def version_space_fractions(
 
 
 def weakly_separating_direction(x: Tensor, y: Tensor, *, bias: bool = True) -> Tensor | None:
-    r"""A :math:`v` with :math:`z_i^\top v\ge0` for all points and :math:`>0` for some, or None.
+    r"""A $v$ with $z_i^\top v\ge0$ for all points and $>0$ for some, or None.
 
     Such a direction exists iff the logistic loss of the sample has no minimizer (Albert and
     Anderson 1984): moving along it lowers the loss for ever. By Stiemke's lemma it does not iff
-    some strictly positive :math:`\alpha` has :math:`\sum_i\alpha_iz_i=0`. Values within
-    :math:`10^{-9}` of 0 (relative to the points' lengths) count as 0. Returns ``[d + 1]``, the
-    bias last, or ``[d]`` without a bias.
+    some strictly positive $\alpha$ has $\sum_i\alpha_iz_i=0$. Values within
+    $10^{-9}$ of 0 (relative to the points' lengths) count as 0. Returns `[d + 1]`, the
+    bias last, or `[d]` without a bias.
 
     >>> x = torch.tensor([[0.0], [1.0], [1.0], [2.0]])         # the classes touch in one point
     >>> v = weakly_separating_direction(x, torch.tensor([-1, -1, 1, 1]))
@@ -253,11 +253,11 @@ def weakly_separating_direction(x: Tensor, y: Tensor, *, bias: bool = True) -> T
 
 
 def minimum_norm_point(x: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The point of the convex hull of the rows of ``x[s, d]`` nearest to the origin (Wolfe 1976).
+    r"""The point of the convex hull of the rows of `x[s, d]` nearest to the origin (Wolfe 1976).
 
     Returns:
-        The nearest point :math:`p` ``[d]`` and convex weights ``[s]`` that give it. It ends when
-        no row :math:`q` has :math:`p^\top q` below :math:`p^\top p` by more than rounding.
+        The nearest point $p$ `[d]` and convex weights `[s]` that give it. It ends when
+        no row $q$ has $p^\top q$ below $p^\top p$ by more than rounding.
 
     >>> minimum_norm_point(torch.tensor([[1.0, 1.0], [1.0, -1.0], [5.0, 0.0]]))
     (tensor([1., 0.]), tensor([0.5000, 0.5000, 0.0000]))
@@ -385,7 +385,7 @@ def _as_witness(x: Tensor, z: Array, direction: Array, bias: bool) -> Separabili
 
 
 def _positive(z: Array, v: Array) -> bool:
-    """Whether ``z v > 0`` in exact arithmetic: by an error bound, else by fractions."""
+    """Whether `z v > 0` in exact arithmetic: by an error bound, else by fractions."""
     heights = z @ v
     doubt = (z.shape[1] + 1) * EPS * (np.abs(z) @ np.abs(v))
     if (heights < -doubt).any():

@@ -1,7 +1,9 @@
 r"""The one-hidden-layer sigmoid perceptron, with its gradients written out.
 
-.. math:: f(x)=\sum_{j=1}^m\beta_j\,\sigma(w_j^\top x),\qquad
-          \mathcal L=\tfrac12(f(x)-y)^2
+$$
+f(x)=\sum_{j=1}^m\beta_j\,\sigma(w_j^\top x),\qquad
+\mathcal L=\tfrac12(f(x)-y)^2
+$$
 
 Source: Foundations of Deep Learning, section 2.5, Eq. (2.1).
 """
@@ -17,15 +19,15 @@ from torchtheory.nets.labeled import at_least, points, targets
 
 
 class SigmoidPerceptron(nn.Module):
-    r""":math:`f(x)=\sum_j\beta_j\sigma(w_j^\top x)` without biases.
+    r"""$f(x)=\sum_j\beta_j\sigma(w_j^\top x)$ without biases.
 
-    As :math:`\sigma(z)+\sigma(-z)=1`, every such function has
-    :math:`f(x)+f(-x)=\sum_j\beta_j` for all :math:`x`: the class is not universal. Append a
-    constant feature to :math:`x` to give the hidden units a bias.
+    As $\sigma(z)+\sigma(-z)=1$, every such function has
+    $f(x)+f(-x)=\sum_j\beta_j$ for all $x$: the class is not universal. Append a
+    constant feature to $x$ to give the hidden units a bias.
 
     Args:
-        inputs: :math:`n`.
-        units: :math:`m`.
+        inputs: $n$.
+        units: $m$.
 
     >>> net = SigmoidPerceptron(3, 5)
     >>> x = torch.ones(1, 3, dtype=torch.float64)
@@ -52,17 +54,19 @@ class SigmoidPerceptron(nn.Module):
         self.beta = nn.Parameter(beta / units**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One number a row of ``x[s, n]``."""
+        """One number a row of `x[s, n]`."""
         return torch.sigmoid(x @ self.w.T) @ self.beta
 
     def gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Gradients of the mean loss in :math:`\beta` ``[m]`` and :math:`w` ``[m, n]``.
+        r"""Gradients of the mean loss in $\beta$ `[m]` and $w$ `[m, n]`.
 
-        For one sample, with :math:`z_j=w_j^\top x`,
+        For one sample, with $z_j=w_j^\top x$,
 
-        .. math:: \frac{\partial\mathcal L}{\partial\beta_j}=\frac{f(x)-y}{1+e^{-z_j}},\qquad
-            \frac{\partial\mathcal L}{\partial w_{ji}}
-            =(f(x)-y)\frac{1}{1+e^{-z_j}}\cdot\frac{\beta_jx_i}{1+e^{z_j}}.
+        $$
+        \frac{\partial\mathcal L}{\partial\beta_j}=\frac{f(x)-y}{1+e^{-z_j}},\qquad
+        \frac{\partial\mathcal L}{\partial w_{ji}}
+        =(f(x)-y)\frac{1}{1+e^{-z_j}}\cdot\frac{\beta_jx_i}{1+e^{z_j}}.
+        $$
         """
         if x.ndim != 2 or x.shape[1] != self.w.shape[1]:
             raise ShapeMismatch(f"x must be [samples, {self.w.shape[1]}], not {list(x.shape)}")
@@ -75,7 +79,7 @@ class SigmoidPerceptron(nn.Module):
         return by_beta, by_w
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        r"""Mean of :math:`\tfrac12(f(x)-y)^2`."""
+        r"""Mean of $\tfrac12(f(x)-y)^2$."""
         residual: Tensor = self(x) - y
         return 0.5 * residual.square().mean()
 
@@ -89,9 +93,9 @@ class SigmoidPerceptron(nn.Module):
         batch: int = 1,
         random: RandomSource = None,
     ) -> list[float]:
-        r"""Stochastic gradient descent :math:`\theta\leftarrow\theta-\eta\,\partial\mathcal L`.
+        r"""Stochastic gradient descent $\theta\leftarrow\theta-\eta\,\partial\mathcal L$.
 
-        Changes this module's parameters. A sample (or ``batch`` of them) at a time, in a new
+        Changes this module's parameters. A sample (or `batch` of them) at a time, in a new
         random order each epoch; gives the mean loss after every epoch.
         """
         x = points(x)

@@ -1,6 +1,6 @@
 r"""Softmax: its Jacobian, its invariance, and the gauge that removes it.
 
-The function itself is ``torch.softmax``. Source: Foundations of Deep Learning, section 2.4.4;
+The function itself is `torch.softmax`. Source: Foundations of Deep Learning, section 2.4.4;
 Deep Learning (notes), section 2.2.
 """
 
@@ -13,8 +13,8 @@ from torchtheory.core.errors import ShapeMismatch
 
 
 def softmax_jacobian(z: Tensor) -> Tensor:
-    r""":math:`\partial p_i/\partial z_j=p_i(\delta_{ij}-p_j)`, i.e.
-    :math:`\mathrm{diag}(p)-pp^\top`, for ``z[..., k]``; gives ``[..., k, k]``.
+    r"""$\partial p_i/\partial z_j=p_i(\delta_{ij}-p_j)$, i.e.
+    $\mathrm{diag}(p)-pp^\top$, for `z[..., k]`; gives `[..., k, k]`.
 
     >>> softmax_jacobian(torch.zeros(2))
     tensor([[ 0.2500, -0.2500],
@@ -25,13 +25,13 @@ def softmax_jacobian(z: Tensor) -> Tensor:
 
 
 def fix_gauge(weights: Tensor) -> Tensor:
-    r"""Subtract the last class from all: :math:`\theta_i\leftarrow\theta_i-\theta_k`.
+    r"""Subtract the last class from all: $\theta_i\leftarrow\theta_i-\theta_k$.
 
-    Adding one vector to every :math:`\theta_i` changes no probability, so the parameters of a
+    Adding one vector to every $\theta_i$ changes no probability, so the parameters of a
     softmax are determined only after such a choice; here the last row becomes 0.
 
     Args:
-        weights: one row a class, ``[k, n]``, or biases ``[k]``.
+        weights: one row a class, `[k, n]`, or biases `[k]`.
 
     >>> fix_gauge(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
     tensor([[-2., -3.],
@@ -43,10 +43,10 @@ def fix_gauge(weights: Tensor) -> Tensor:
 
 
 def two_class_logit(weights: Tensor, x: Tensor) -> Tensor:
-    r""":math:`x^\top(\theta_1-\theta_2)`, whose sigmoid is the first class's probability.
+    r"""$x^\top(\theta_1-\theta_2)$, whose sigmoid is the first class's probability.
 
     Args:
-        weights: ``[2, n]``; x: ``[s, n]``.
+        weights: `[2, n]`; x: `[s, n]`.
 
     >>> w, x = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[3.0, 1.0]])
     >>> torch.sigmoid(two_class_logit(w, x)), torch.softmax(x @ w.T, 1)[:, 0]

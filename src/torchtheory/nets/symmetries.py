@@ -1,11 +1,11 @@
 r"""Symmetries: different parameters, the same function.
 
-Permuting the units of a hidden layer, :math:`(W_\ell, b_\ell, W_{\ell+1}) \mapsto
-(P W_\ell, P b_\ell, W_{\ell+1} P^\top)`, leaves the network's function unchanged for any
-activation that acts on each unit alone (Deep Learning notes, section 2.2). For a positively
-homogeneous activation so does scaling the units, :math:`(\Lambda W_\ell, \Lambda b_\ell,
-W_{\ell+1} \Lambda^{-1})` with a positive diagonal :math:`\Lambda` (Mathematical Aspects of Deep
-Learning, Remark 1.5 and section 1.2.2).
+Permuting the units of a hidden layer,
+$(W_\ell, b_\ell, W_{\ell+1}) \mapsto (P W_\ell, P b_\ell, W_{\ell+1} P^\top)$, leaves the network's
+function unchanged for any activation that acts on each unit alone (Deep Learning notes, section
+2.2). For a positively homogeneous activation so does scaling the units,
+$(\Lambda W_\ell, \Lambda b_\ell, W_{\ell+1} \Lambda^{-1})$ with a positive diagonal $\Lambda$
+(Mathematical Aspects of Deep Learning, Remark 1.5 and section 1.2.2).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HiddenLayer:
     """Two dense layers with only unit-wise functions between them.
 
     Attributes:
-        incoming, outgoing: names of the two ``nn.Linear`` in the model.
+        incoming, outgoing: names of the two `nn.Linear` in the model.
         units: how many units lie between them.
     """
 
@@ -65,7 +65,7 @@ def rescalable_layers(model: nn.Module) -> list[HiddenLayer]:
     r"""The hidden layers whose units may be rescaled.
 
     Those between which only positively homogeneous functions stand,
-    :math:`\varrho(\lambda z)=\lambda\varrho(z)` for :math:`\lambda>0`; measured, not looked up.
+    $\varrho(\lambda z)=\lambda\varrho(z)$ for $\lambda>0$; measured, not looked up.
 
     >>> net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> [layer.incoming for layer in rescalable_layers(net)]
@@ -108,7 +108,7 @@ def _with_activations(model: nn.Module) -> list[tuple[HiddenLayer, list[nn.Modul
 def permute_units(parameters: Parameters, layer: HiddenLayer, permutation: Tensor) -> Parameters:
     r"""Parameters with the units of one hidden layer reordered.
 
-    Unit ``permutation[i]`` becomes unit ``i``. Nothing is written to: changed entries are new
+    Unit `permutation[i]` becomes unit `i`. Nothing is written to: changed entries are new
     tensors, the others are shared.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -132,7 +132,7 @@ def permute_units(parameters: Parameters, layer: HiddenLayer, permutation: Tenso
 
 
 def log10_equivalent_parameters(layers: list[HiddenLayer]) -> float:
-    r"""Decimal logarithm of :math:`\prod_\ell m_\ell!`, the parameter vectors permutation gives.
+    r"""Decimal logarithm of $\prod_\ell m_\ell!$, the parameter vectors permutation gives.
 
     >>> round(10 ** log10_equivalent_parameters([HiddenLayer("0", "2", 5)]))
     120
@@ -178,8 +178,8 @@ def with_parameters(model: nn.Module, parameters: Parameters) -> nn.Module:
 def rescale_units(parameters: Parameters, layer: HiddenLayer, factors: Tensor) -> Parameters:
     r"""Parameters with the units of one hidden layer multiplied by positive factors.
 
-    Unit :math:`i` gets :math:`\lambda_i(w_i,b_i)` on its way in and :math:`1/\lambda_i` on its
-    way out. For a positively homogeneous activation (:func:`rescalable_layers`) the function
+    Unit $i$ gets $\lambda_i(w_i,b_i)$ on its way in and $1/\lambda_i$ on its
+    way out. For a positively homogeneous activation (`rescalable_layers`) the function
     stays the same. Nothing is written to.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).double()
@@ -208,7 +208,7 @@ def canonical_form(model: nn.Module, *, rescaling: bool = False) -> Parameters:
 
     From the first hidden layer to the last, the units are sorted by their incoming weights and
     bias, first entry first. Two networks that differ by permutations have the same canonical
-    form unless two units of a layer have exactly the same incoming weights. With ``rescaling``
+    form unless two units of a layer have exactly the same incoming weights. With `rescaling`
     the units of every rescalable layer first get incoming weights and bias of length 1, which
     removes that symmetry too (units with length 0 are left).
 
@@ -232,10 +232,10 @@ def canonical_form(model: nn.Module, *, rescaling: bool = False) -> Parameters:
 
 
 def permutation_distance(model: nn.Module, other: nn.Module) -> float:
-    r"""Largest difference of parameters once the units of ``other`` are matched to the model's.
+    r"""Largest difference of parameters once the units of `other` are matched to the model's.
 
     Layer by layer from the input, the units are paired so that the squared distance of their
-    incoming weights is least (an assignment problem, :math:`O(m^3)` a layer). It is 0 for
+    incoming weights is least (an assignment problem, $O(m^3)$ a layer). It is 0 for
     permuted networks, and small for permuted networks with some noise; as the pairing looks at
     one layer at a time it is an upper bound on the distance to the orbit, not the distance.
 
@@ -257,10 +257,10 @@ def permutation_distance(model: nn.Module, other: nn.Module) -> float:
 
 
 def permutation_orbit(model: nn.Module, *, limit: int = 100_000) -> Iterator[Parameters]:
-    r"""All :math:`\prod_\ell m_\ell!` parameter vectors that permuting hidden units gives.
+    r"""All $\prod_\ell m_\ell!$ parameter vectors that permuting hidden units gives.
 
     Raises:
-        InvalidInput: if there are more than ``limit``.
+        InvalidInput: if there are more than `limit`.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
     >>> sum(1 for _ in permutation_orbit(net))

@@ -1,8 +1,8 @@
-r"""The McCulloch-Pitts neuron :math:`f[\sigma,\theta](x) = \mathbb 1\{\sigma^\top x \ge \theta\}`.
+r"""The McCulloch-Pitts neuron $f[\sigma,\theta](x) = \mathbb 1\{\sigma^\top x \ge \theta\}$.
 
-With synapses :math:`\sigma\in\{-1,+1\}^n` and bits :math:`x\in\{0,1\}^n` a neuron says whether at
-least :math:`j` of :math:`n` literals are true (a literal is a bit or its negation), which makes
-:math:`n2^n+2` Boolean functions of the :math:`2^{2^n}`.
+With synapses $\sigma\in\{-1,+1\}^n$ and bits $x\in\{0,1\}^n$ a neuron says whether at
+least $j$ of $n$ literals are true (a literal is a bit or its negation), which makes
+$n2^n+2$ Boolean functions of the $2^{2^n}$.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MOST_INPUTS = 10
 
 @dataclass(frozen=True, slots=True)
 class ThresholdNeuron:
-    r"""A neuron with synapses :math:`\sigma` and threshold :math:`\theta`.
+    r"""A neuron with synapses $\sigma$ and threshold $\theta$.
 
     Attributes:
-        signs: ``[n]``, +1 where a synapse is excitatory and -1 where it is inhibitory.
-        threshold: the neuron fires when :math:`\sigma^\top x` reaches it.
+        signs: `[n]`, +1 where a synapse is excitatory and -1 where it is inhibitory.
+        threshold: the neuron fires when $\sigma^\top x$ reaches it.
 
     >>> both = ThresholdNeuron(torch.tensor([1, 1]), 2)
     >>> both(torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))
@@ -56,7 +56,7 @@ class ThresholdNeuron:
             raise InvalidInput("the threshold is NaN")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """0 or 1 for each row of bits ``x[..., n]``, in the dtype of ``x``."""
+        """0 or 1 for each row of bits `x[..., n]`, in the dtype of `x`."""
         n = self.signs.numel()
         if not isinstance(x, Tensor):
             raise InvalidType(f"x must be a torch tensor, not {type(x).__name__}")
@@ -69,7 +69,7 @@ class ThresholdNeuron:
 
 
 def boolean_inputs(inputs: int) -> Tensor:
-    """All :math:`2^n` rows of ``n`` bits, counting up; ``[2^n, n]`` int64.
+    """All $2^n$ rows of `n` bits, counting up; `[2^n, n]` int64.
 
     >>> boolean_inputs(2)
     tensor([[0, 0],
@@ -85,7 +85,7 @@ def boolean_inputs(inputs: int) -> Tensor:
 
 
 def truth_table(neuron: ThresholdNeuron) -> Tensor:
-    """The neuron's output on every row of :func:`boolean_inputs`; ``[2^n]`` int64.
+    """The neuron's output on every row of `boolean_inputs`; `[2^n]` int64.
 
     >>> truth_table(ThresholdNeuron(torch.tensor([-1, 1]), 1))     # not a, and b
     tensor([0, 1, 0, 0])
@@ -94,7 +94,7 @@ def truth_table(neuron: ThresholdNeuron) -> Tensor:
 
 
 def logic_gate(name: Gate, inputs: int) -> ThresholdNeuron:
-    """The neuron that computes a gate of ``inputs`` bits (``not`` has one).
+    """The neuron that computes a gate of `inputs` bits (`not` has one).
 
     | gate | synapses | threshold |
     |---|---|---|
@@ -118,10 +118,10 @@ def logic_gate(name: Gate, inputs: int) -> ThresholdNeuron:
 
 
 def neuron_functions(inputs: int) -> Tensor:
-    r"""Every Boolean function one neuron computes, as distinct truth tables ``[m, 2^n]`` bool.
+    r"""Every Boolean function one neuron computes, as distinct truth tables `[m, 2^n]` bool.
 
-    All :math:`2^n` synapse vectors and all thresholds that matter are tried at once; the rows of
-    the result are in lexicographic order. Time and memory :math:`O(n4^n)`.
+    All $2^n$ synapse vectors and all thresholds that matter are tried at once; the rows of
+    the result are in lexicographic order. Time and memory $O(n4^n)$.
 
     >>> neuron_functions(2).shape[0]
     10
@@ -141,10 +141,10 @@ def neuron_functions(inputs: int) -> Tensor:
 
 
 def count_neuron_functions(inputs: int) -> int:
-    r"""How many Boolean functions of ``n`` bits one neuron computes: :math:`n2^n+2`.
+    r"""How many Boolean functions of `n` bits one neuron computes: $n2^n+2$.
 
-    Each of the :math:`2^n` choices of literals gives "at least :math:`j` of :math:`n`" for
-    :math:`j=1..n`, all different, and the two constants.
+    Each of the $2^n$ choices of literals gives "at least $j$ of $n$" for
+    $j=1..n$, all different, and the two constants.
 
     >>> [count_neuron_functions(n) for n in (1, 2, 3, 4)]
     [4, 10, 26, 66]

@@ -1,7 +1,7 @@
 r"""What happens inside a network while it runs: its units and the signals through its layers.
 
-Functions are watched rather than modules, so that ``torch.relu`` in a user's ``forward`` counts as
-``nn.ReLU`` does, and the model gets no hooks.
+Functions are watched rather than modules, so that `torch.relu` in a user's `forward` counts as
+`nn.ReLU` does, and the model gets no hooks.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ _WRITES = {"__setitem__", "__set__"}
 
 @dataclass(slots=True)
 class WatchedUnits:
-    r"""The units of one application of an activation :math:`\varrho`, over all samples seen.
+    r"""The units of one application of an activation $\varrho$, over all samples seen.
 
     Attributes:
         layer: the layer whose weights were used last before it; empty if none was.
         function: the activation's name.
-        silent: ``[units]``, whether the slope :math:`\varrho'` was 0 at every sample.
+        silent: `[units]`, whether the slope $\varrho'$ was 0 at every sample.
         flat: mean share of slopes below a hundredth of the largest one, over units and samples.
-        linear: ``[units]``, whether the slope was the same, and not 0, at every sample.
+        linear: `[units]`, whether the slope was the same, and not 0, at every sample.
         samples: how many were seen.
     """
 
@@ -144,7 +144,7 @@ class LayerSignal:
     Attributes:
         layer: its name.
         forward: root mean square of its outputs, over units and samples.
-        backward: :math:`\|\partial\ell/\partial z\|_2`, the length of the gradient of a sample's
+        backward: $\|\partial\ell/\partial z\|_2$, the length of the gradient of a sample's
             loss in its outputs; root mean square over samples.
     """
 
@@ -159,7 +159,7 @@ def watch_signals(
     """Sizes of activations and gradients at every layer with a weight matrix, in order of use.
 
     Any model: a layer is a function of the data and of a weight matrix, or of what the model makes
-    of one (``x @ self.w.T``, a mask, a parametrization). It goes by the name its weight has among
+    of one (`x @ self.w.T`, a mask, a parametrization). It goes by the name its weight has among
     the parameters; one that is used twice, by a loop or by two layers that share it, is listed at
     each use. One forward and one backward pass.
 

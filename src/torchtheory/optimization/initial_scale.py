@@ -63,7 +63,7 @@ class InitializationReport:
     r"""Gradients by depth at a fresh initialization and now.
 
     A growth is the logarithm of the factor a layer: of
-    :math:`(\|\partial\ell/\partial z_1\|/\|\partial\ell/\partial z_L\|)^{1/(L-1)}`, the mean over
+    $(\|\partial\ell/\partial z_1\|/\|\partial\ell/\partial z_L\|)^{1/(L-1)}$, the mean over
     the draws. Above 0 gradients explode on their way back, below 0 they vanish.
 
     Attributes:
@@ -71,7 +71,7 @@ class InitializationReport:
         growth: at a fresh initialization.
         growth_now: at the weights the problem has.
         growth_predicted: of the recursion of second moments; None where it does not apply.
-        growth_repaired: with every weight matrix multiplied by ``factor``.
+        growth_repaired: with every weight matrix multiplied by `factor`.
         factor: on all deviations, that brings the growth to 0; None if there is none.
         notes: sentences on what could not be told, and why.
     """
@@ -90,12 +90,12 @@ def initialization_report(
 ) -> InitializationReport:
     r"""How gradients grow with depth at a fresh initialization, and what would keep their length.
 
-    Fresh weights are drawn by the layers' own rules (``reset_parameters``); where a layer has
-    none, the problem's ``initial`` weights stand for them. Batch normalization works on the samples
+    Fresh weights are drawn by the layers' own rules (`reset_parameters`); where a layer has
+    none, the problem's `initial` weights stand for them. Batch normalization works on the samples
     as it does in training. The factor on the deviations is found
     by bisection on the measured growth, so it counts activations, normalization and skip
     connections as they are; biases stay as drawn. For a deep ReLU network it leads to
-    :math:`\sigma=\sqrt{2/n}`, whatever torch's default was.
+    $\sigma=\sqrt{2/n}$, whatever torch's default was.
 
     Args:
         problem: model, data and loss; the model is not changed.
@@ -103,7 +103,7 @@ def initialization_report(
         draws: of fresh weights.
         seed: of the draws.
 
-    About ``15 * draws`` passes forward and backward over at most 256 samples.
+    About `15 * draws` passes forward and backward over at most 256 samples.
 
     >>> net = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(64, 64), nn.ReLU())])
     >>> x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
@@ -171,7 +171,7 @@ def fresh_growths(
 ) -> list[float]:
     r"""The growth of gradients a layer at each of several draws of fresh weights.
 
-    With the ``factor`` of :func:`initialization_report` and other seeds it tells whether that
+    With the `factor` of `initialization_report` and other seeds it tells whether that
     factor serves the network, or only the draws it was found with. A pass forward and backward for
     each draw.
 
@@ -179,7 +179,7 @@ def fresh_growths(
         problem: model, data and loss; the model is not changed.
         samples: where gradients are measured; some of the training data unless given.
         factor: on all weight matrices.
-        draws: of fresh weights, by seeds ``seed``, ``seed + 1``, and so on.
+        draws: of fresh weights, by seeds `seed`, `seed + 1`, and so on.
         seed: of the first.
 
     >>> net = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(64, 64), nn.ReLU())])

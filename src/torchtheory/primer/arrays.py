@@ -9,7 +9,7 @@ from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFin
 
 
 def matrix(A: Tensor, name: str = "the matrix") -> Tensor:
-    """``A[m, n]``, detached, once it is known to be a finite real matrix.
+    """`A[m, n]`, detached, once it is known to be a finite real matrix.
 
     >>> matrix(torch.eye(2)).shape
     torch.Size([2, 2])
@@ -18,7 +18,7 @@ def matrix(A: Tensor, name: str = "the matrix") -> Tensor:
 
 
 def vector(x: Tensor, name: str = "the vector") -> Tensor:
-    """``x[d]``, detached, once it is known to be a finite real vector.
+    """`x[d]`, detached, once it is known to be a finite real vector.
 
     >>> vector(torch.ones(3)).shape
     torch.Size([3])
@@ -27,7 +27,7 @@ def vector(x: Tensor, name: str = "the vector") -> Tensor:
 
 
 def square(A: Tensor, name: str = "the matrix") -> Tensor:
-    """``A[d, d]``.
+    """`A[d, d]`.
 
     >>> square(torch.eye(2)).shape
     torch.Size([2, 2])
@@ -39,7 +39,7 @@ def square(A: Tensor, name: str = "the matrix") -> Tensor:
 
 
 def symmetric(A: Tensor, name: str = "the matrix") -> Tensor:
-    """``A[d, d]`` with the rounding of its asymmetry removed; real asymmetry is refused.
+    """`A[d, d]` with the rounding of its asymmetry removed; real asymmetry is refused.
 
     >>> symmetric(torch.tensor([[1.0, 2.0], [2.0, 1.0]])).tolist()
     [[1.0, 2.0], [2.0, 1.0]]

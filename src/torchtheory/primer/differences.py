@@ -1,6 +1,6 @@
 r"""Derivatives as limits: difference quotients, gradient checks, Hessian-vector products.
 
-``function`` is always a torch function of one tensor ``x`` of any shape that leaves it unchanged.
+`function` is always a torch function of one tensor `x` of any shape that leaves it unchanged.
 Source: Foundations of Deep Learning, sections 1.3.1, 1.3.2 and Problem 3 of section 1.7.
 """
 
@@ -24,9 +24,9 @@ Scheme = Literal["forward", "central"]
 def best_step(scheme: Scheme, dtype: torch.dtype = torch.float64) -> float:
     r"""The step that balances truncation and rounding for a function of size and curvature 1.
 
-    A forward quotient errs by :math:`O(t)+O(\varepsilon/t)`, a central one by
-    :math:`O(t^2)+O(\varepsilon/t)`: the best steps are :math:`\varepsilon^{1/2}` and
-    :math:`\varepsilon^{1/3}`, and half, respectively two thirds, of the digits are right.
+    A forward quotient errs by $O(t)+O(\varepsilon/t)$, a central one by
+    $O(t^2)+O(\varepsilon/t)$: the best steps are $\varepsilon^{1/2}$ and
+    $\varepsilon^{1/3}$, and half, respectively two thirds, of the digits are right.
 
     >>> best_step("forward")
     1.4901161193847656e-08
@@ -45,18 +45,18 @@ def directional_difference(
     step: float | None = None,
     scheme: Scheme = "central",
 ) -> Tensor:
-    r"""The quotient :math:`(f(x+tu)-f(x))/t`, or :math:`(f(x+tu)-f(x-tu))/(2t)`.
+    r"""The quotient $(f(x+tu)-f(x))/t$, or $(f(x+tu)-f(x-tu))/(2t)$.
 
-    For a differentiable function it tends to :math:`J_f(x)u`. Of a gradient it is a
-    Hessian-vector product (Problem 3b): ``directional_difference(torch.func.grad(f), x, v)``.
+    For a differentiable function it tends to $J_f(x)u$. Of a gradient it is a
+    Hessian-vector product (Problem 3b): `directional_difference(torch.func.grad(f), x, v)`.
 
     Args:
-        function: from tensors of the shape of ``x`` to tensors of any shape.
+        function: from tensors of the shape of `x` to tensors of any shape.
         x: the point.
-        direction: :math:`u`, of the shape of ``x``.
-        step: :math:`t`; :func:`best_step` times :math:`\max(1,\|x\|_\infty)/\|u\|_\infty` unless
+        direction: $u$, of the shape of `x`.
+        step: $t$; `best_step` times $\max(1,\|x\|_\infty)/\|u\|_\infty$ unless
             told.
-        scheme: ``forward`` or ``central``.
+        scheme: `forward` or `central`.
 
     >>> x = torch.tensor(3.0, dtype=torch.float64)
     >>> float(directional_difference(torch.square, x, torch.ones_like(x), step=0.5))
@@ -83,10 +83,10 @@ def directional_difference(
 def numerical_jacobian(
     function: Function, x: Tensor, *, step: float | None = None, scheme: Scheme = "central"
 ) -> Tensor:
-    r"""The partial derivatives :math:`\partial f_i/\partial x_j` by differences.
+    r"""The partial derivatives $\partial f_i/\partial x_j$ by differences.
 
-    Its shape is that of :math:`f(x)` followed by that of ``x``: a number's gradient has the
-    shape of ``x``, a vector's Jacobian is a matrix. Two calls of the function per entry of ``x``.
+    Its shape is that of $f(x)$ followed by that of `x`: a number's gradient has the
+    shape of `x`, a vector's Jacobian is a matrix. Two calls of the function per entry of `x`.
 
     >>> A = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).double()
     >>> numerical_jacobian(lambda v: A @ v, torch.zeros(2).double()).round(decimals=6)
@@ -125,16 +125,16 @@ def derivative_by_limit(
     *,
     first_step: float = 0.25,
 ) -> Limit:
-    r"""The derivative :math:`\lim_{t\to0}(f(x+tu)-f(x))/t` of a number, by extrapolation.
+    r"""The derivative $\lim_{t\to0}(f(x+tu)-f(x))/t$ of a number, by extrapolation.
 
     Ridders' method: central quotients at 24 steps falling by 1.4 are extrapolated to step 0, and
     the entry of the table that moved least is taken. About 12 digits for a smooth function, at 49
     calls, where a single quotient gives 10.
 
     Args:
-        function: from tensors of the shape of ``x`` to a number.
+        function: from tensors of the shape of `x` to a number.
         x: the point.
-        direction: :math:`u`; 1 for a number ``x`` unless told.
+        direction: $u$; 1 for a number `x` unless told.
         first_step: the largest step; the function must be defined and smooth that far.
 
     >>> found = derivative_by_limit(torch.square, torch.tensor(3.0).double())
@@ -189,13 +189,13 @@ class GradientCheck:
 def gradient_check(
     function: Function, x: Tensor, gradient: Tensor | Function | None = None
 ) -> GradientCheck:
-    r"""Compare a gradient with :func:`numerical_jacobian`; about :math:`10^{-10}` is agreement.
+    r"""Compare a gradient with `numerical_jacobian`; about $10^{-10}$ is agreement.
 
     Args:
-        function: from tensors of the shape of ``x`` to a number, or to a tensor (then the claimed
+        function: from tensors of the shape of `x` to a number, or to a tensor (then the claimed
             gradient is the Jacobian).
         x: the point, best in float64.
-        gradient: the claimed gradient at ``x``, or the function that computes it; what automatic
+        gradient: the claimed gradient at `x`, or the function that computes it; what automatic
             differentiation gives unless told.
 
     >>> x = torch.tensor([1.0, 2.0]).double()
@@ -221,12 +221,12 @@ def gradient_check(
 
 @dataclass(frozen=True, slots=True)
 class ChainRule:
-    r"""The Jacobians of :math:`f\circ g` and of its parts at a point.
+    r"""The Jacobians of $f\circ g$ and of its parts at a point.
 
     Attributes:
-        outer: :math:`J_f(g(x))`, ``[d, m]``.
-        inner: :math:`J_g(x)`, ``[m, k]``.
-        composed: :math:`J_{f\circ g}(x)`, ``[d, k]``, differentiated as one function.
+        outer: $J_f(g(x))$, `[d, m]`.
+        inner: $J_g(x)$, `[m, k]`.
+        composed: $J_{f\circ g}(x)$, `[d, k]`, differentiated as one function.
     """
 
     outer: Tensor
@@ -235,7 +235,7 @@ class ChainRule:
 
     @property
     def residual(self) -> float:
-        r"""The largest entry of :math:`J_{f\circ g}-J_fJ_g`, relative to the largest of it."""
+        r"""The largest entry of $J_{f\circ g}-J_fJ_g$, relative to the largest of it."""
         scale = max(1.0, float(self.composed.abs().max()))
         return float((self.composed - self.outer @ self.inner).abs().max()) / scale
 
@@ -243,12 +243,12 @@ class ChainRule:
 def chain_rule(
     outer: Function, inner: Function, x: Tensor, *, numerical: bool = False
 ) -> ChainRule:
-    r"""Both sides of :math:`J_{f\circ g}(x)=J_f(g(x))\,J_g(x)` for functions of vectors.
+    r"""Both sides of $J_{f\circ g}(x)=J_f(g(x))\,J_g(x)$ for functions of vectors.
 
     Args:
-        outer: :math:`f`, from ``[m]`` to ``[d]``.
-        inner: :math:`g`, from ``[k]`` to ``[m]``.
-        x: ``[k]``.
+        outer: $f$, from `[m]` to `[d]`.
+        inner: $g$, from `[k]` to `[m]`.
+        x: `[k]`.
         numerical: by differences instead of automatic differentiation, which itself is the
             chain rule.
 
@@ -273,7 +273,7 @@ def chain_rule(
 
 
 def hessian_vector_product(function: Function, x: Tensor, v: Tensor) -> Tensor:
-    r""":math:`\nabla^2f(x)v` exactly, as the derivative of the gradient along :math:`v`.
+    r"""$\nabla^2f(x)v$ exactly, as the derivative of the gradient along $v$.
 
     Pearlmutter's method: forward over reverse differentiation, about twice the cost of a
     gradient; the Hessian is never formed.
@@ -290,10 +290,10 @@ def hessian_vector_product(function: Function, x: Tensor, v: Tensor) -> Tensor:
 
 
 def hessian_at(function: Function, x: Tensor) -> LinearOperator:
-    r"""The Hessian :math:`\nabla^2f(x)` of a plain function as an operator on ``[d]``.
+    r"""The Hessian $\nabla^2f(x)$ of a plain function as an operator on `[d]`.
 
-    For the loss of a network on data see ``torchtheory.optimization``. Each product costs what
-    :func:`hessian_vector_product` costs.
+    For the loss of a network on data see `torchtheory.optimization`. Each product costs what
+    `hessian_vector_product` costs.
 
     >>> hessian_at(lambda x: x[0] ** 2 * x[1], torch.tensor([1.0, 2.0])).to_dense()
     tensor([[4., 2.],

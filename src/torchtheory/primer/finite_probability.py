@@ -1,8 +1,8 @@
 r"""Probability on finite sets: σ-algebras, measures, random variables, expectations.
 
 A finite σ-algebra is its atoms: the events are the unions of the blocks of a partition, so
-:math:`k` atoms give :math:`2^k` events, and nothing needs the list of them. Probabilities may be
-:class:`fractions.Fraction`, and then everything is exact. Source: Foundations of Deep Learning,
+$k$ atoms give $2^k$ events, and nothing needs the list of them. Probabilities may be
+`fractions.Fraction`, and then everything is exact. Source: Foundations of Deep Learning,
 section 1.5.
 """
 
@@ -43,7 +43,7 @@ class SigmaAlgebra:
     def generated_by(
         cls, omega: Iterable[Outcome], events: Iterable[Collection[Outcome]] = ()
     ) -> SigmaAlgebra:
-        """The smallest σ-algebra on ``omega`` that contains the events; without any, {∅, Ω}."""
+        """The smallest σ-algebra on `omega` that contains the events; without any, {∅, Ω}."""
         space = _space(omega)
         blocks: list[Event] = [space]
         for event in events:
@@ -122,7 +122,7 @@ def measure_failures(
 ) -> list[str]:
     """Which properties of a probability measure a set function lacks, each with an example.
 
-    All events and all pairs of disjoint events are tried, :math:`3^k` pairs for :math:`k` atoms.
+    All events and all pairs of disjoint events are tried, $3^k$ pairs for $k$ atoms.
     The tolerance is for floating-point probabilities.
 
     >>> coin = SigmaAlgebra.power_set("HT")
@@ -152,7 +152,7 @@ def measure_failures(
 
 
 def preimage(variable: Callable[[Any], Any], omega: Iterable[Outcome], value: object) -> Event:
-    r"""The event :math:`X^{-1}(\{x\})=\{\omega:X(\omega)=x\}`.
+    r"""The event $X^{-1}(\{x\})=\{\omega:X(\omega)=x\}$.
 
     >>> sorted(preimage(lambda w: w % 2, range(6), 1))
     [1, 3, 5]
@@ -161,9 +161,9 @@ def preimage(variable: Callable[[Any], Any], omega: Iterable[Outcome], value: ob
 
 
 def unmeasurable_event(variable: Callable[[Any], Any], algebra: SigmaAlgebra) -> Event | None:
-    r"""A preimage :math:`X^{-1}(\{x\})` that is no event, or None if :math:`X` is measurable.
+    r"""A preimage $X^{-1}(\{x\})$ that is no event, or None if $X$ is measurable.
 
-    On a finite space the preimages of single values decide: :math:`X` is a random variable
+    On a finite space the preimages of single values decide: $X$ is a random variable
     exactly if it is constant on every atom, so the trivial σ-algebra admits constants only.
 
     >>> dice = [(i, j) for i in range(1, 7) for j in range(1, 7)]
@@ -181,10 +181,10 @@ def unmeasurable_event(variable: Callable[[Any], Any], algebra: SigmaAlgebra) ->
 def image_measure(
     variable: Callable[[Any], Any], probabilities: Mapping[Any, Probability]
 ) -> dict[Any, Probability]:
-    r"""The law of :math:`X`: the mass :math:`p_X(x)=\Pr(X=x)` of each value, ascending.
+    r"""The law of $X$: the mass $p_X(x)=\Pr(X=x)$ of each value, ascending.
 
     Args:
-        variable: :math:`X`, a function of the outcome.
+        variable: $X$, a function of the outcome.
         probabilities: of each outcome; they must be non-negative and sum to 1.
 
     >>> die = {w: Fraction(1, 6) for w in range(1, 7)}
@@ -200,7 +200,7 @@ def image_measure(
 
 
 def expectation(law: Mapping[Any, Probability]) -> Any:
-    r""":math:`\mathbb E[X]=\sum_ix_ip_i` of a law on numbers.
+    r"""$\mathbb E[X]=\sum_ix_ip_i$ of a law on numbers.
 
     >>> expectation({w: Fraction(1, 6) for w in range(1, 7)})
     Fraction(7, 2)
@@ -210,11 +210,11 @@ def expectation(law: Mapping[Any, Probability]) -> Any:
 
 
 def tail_expectation(law: Mapping[Any, Probability]) -> tuple[Any, Any]:
-    r"""The integrals :math:`\int_0^\infty\Pr(X\ge t)dt` and :math:`\int_0^\infty\Pr(X\le-t)dt`.
+    r"""The integrals $\int_0^\infty\Pr(X\ge t)dt$ and $\int_0^\infty\Pr(X\le-t)dt$.
 
     The tails are step functions, so both are finite sums. Their difference is
-    :math:`\mathbb E[X]`; the first alone is, if :math:`X\ge0`. For a sample give each value the
-    mass :math:`1/n`.
+    $\mathbb E[X]$; the first alone is, if $X\ge0$. For a sample give each value the
+    mass $1/n$.
 
     >>> tail_expectation({w: Fraction(1, 6) for w in range(1, 7)})
     (Fraction(7, 2), 0)

@@ -1,7 +1,7 @@
 r"""Functions as vectors: the Fourier transform and Sobolev-Slobodeckij norms, on the line.
 
 Conventions of The Modern Mathematics of Deep Learning, section 1.1.1: the Fourier transform is
-:math:`\hat f(\xi)=\int f(x)e^{-2\pi i\langle x,\xi\rangle}dx`, which is unitary without a factor.
+$\hat f(\xi)=\int f(x)e^{-2\pi i\langle x,\xi\rangle}dx$, which is unitary without a factor.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from torchtheory.primer.taylor import derivative
 
 
 def fourier_transform(values: Tensor, start: float, spacing: float) -> tuple[Tensor, Tensor]:
-    r"""The transform :math:`\hat f(\xi)=\int f(x)e^{-2\pi i\langle x,\xi\rangle}dx` on a grid.
+    r"""The transform $\hat f(\xi)=\int f(x)e^{-2\pi i\langle x,\xi\rangle}dx$ on a grid.
 
     The integral is the Riemann sum over the grid, summed by the fast Fourier transform. It is
     accurate beyond any power of the spacing for a smooth function that has decayed at the ends
-    of the grid. Every axis has the same grid ``start + spacing * arange(n)``.
+    of the grid. Every axis has the same grid `start + spacing * arange(n)`.
 
     Args:
-        values: ``[n]``, or ``[n, ..., n]`` for a function of several variables.
+        values: `[n]`, or `[n, ..., n]` for a function of several variables.
         start: first point of each axis.
         spacing: distance of neighbors.
 
     Returns:
-        frequencies: ``[n]``, ascending, from :math:`-1/(2h)` in steps of :math:`1/(nh)`.
+        frequencies: `[n]`, ascending, from $-1/(2h)$ in steps of $1/(nh)$.
         transform: complex, of the shape of the values, axis by axis at those frequencies.
 
-    Cost: :math:`O(N\log N)` for :math:`N` values.
+    Cost: $O(N\log N)$ for $N$ values.
 
     >>> x = torch.arange(-8, 8, 1 / 16).double()
     >>> xi, transform = fourier_transform(torch.exp(-torch.pi * x**2), -8.0, 1 / 16)
@@ -64,11 +64,11 @@ def lebesgue_norm(
     *,
     panels: int = 64,
 ) -> float:
-    r""":math:`\|f\|_{L^p(a,b)}=(\int_a^b|f|^p)^{1/p}`; the largest value met for :math:`p=\infty`.
+    r"""$\|f\|_{L^p(a,b)}=(\int_a^b|f|^p)^{1/p}$; the largest value met for $p=\infty$.
 
     Args:
-        function: :math:`f`, applied to a tensor entry by entry.
-        p: from 1 to ``math.inf``.
+        function: $f$, applied to a tensor entry by entry.
+        p: from 1 to `math.inf`.
         low, high: the interval.
         panels: pieces of the interval, each with an 8-point Gauss rule.
 
@@ -89,19 +89,19 @@ def slobodeckij_seminorm(
     *,
     panels: int = 64,
 ) -> float:
-    r""":math:`|f|_{s,p}=\bigl(\iint\frac{|f(x)-f(y)|^p}{|x-y|^{1+sp}}dx\,dy\bigr)^{1/p}` on (a, b).
+    r"""$|f|_{s,p}=\bigl(\iint\frac{|f(x)-f(y)|^p}{|x-y|^{1+sp}}dx\,dy\bigr)^{1/p}$ on (a, b).
 
-    In the distance :math:`h=|x-y|` the integrand behaves as :math:`h^{p(1-s)-1}` near 0, which
+    In the distance $h=|x-y|$ the integrand behaves as $h^{p(1-s)-1}$ near 0, which
     a Gauss-Jacobi rule has as its weight, so the singularity costs no accuracy for a function
-    with a derivative. For :math:`p=\infty` it is the Hölder seminorm, as the largest quotient met,
+    with a derivative. For $p=\infty$ it is the Hölder seminorm, as the largest quotient met,
     which is a lower bound.
 
     Args:
-        function: :math:`f`, applied to a tensor entry by entry.
+        function: $f$, applied to a tensor entry by entry.
         s: strictly between 0 and 1.
-        p: from 1 to ``math.inf``.
+        p: from 1 to `math.inf`.
         low, high: the interval.
-        panels: pieces of the interval; the cost is :math:`O(\text{panels}^2)`.
+        panels: pieces of the interval; the cost is $O(\text{panels}^2)$.
 
     >>> linear = slobodeckij_seminorm(lambda x: x, 0.5, 2, 0.0, 1.0)
     >>> round(linear, 12)                                # the integrand is 1
@@ -133,11 +133,11 @@ def sobolev_norm(
     *,
     panels: int = 64,
 ) -> float:
-    r"""The norm of :math:`W^{s,p}(a,b)`.
+    r"""The norm of $W^{s,p}(a,b)$.
 
-    With :math:`s=m+\sigma`, :math:`m` whole and :math:`0\le\sigma<1`, it is
-    :math:`\bigl(\sum_{j\le m}\|f^{(j)}\|_p^p+|f^{(m)}|_{\sigma,p}^p\bigr)^{1/p}`, where the last
-    term is :func:`slobodeckij_seminorm` and absent for :math:`\sigma=0`; for :math:`p=\infty` the
+    With $s=m+\sigma$, $m$ whole and $0\le\sigma<1$, it is
+    $\bigl(\sum_{j\le m}\|f^{(j)}\|_p^p+|f^{(m)}|_{\sigma,p}^p\bigr)^{1/p}$, where the last
+    term is `slobodeckij_seminorm` and absent for $\sigma=0$; for $p=\infty$ the
     largest of the terms. Derivatives come from automatic differentiation: of a function with a
     kink only the first is right, of one with a jump none.
 
@@ -168,7 +168,7 @@ def _gauss_panels(low: float, high: float, panels: int) -> tuple[Tensor, Tensor]
 
 
 def _singular_panels(length: float, power: float, panels: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for integrals of ``h^power g(h)`` over (0, length), g smooth, power > -1.
+    """Nodes and weights for integrals of `h^power g(h)` over (0, length), g smooth, power > -1.
 
     Only the first piece meets the singularity, and has it as the weight of a Gauss-Jacobi rule.
     """

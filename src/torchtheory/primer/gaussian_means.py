@@ -1,9 +1,9 @@
-r"""Expectations over a Gaussian, :math:`\mathbb E f(\sqrt q Z)` with :math:`Z\sim N(0,1)`.
+r"""Expectations over a Gaussian, $\mathbb E f(\sqrt q Z)$ with $Z\sim N(0,1)$.
 
 The rule integrates each half-line on its own, on panels that shrink towards 0. Gauss-Hermite
-quadrature, the usual choice, converges only like :math:`1/k` in the number of points where
-:math:`f` has a kink at 0, as ReLU and its relatives do, and misses the step of a saturating
-function when :math:`q` is large; here both are integrated to rounding error.
+quadrature, the usual choice, converges only like $1/k$ in the number of points where
+$f$ has a kink at 0, as ReLU and its relatives do, and misses the step of a saturating
+function when $q$ is large; here both are integrated to rounding error.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _PER_PANEL = 16
 
 
 def gaussian_mean(function: Callable[[Tensor], Tensor], variance: Tensor) -> Tensor:
-    r""":math:`\mathbb E f(\sqrt q Z)` for each entry :math:`q` of ``variance``.
+    r"""$\mathbb E f(\sqrt q Z)$ for each entry $q$ of `variance`.
 
-    Exact to rounding where :math:`f` is smooth on either side of 0 and grows less than
+    Exact to rounding where $f$ is smooth on either side of 0 and grows less than
     exponentially. About 900 evaluations an entry.
 
     >>> gaussian_mean(torch.relu, torch.tensor([1.0, 4.0], dtype=torch.float64)) ** 2 * torch.pi
@@ -47,9 +47,9 @@ def _variances(variance: Tensor) -> Tensor:
 
 
 def gaussian_rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    r"""Nodes and weights :math:`x_k, w_k` with :math:`\sum_k w_k f(x_k) \approx \mathbb E f(z)`.
+    r"""Nodes and weights $x_k, w_k$ with $\sum_k w_k f(x_k) \approx \mathbb E f(z)$.
 
-    Exact to rounding for :math:`z \sim N(0, 1)` and functions smooth on either side of 0.
+    Exact to rounding for $z \sim N(0, 1)$ and functions smooth on either side of 0.
 
     >>> x, w = gaussian_rule(torch.float64, torch.device("cpu"))
     >>> round(float(w @ x.relu()), 12) == round((2 * torch.pi) ** -0.5, 12)

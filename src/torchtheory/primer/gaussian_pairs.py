@@ -1,11 +1,11 @@
-r"""Expectations over two correlated Gaussians, :math:`\mathbb E f(u)g(v)`.
+r"""Expectations over two correlated Gaussians, $\mathbb E f(u)g(v)$.
 
-In polar coordinates the pair is :math:`u=\sqrt{q_u}\,r\cos\varphi`,
-:math:`v=\sqrt{q_v}\,r\cos(\varphi-\theta)` with :math:`\cos\theta` the correlation. Whatever
-:math:`f` and :math:`g` do at 0 (a kink, a jump) happens on the two lines
-:math:`\varphi=\frac\pi2` and :math:`\varphi=\theta+\frac\pi2`, so the angle is cut there and each
+In polar coordinates the pair is $u=\sqrt{q_u}\,r\cos\varphi$,
+$v=\sqrt{q_v}\,r\cos(\varphi-\theta)$ with $\cos\theta$ the correlation. Whatever
+$f$ and $g$ do at 0 (a kink, a jump) happens on the two lines
+$\varphi=\frac\pi2$ and $\varphi=\theta+\frac\pi2$, so the angle is cut there and each
 panel gets its own Gauss-Legendre rule; the radius is left to
-:func:`~torchtheory.nets.activation_moments.gaussian_mean`.
+`gaussian_mean`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def gaussian_pair_mean(
     second: Tensor,
     covariance: Tensor,
 ) -> Tensor:
-    r""":math:`\mathbb E f(u)g(v)` for centered Gaussians with
-    :math:`\operatorname{Var}u=` ``first``, :math:`\operatorname{Var}v=` ``second`` and the given
-    covariance, entry by entry (all three of one shape ``[...]``).
+    r"""$\mathbb E f(u)g(v)$ for centered Gaussians with
+    $\operatorname{Var}u=$ `first`, $\operatorname{Var}v=$ `second` and the given
+    covariance, entry by entry (all three of one shape `[...]`).
 
     For functions that are smooth on either side of 0 with features of size 1 (tanh, the error
-    function), the error is about :math:`10^{-14}` for standard deviations up to 3 and
-    :math:`10^{-8}` up to 10; for piecewise polynomials it is rounding. About 90 000 evaluations an
+    function), the error is about $10^{-14}$ for standard deviations up to 3 and
+    $10^{-8}$ up to 10; for piecewise polynomials it is rounding. About 90 000 evaluations an
     entry, a few million at a time; for large kernel matrices
-    :func:`~torchtheory.kernels.dual_activations.dual_moments` is faster. A covariance beyond
-    :math:`\sqrt{\operatorname{Var}u\operatorname{Var}v}` by rounding is taken to be equal to it.
+    `dual_moments` is faster. A covariance beyond
+    $\sqrt{\operatorname{Var}u\operatorname{Var}v}$ by rounding is taken to be equal to it.
 
     >>> one, half = torch.tensor(1.0).double(), torch.tensor(0.5).double()
     >>> step = lambda z: (z > 0).to(z)

@@ -20,14 +20,14 @@ from torchtheory.primer.arrays import matrix, symmetric, vector
 
 @dataclass(frozen=True, slots=True)
 class Gaussian:
-    r"""The law :math:`N(\mu,\Sigma)` on :math:`\mathbb R^k`, with any covariance.
+    r"""The law $N(\mu,\Sigma)$ on $\mathbb R^k$, with any covariance.
 
-    Unlike ``torch.distributions.MultivariateNormal`` the covariance may be singular (then there
+    Unlike `torch.distributions.MultivariateNormal` the covariance may be singular (then there
     is no density), and samples come from a given generator.
 
     Attributes:
-        mean: :math:`\mu`, ``[k]``.
-        covariance: :math:`\Sigma`, ``[k, k]``, symmetric positive semidefinite.
+        mean: $\mu$, `[k]`.
+        covariance: $\Sigma$, `[k, k]`, symmetric positive semidefinite.
 
     >>> flat = Gaussian(torch.zeros(1).double(), torch.eye(1).double())
     >>> line = flat.affine(torch.tensor([[3.0], [4.0]]).double(), torch.tensor([1.0, 0.0]).double())
@@ -57,7 +57,7 @@ class Gaussian:
         return int((values > _rounding(values)).sum())
 
     def affine(self, A: Tensor, b: Tensor) -> Gaussian:
-        r"""The law :math:`N(A\mu+b,A\Sigma A^\top)` of :math:`AX+b`, for ``A[p, k]``, ``b[p]``."""
+        r"""The law $N(A\mu+b,A\Sigma A^\top)$ of $AX+b$, for `A[p, k]`, `b[p]`."""
         A, b = matrix(A), vector(b, "b")
         if A.shape != (len(b), len(self.mean)):
             raise ShapeMismatch(
@@ -68,13 +68,13 @@ class Gaussian:
         return Gaussian(A @ self.mean + b, (covariance + covariance.T) / 2)
 
     def root(self) -> Tensor:
-        r"""A matrix ``[k, k]`` with :math:`SS^\top=\Sigma`, from the eigendecomposition."""
+        r"""A matrix `[k, k]` with $SS^\top=\Sigma$, from the eigendecomposition."""
         values, vectors = torch.linalg.eigh(self.covariance)
         root: Tensor = vectors * values.clamp_min(0).sqrt()
         return root
 
     def sample(self, n: int, *, generator: RandomSource = None) -> Tensor:
-        """Independent draws ``[n, k]``."""
+        """Independent draws `[n, k]`."""
         check_count(n, 10**12, "draws")
         noise = gaussian(
             n,
@@ -86,9 +86,9 @@ class Gaussian:
         return self.mean + noise @ self.root().T
 
     def log_density(self, x: Tensor) -> Tensor:
-        r"""The logarithm of the density at the rows of ``x[n, k]``.
+        r"""The logarithm of the density at the rows of `x[n, k]`.
 
-        :math:`-\frac k2\log2\pi-\frac12\log\det\Sigma-\frac12(x-\mu)^\top\Sigma^{-1}(x-\mu)`,
+        $-\frac k2\log2\pi-\frac12\log\det\Sigma-\frac12(x-\mu)^\top\Sigma^{-1}(x-\mu)$,
         refused for a singular covariance, where there is none.
         """
         if self.rank < len(self.mean):
@@ -103,12 +103,12 @@ class Gaussian:
         return logarithm
 
     def characteristic_function(self, t: Tensor) -> Tensor:
-        r""":math:`\mathbb E e^{it^\top X}=\exp(it^\top\mu-\frac12t^\top\Sigma t)` at rows of t."""
+        r"""$\mathbb E e^{it^\top X}=\exp(it^\top\mu-\frac12t^\top\Sigma t)$ at rows of t."""
         t = matrix(t, "t")
         return torch.exp(1j * (t @ self.mean) - 0.5 * ((t @ self.covariance) * t).sum(1))
 
     def ellipse(self, mass: float = 0.95, points: int = 200) -> Tensor:
-        """The level curve ``[points, 2]`` of a law on the plane that encloses a given mass."""
+        """The level curve `[points, 2]` of a law on the plane that encloses a given mass."""
         if len(self.mean) != 2:
             raise InvalidInput(
                 f"an ellipse is drawn in the plane, not in dimension {len(self.mean)}"
@@ -123,7 +123,7 @@ class Gaussian:
 def moments_by_quadrature(law: Gaussian, *, points: int = 201) -> tuple[float, Tensor, Tensor]:
     r"""Total mass, mean and covariance of a law on the line or the plane, from its density.
 
-    The trapezoidal rule on the box :math:`\mu_i\pm10\sqrt{\Sigma_{ii}}`, which is accurate beyond
+    The trapezoidal rule on the box $\mu_i\pm10\sqrt{\Sigma_{ii}}$, which is accurate beyond
     any power of the spacing once it resolves the density's narrowest direction.
 
     Args:
@@ -131,7 +131,7 @@ def moments_by_quadrature(law: Gaussian, *, points: int = 201) -> tuple[float, T
         points: along each axis.
 
     Returns:
-        mass (1 for a density), mean ``[k]``, covariance ``[k, k]``.
+        mass (1 for a density), mean `[k]`, covariance `[k, k]`.
 
     >>> law = Gaussian(torch.tensor([2.0]).double(), torch.tensor([[9.0]]).double())
     >>> mass, mean, covariance = moments_by_quadrature(law)

@@ -1,7 +1,7 @@
 r"""A table of derivatives by matrices, each row a function and its gradient in closed form.
 
 The gradient of a number by a matrix has the shape of the matrix. Every row is a fact that can be
-checked on matrices of any size: :func:`verify_derivative` compares it with automatic
+checked on matrices of any size: `verify_derivative` compares it with automatic
 differentiation. Source: Foundations of Deep Learning, (6.1)-(6.7), (6.11), (6.21)-(6.23).
 """
 
@@ -31,7 +31,7 @@ class MatrixDerivative:
         expression: the function, LaTeX.
         by: the letter it is differentiated by.
         gradient: the gradient, LaTeX.
-        shapes: letters to their sizes, as letters: ``{"A": "kn"}`` is :math:`k\times n`; a vector
+        shapes: letters to their sizes, as letters: `{"A": "kn"}` is $k\times n$; a vector
             has one size.
         symmetric: letters that must be symmetric.
         value: the function.

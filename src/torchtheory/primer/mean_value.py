@@ -22,21 +22,21 @@ from torchtheory.primer.taylor import Scalar, derivative
 def mean_value_points(
     function: Scalar, low: float, high: float, *, grid: int = 2000, tolerance: float = 1e-6
 ) -> Tensor:
-    r"""The points :math:`c\in(a,b)` with :math:`f'(c)=(f(b)-f(a))/(b-a)`, ascending.
+    r"""The points $c\in(a,b)$ with $f'(c)=(f(b)-f(a))/(b-a)$, ascending.
 
-    Sign changes of :math:`f'-\text{slope}` between neighbors of a grid are bisected to machine
+    Sign changes of $f'-\text{slope}$ between neighbors of a grid are bisected to machine
     precision, and only those are kept where the equation then holds: at a jump of the derivative
     the sign changes and no point exists. Points closer than the grid, or where the difference
     touches 0 between two grid points without changing its sign, are missed. Where
-    :math:`f'` equals the slope on a stretch, its grid points are returned.
+    $f'$ equals the slope on a stretch, its grid points are returned.
 
     Args:
-        function: :math:`f`, applied to a tensor entry by entry.
-        low, high: :math:`a<b`.
+        function: $f$, applied to a tensor entry by entry.
+        low, high: $a<b$.
         grid: number of intervals searched.
-        tolerance: of the equation, relative to the largest :math:`|f'|` met.
+        tolerance: of the equation, relative to the largest $|f'|$ met.
 
-    Cost: ``grid`` derivatives and 60 more per sign change, batched.
+    Cost: `grid` derivatives and 60 more per sign change, batched.
 
     >>> mean_value_points(lambda x: x**3, 0.0, 1.0)               # the root of 1/3
     tensor([0.5774], dtype=torch.float64)
@@ -69,9 +69,9 @@ def mean_value_points(
 
 
 def segment_gradients(function: Function, x: Tensor, y: Tensor, *, nodes: int = 64) -> Tensor:
-    r"""The integral :math:`\int_0^1\nabla f(x+ty)^\top y\,dt` (Theorem 4).
+    r"""The integral $\int_0^1\nabla f(x+ty)^\top y\,dt$ (Theorem 4).
 
-    It equals :math:`f(x+y)-f(x)`, by a Gauss rule with ``nodes`` gradients.
+    It equals $f(x+y)-f(x)$, by a Gauss rule with `nodes` gradients.
 
     >>> x, y = torch.zeros(2).double(), torch.tensor([1.0, 2.0]).double()
     >>> round(float(segment_gradients(lambda v: v.prod(), x, y)), 12)
@@ -83,9 +83,9 @@ def segment_gradients(function: Function, x: Tensor, y: Tensor, *, nodes: int = 
 
 
 def segment_hessians(function: Function, x: Tensor, y: Tensor, *, nodes: int = 64) -> Tensor:
-    r"""The vector :math:`\int_0^1\nabla^2f(x+ty)\,y\,dt` of Eq. (1.18).
+    r"""The vector $\int_0^1\nabla^2f(x+ty)\,y\,dt$ of Eq. (1.18).
 
-    It equals :math:`\nabla f(x+y)-\nabla f(x)`; one Hessian-vector product a node.
+    It equals $\nabla f(x+y)-\nabla f(x)$; one Hessian-vector product a node.
 
     >>> x, y = torch.zeros(2).double(), torch.tensor([1.0, 2.0]).double()
     >>> segment_hessians(lambda v: v.prod(), x, y).round(decimals=12).tolist()
@@ -96,10 +96,10 @@ def segment_hessians(function: Function, x: Tensor, y: Tensor, *, nodes: int = 6
 
 
 def second_order_remainder(function: Function, x: Tensor, y: Tensor, *, nodes: int = 64) -> Tensor:
-    r"""The integral :math:`\int_0^1(1-t)\,y^\top\nabla^2f(x+ty)\,y\,dt`.
+    r"""The integral $\int_0^1(1-t)\,y^\top\nabla^2f(x+ty)\,y\,dt$.
 
-    It equals :math:`f(x+y)-f(x)-\nabla f(x)^\top y`. (Eq. (1.17) prints :math:`\frac12` in the
-    place of :math:`1-t`, which is right for a constant Hessian only.)
+    It equals $f(x+y)-f(x)-\nabla f(x)^\top y$. (Eq. (1.17) prints $\frac12$ in the
+    place of $1-t$, which is right for a constant Hessian only.)
 
     >>> one = torch.ones(1).double()
     >>> round(float(second_order_remainder(lambda v: (v**3).sum(), 0 * one, one)), 12)

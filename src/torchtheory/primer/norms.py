@@ -1,7 +1,7 @@
 r"""Norms: the axioms, the induced norms of a matrix, Cauchy-Schwarz.
 
-The vector norms themselves are ``torch.linalg.vector_norm(v, p)``, Frobenius and nuclear norm
-``torch.linalg.matrix_norm``. Source: Foundations of Deep Learning, section 1.2.
+The vector norms themselves are `torch.linalg.vector_norm(v, p)`, Frobenius and nuclear norm
+`torch.linalg.matrix_norm`. Source: Foundations of Deep Learning, section 1.2.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Counterexample:
 
     Attributes:
         axiom: which one.
-        u, v: the vectors; only ``v`` where the axiom is about one.
-        scalar: :math:`a`, where the axiom is homogeneity.
-        left, right: both sides, as computed: :math:`p(v)` and 0, :math:`p(av)` and
-            :math:`|a|p(v)`, or :math:`p(u+v)` and :math:`p(u)+p(v)`.
+        u, v: the vectors; only `v` where the axiom is about one.
+        scalar: $a$, where the axiom is homogeneity.
+        left, right: both sides, as computed: $p(v)$ and 0, $p(av)$ and
+            $|a|p(v)$, or $p(u+v)$ and $p(u)+p(v)$.
     """
 
     axiom: Axiom
@@ -74,21 +74,21 @@ def check_norm(
     generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> NormCheck:
-    r"""Look for counterexamples to :math:`p` being a norm on tensors of a shape.
+    r"""Look for counterexamples to $p$ being a norm on tensors of a shape.
 
-    The axioms are :math:`p(v)\ge0`; :math:`p(v)=0` only for :math:`v=0`; :math:`p(av)=|a|p(v)`;
-    :math:`p(u+v)\le p(u)+p(v)`. They are tried on unit vectors and their sums and differences, on
+    The axioms are $p(v)\ge0$; $p(v)=0$ only for $v=0$; $p(av)=|a|p(v)$;
+    $p(u+v)\le p(u)+p(v)$. They are tried on unit vectors and their sums and differences, on
     random vectors of very different length, on sparse ones and on multiples of each other.
     Sampling can refute an axiom and cannot prove it.
 
     Args:
-        function: :math:`p`, from a tensor of the shape to a number.
-        shape: of the vectors; ``(m, n)`` for a norm of matrices.
+        function: $p$, from a tensor of the shape to a number.
+        shape: of the vectors; `(m, n)` for a norm of matrices.
         trials: number of random pairs.
         generator: seed or generator of the vectors.
-        dtype: of the vectors. Equality is meant up to :math:`10^4` machine epsilons.
+        dtype: of the vectors. Equality is meant up to $10^4$ machine epsilons.
 
-    Cost: about ``4 * trials`` calls of the function.
+    Cost: about `4 * trials` calls of the function.
 
     >>> check_norm(lambda v: v.abs().sum(), (3,)).refuted
     False
@@ -158,13 +158,13 @@ def _trial_vectors(
 
 @dataclass(frozen=True, slots=True)
 class InducedNorm:
-    r"""The norm :math:`\|A\|_p` of a matrix, or an enclosure of it; ``float(n)`` is the value.
+    r"""The norm $\|A\|_p$ of a matrix, or an enclosure of it; `float(n)` is the value.
 
     Attributes:
-        value: :math:`\|Ax\|_p/\|x\|_p` at ``maximizer``: the norm itself for
-            :math:`p\in\{1,2,\infty\}`, and a lower bound for other :math:`p`.
+        value: $\|Ax\|_p/\|x\|_p$ at `maximizer`: the norm itself for
+            $p\in\{1,2,\infty\}$, and a lower bound for other $p$.
         upper: an upper bound; the value itself where it is exact.
-        maximizer: ``[n]``, of unit :math:`p`-norm.
+        maximizer: `[n]`, of unit $p$-norm.
     """
 
     value: float
@@ -188,26 +188,26 @@ def induced_norm(
     iterations: int = 200,
     generator: RandomSource = None,
 ) -> InducedNorm:
-    r"""The operator norm :math:`\|A\|_p=\sup_{x\ne0}\|Ax\|_p/\|x\|_p` of ``A[m, n]``.
+    r"""The operator norm $\|A\|_p=\sup_{x\ne0}\|Ax\|_p/\|x\|_p$ of `A[m, n]`.
 
-    For :math:`p=1` the largest column sum of moduli, for :math:`p=\infty` the largest row sum,
-    for :math:`p=2` the largest singular value. Computing it for other :math:`p` is hard in
+    For $p=1$ the largest column sum of moduli, for $p=\infty$ the largest row sum,
+    for $p=2$ the largest singular value. Computing it for other $p$ is hard in
     general. There the value is a lower bound, the best of several runs of Boyd's power method
-    :math:`x\leftarrow\psi_q(A^\top\psi_p(Ax))` with :math:`\psi_p(y)=|y|^{p-1}\operatorname{sgn}y`
-    and :math:`1/p+1/q=1`, which never decreases the ratio and finds the norm of a matrix with
-    positive entries; and ``upper`` is the bound by Riesz and Thorin from the two exact norms
-    next to :math:`p`. For a map that is known only by its action see
-    :func:`torchtheory.linalg.singular_values.operator_norm`.
+    $x\leftarrow\psi_q(A^\top\psi_p(Ax))$ with $\psi_p(y)=|y|^{p-1}\operatorname{sgn}y$
+    and $1/p+1/q=1$, which never decreases the ratio and finds the norm of a matrix with
+    positive entries; and `upper` is the bound by Riesz and Thorin from the two exact norms
+    next to $p$. For a map that is known only by its action see
+    `torchtheory.linalg.singular_values.operator_norm`.
 
     Args:
-        A: ``[m, n]``.
-        p: from 1 to ``math.inf``.
+        A: `[m, n]`.
+        p: from 1 to `math.inf`.
         starts: of the power method, besides the unit vectors of the largest columns.
         iterations: of the power method.
         generator: seed or generator of its starts.
 
-    Cost: :math:`O(mn)` for 1 and :math:`\infty`, :math:`O(mn\min(m,n))` for 2, else
-    :math:`O(mn)` per start and iteration.
+    Cost: $O(mn)$ for 1 and $\infty$, $O(mn\min(m,n))$ for 2, else
+    $O(mn)$ per start and iteration.
 
     >>> A = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
     >>> float(induced_norm(A, 1)), float(induced_norm(A, math.inf))
@@ -259,22 +259,22 @@ def _power_method(
 
 
 def _dual(y: Tensor, p: float) -> Tensor:
-    """Columns :math:`|y|^{p-1} sgn y`, scaled to modulus at most 1 so that no power overflows."""
+    """Columns $|y|^{p-1} sgn y$, scaled to modulus at most 1 so that no power overflows."""
     y = y / y.abs().amax(0).clamp_min(torch.finfo(y.dtype).tiny)
     return y.sign() * y.abs() ** (p - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class CauchySchwarz:
-    r"""Both sides of :math:`|\langle x,y\rangle|\le\|x\|\|y\|`, and the parabola that proves it.
+    r"""Both sides of $|\langle x,y\rangle|\le\|x\|\|y\|$, and the parabola that proves it.
 
     Attributes:
-        inner: :math:`\langle x,y\rangle`.
-        bound: :math:`\|x\|\|y\|`.
-        minimizer: :math:`z^\star=\langle x,y\rangle/\|y\|^2`, which minimizes
-            :math:`f(z)=\sum_i(x_i-zy_i)^2`; 0 for :math:`y=0`.
-        minimum: :math:`f(z^\star)\ge0`, which is
-            :math:`(\|x\|^2\|y\|^2-\langle x,y\rangle^2)/\|y\|^2`.
+        inner: $\langle x,y\rangle$.
+        bound: $\|x\|\|y\|$.
+        minimizer: $z^\star=\langle x,y\rangle/\|y\|^2$, which minimizes
+            $f(z)=\sum_i(x_i-zy_i)^2$; 0 for $y=0$.
+        minimum: $f(z^\star)\ge0$, which is
+            $(\|x\|^2\|y\|^2-\langle x,y\rangle^2)/\|y\|^2$.
     """
 
     inner: float
@@ -284,12 +284,12 @@ class CauchySchwarz:
 
     @property
     def gap(self) -> float:
-        r""":math:`\|x\|\|y\|-|\langle x,y\rangle|`; 0 exactly for linearly dependent vectors."""
+        r"""$\|x\|\|y\|-|\langle x,y\rangle|$; 0 exactly for linearly dependent vectors."""
         return self.bound - abs(self.inner)
 
 
 def cauchy_schwarz(x: Tensor, y: Tensor) -> CauchySchwarz:
-    r"""The Cauchy-Schwarz inequality for two vectors ``[d]`` (Proposition 1).
+    r"""The Cauchy-Schwarz inequality for two vectors `[d]` (Proposition 1).
 
     >>> found = cauchy_schwarz(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0]))
     >>> found.inner, found.bound, found.gap, found.minimum

@@ -2,7 +2,7 @@ r"""Three objectives of the prerequisites with their gradients written out.
 
 Least squares, matrix factorization and nonlinear least squares (Foundations of Deep Learning,
 section 1.3.4 and Problem 2 of section 1.7). The minimizer of least squares is
-:func:`torchtheory.nets.regression.least_squares`.
+`torchtheory.nets.regression.least_squares`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchtheory.primer.taylor import derivative
 
 
 def squared_residual(A: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    r""":math:`\|Ax-y\|_2^2` for ``A[n, d]``, ``y[n]``, ``x[d]``.
+    r"""$\|Ax-y\|_2^2$ for `A[n, d]`, `y[n]`, `x[d]`.
 
     >>> squared_residual(torch.eye(2), torch.ones(2), torch.tensor([4.0, 5.0]))
     tensor(25.)
@@ -32,9 +32,9 @@ def squared_residual(A: Tensor, y: Tensor, x: Tensor) -> Tensor:
 
 
 def squared_residual_gradient(A: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    r"""The gradient :math:`2A^\top(Ax-y)` of :func:`squared_residual`, ``[d]``.
+    r"""The gradient $2A^\top(Ax-y)$ of `squared_residual`, `[d]`.
 
-    The row form :math:`2(Ax-y)^\top A` of Eq. (1.21) has the same entries.
+    The row form $2(Ax-y)^\top A$ of Eq. (1.21) has the same entries.
 
     >>> squared_residual_gradient(torch.eye(2), torch.ones(2), torch.tensor([4.0, 5.0]))
     tensor([6., 8.])
@@ -44,7 +44,7 @@ def squared_residual_gradient(A: Tensor, y: Tensor, x: Tensor) -> Tensor:
 
 
 def squared_norm_gradient(function: Function, x: Tensor) -> Tensor:
-    r"""The gradient :math:`2J_g(x)^\top g(x)` of :math:`\|g(x)\|_2^2`, by one backward pass.
+    r"""The gradient $2J_g(x)^\top g(x)$ of $\|g(x)\|_2^2$, by one backward pass.
 
     >>> squared_norm_gradient(torch.exp, torch.zeros(2))
     tensor([2., 2.])
@@ -55,10 +55,10 @@ def squared_norm_gradient(function: Function, x: Tensor) -> Tensor:
 
 
 def factorization_gradients(U: Tensor, V: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Gradients of :math:`L(U,V)=\frac12\|UV-R\|_F^2`.
+    r"""Gradients of $L(U,V)=\frac12\|UV-R\|_F^2$.
 
-    :math:`\partial L/\partial U=(UV-R)V^\top` and :math:`\partial L/\partial V=U^\top(UV-R)`, for
-    ``U[n, p]``, ``V[p, m]``, ``R[n, m]``.
+    $\partial L/\partial U=(UV-R)V^\top$ and $\partial L/\partial V=U^\top(UV-R)$, for
+    `U[n, p]`, `V[p, m]`, `R[n, m]`.
 
     >>> one = torch.ones(1, 1)
     >>> factorization_gradients(2 * one, 3 * one, one)
@@ -74,12 +74,12 @@ def factorization_gradients(U: Tensor, V: Tensor, R: Tensor) -> tuple[Tensor, Te
 
 @dataclass(frozen=True, slots=True)
 class Factorization:
-    r"""A low-rank approximation :math:`R\approx UV`.
+    r"""A low-rank approximation $R\approx UV$.
 
     Attributes:
-        U: ``[n, p]``.
-        V: ``[p, m]``.
-        losses: :math:`\frac12\|UV-R\|_F^2` after every sweep.
+        U: `[n, p]`.
+        V: `[p, m]`.
+        losses: $\frac12\|UV-R\|_F^2$ after every sweep.
     """
 
     U: Tensor
@@ -90,19 +90,19 @@ class Factorization:
 def factorize(
     R: Tensor, rank: int, *, sweeps: int = 200, generator: RandomSource = None
 ) -> Factorization:
-    r"""Minimize :math:`\frac12\|UV-R\|_F^2` by alternating least squares.
+    r"""Minimize $\frac12\|UV-R\|_F^2$ by alternating least squares.
 
     Each half step solves for one factor exactly, so the loss never increases. From a random start
-    it converges to :math:`\frac12\sum_{i>p}\sigma_i(R)^2`, the least that rank :math:`p` can do,
-    linearly with the factor :math:`(\sigma_{p+1}/\sigma_p)^4` in the loss.
+    it converges to $\frac12\sum_{i>p}\sigma_i(R)^2$, the least that rank $p$ can do,
+    linearly with the factor $(\sigma_{p+1}/\sigma_p)^4$ in the loss.
 
     Args:
-        R: ``[n, m]``, every entry known.
-        rank: :math:`p\le\min(n,m)`.
+        R: `[n, m]`, every entry known.
+        rank: $p\le\min(n,m)$.
         sweeps: how often each factor is solved for.
         generator: seed or generator of the start.
 
-    Cost: :math:`O(nmp)` a sweep.
+    Cost: $O(nmp)$ a sweep.
 
     >>> R = torch.diag(torch.tensor([3.0, 2.0, 1.0])).double()
     >>> round(float(factorize(R, 2).losses[-1]), 9)
@@ -127,7 +127,7 @@ Link = Callable[[Tensor], Tensor]
 
 
 def nonlinear_least_squares(link: Link, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r""":math:`L(w)=\frac1{2n}\sum_i(y_i-\ell(x_i^\top w))^2` for ``x[n, d]``, ``y[n]``.
+    r"""$L(w)=\frac1{2n}\sum_i(y_i-\ell(x_i^\top w))^2$ for `x[n, d]`, `y[n]`.
 
     >>> nonlinear_least_squares(torch.tanh, torch.zeros(2), torch.eye(2), torch.tensor([0.0, 2.0]))
     tensor(1.)
@@ -137,7 +137,7 @@ def nonlinear_least_squares(link: Link, w: Tensor, x: Tensor, y: Tensor) -> Tens
 
 
 def nonlinear_least_squares_gradient(link: Link, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r""":math:`\nabla L=-\frac1n\sum_i(y_i-\ell(z_i))\,\ell'(z_i)\,x_i`, :math:`z_i=x_i^\top w`.
+    r"""$\nabla L=-\frac1n\sum_i(y_i-\ell(z_i))\,\ell'(z_i)\,x_i$, $z_i=x_i^\top w$.
 
     The link acts on every entry by itself; its derivative is taken by automatic differentiation.
 
@@ -151,10 +151,10 @@ def nonlinear_least_squares_gradient(link: Link, w: Tensor, x: Tensor, y: Tensor
 
 
 def nonlinear_least_squares_hessian(link: Link, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r""":math:`\nabla^2L=\frac1n\sum_i[\ell'(z_i)^2-(y_i-\ell(z_i))\,\ell''(z_i)]\,x_ix_i^\top`.
+    r"""$\nabla^2L=\frac1n\sum_i[\ell'(z_i)^2-(y_i-\ell(z_i))\,\ell''(z_i)]\,x_ix_i^\top$.
 
     The first term alone is the Gauss-Newton matrix. For the identity as link the Hessian is
-    :math:`X^\top X/n`.
+    $X^\top X/n$.
 
     >>> x, y = torch.eye(2), torch.tensor([0.0, 2.0])
     >>> nonlinear_least_squares_hessian(torch.exp, torch.zeros(2), x, y)

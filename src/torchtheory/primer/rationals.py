@@ -9,10 +9,10 @@ from torchtheory.core.errors import InvalidInput, NonFinite
 
 
 def rational_between(a: float | Fraction, b: float | Fraction) -> Fraction:
-    r"""A rational :math:`p/q` with :math:`a<p/q<b`.
+    r"""A rational $p/q$ with $a<p/q<b$.
 
-    :math:`q=\lfloor1/(b-a)\rfloor+1` makes the grid :math:`\mathbb Z/q` finer than the gap, and
-    :math:`p=\lfloor qa\rfloor+1` is its first point beyond :math:`a`. Floats are taken as the
+    $q=\lfloor1/(b-a)\rfloor+1$ makes the grid $\mathbb Z/q$ finer than the gap, and
+    $p=\lfloor qa\rfloor+1$ is its first point beyond $a$. Floats are taken as the
     rationals they are and all arithmetic is exact (Foundations of Deep Learning, Theorem 10).
 
     >>> rational_between(Fraction(3, 10), Fraction(4, 10))

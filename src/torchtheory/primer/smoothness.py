@@ -1,8 +1,8 @@
 r"""Lipschitz and smoothness constants of torch functions, measured from below.
 
-A function is :math:`L`-Lipschitz if :math:`\|f(x)-f(y)\|\le L\|x-y\|`, and :math:`L`-smooth if
-its gradient is :math:`L`-Lipschitz. What is met at points is always a LOWER bound of the constant;
-upper bounds for networks are in ``torchtheory.robustness``. Source: Foundations of Deep Learning,
+A function is $L$-Lipschitz if $\|f(x)-f(y)\|\le L\|x-y\|$, and $L$-smooth if
+its gradient is $L$-Lipschitz. What is met at points is always a LOWER bound of the constant;
+upper bounds for networks are in `torchtheory.robustness`. Source: Foundations of Deep Learning,
 sections 1.3.5 and 1.3.6, and Problem 3 of section 1.7.
 """
 
@@ -23,13 +23,13 @@ _PAIRS_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class ConstantFromBelow:
-    r"""A lower bound of a Lipschitz constant; ``float(b)`` is the value.
+    r"""A lower bound of a Lipschitz constant; `float(b)` is the value.
 
     Attributes:
-        from_pairs: the largest :math:`\|f(x)-f(y)\|/\|x-y\|` over pairs of the given points.
-        from_derivatives: the largest :math:`\|J_f(x)\|_2` over the points and the ascents from
+        from_pairs: the largest $\|f(x)-f(y)\|/\|x-y\|$ over pairs of the given points.
+        from_derivatives: the largest $\|J_f(x)\|_2$ over the points and the ascents from
             them. On a convex domain its supremum is the constant, for a differentiable function.
-        point: ``[d]``, where the derivative is that large.
+        point: `[d]`, where the derivative is that large.
     """
 
     from_pairs: float
@@ -56,18 +56,18 @@ def lipschitz_from_below(
     r"""A lower bound of the Lipschitz constant of a torch function of vectors.
 
     Slopes of all pairs of points, norms of the derivative at all points, and then ascent on
-    :math:`\|J_f\|_2` from the best of them. The pairs count only if the function is defined on
+    $\|J_f\|_2$ from the best of them. The pairs count only if the function is defined on
     them; the derivative only bounds the constant from below, never from above.
 
     Args:
-        function: from ``[d]`` to a number or to ``[m]``; twice differentiable for the ascent to
+        function: from `[d]` to a number or to `[m]`; twice differentiable for the ascent to
             do anything.
-        points: ``[n, d]``, the start.
+        points: `[n, d]`, the start.
         box: keep the ascent within this range in every coordinate.
         ascent_steps: per climber; 0 for none.
         climbers: how many of the points to climb from.
 
-    Cost: :math:`n` Jacobians, :math:`O(n^2d)` for the pairs, and ``climbers * ascent_steps``
+    Cost: $n$ Jacobians, $O(n^2d)$ for the pairs, and `climbers * ascent_steps`
     derivatives of Jacobian norms.
 
     >>> w = torch.tensor([3.0, 4.0]).double()
@@ -108,11 +108,11 @@ def smoothness_from_below(
     ascent_steps: int = 60,
     climbers: int = 8,
 ) -> ConstantFromBelow:
-    r"""A lower bound of the smoothness constant: :func:`lipschitz_from_below` of the gradient.
+    r"""A lower bound of the smoothness constant: `lipschitz_from_below` of the gradient.
 
-    ``from_derivatives`` is the largest :math:`\|\nabla^2f(x)\|_2=\max_i|\lambda_i(\nabla^2f(x))|`
-    that was met. The Hessians are dense, ``[d, d]`` each; for large :math:`d` take
-    ``top_eigenpairs(hessian_at(f, x), which="magnitude")`` instead.
+    `from_derivatives` is the largest $\|\nabla^2f(x)\|_2=\max_i|\lambda_i(\nabla^2f(x))|$
+    that was met. The Hessians are dense, `[d, d]` each; for large $d$ take
+    `top_eigenpairs(hessian_at(f, x), which="magnitude")` instead.
 
     >>> points = torch.linspace(-1, 1, 5)[:, None].double()
     >>> float(smoothness_from_below(lambda x: (x**2).sum(), points))
@@ -127,19 +127,19 @@ def smoothness_from_below(
 def parabola_bounds(
     function: Function, x: Tensor, y: Tensor, constant: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    r"""The sandwich of an :math:`L`-smooth function between two parabolas.
+    r"""The sandwich of an $L$-smooth function between two parabolas.
 
-    :math:`f(x)+\nabla f(x)^\top(y-x)\mp\frac L2\|y-x\|^2` and the value :math:`f(y)` between
+    $f(x)+\nabla f(x)^\top(y-x)\mp\frac L2\|y-x\|^2$ and the value $f(y)$ between
     them.
 
     Args:
-        function: from ``[d]`` to a number.
-        x: ``[d]``, where the parabolas touch.
-        y: ``[n, d]``, where they are compared.
-        constant: :math:`L\ge0`.
+        function: from `[d]` to a number.
+        x: `[d]`, where the parabolas touch.
+        y: `[n, d]`, where they are compared.
+        constant: $L\ge0$.
 
     Returns:
-        lower, value, upper: ``[n]`` each.
+        lower, value, upper: `[n]` each.
 
     >>> f = lambda x: torch.cos(x).sum()
     >>> y = torch.linspace(-3, 3, 7)[:, None].double()

@@ -16,11 +16,11 @@ from torchtheory.primer.arrays import matrix, vector
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    r"""All linear combinations :math:`\sum_i c_i v_i` of the columns of a matrix.
+    r"""All linear combinations $\sum_i c_i v_i$ of the columns of a matrix.
 
     Attributes:
-        vectors: ``[d, k]``, the columns :math:`v_i`.
-        basis: ``[d, r]``, orthonormal columns with the same span.
+        vectors: `[d, k]`, the columns $v_i$.
+        basis: `[d, r]`, orthonormal columns with the same span.
 
     >>> plane = span(torch.tensor([[-3.0, 2.0], [2.0, 3.0]]))
     >>> plane.rank, plane.coefficients(torch.tensor([0.5, 4.0]))
@@ -41,21 +41,21 @@ class Span:
         return self.basis.shape[1]
 
     def project(self, b: Tensor) -> Tensor:
-        """The point of the span that is nearest to ``b[d]``."""
+        """The point of the span that is nearest to `b[d]`."""
         return self.basis @ (self.basis.T @ self._checked(b))
 
     def distance(self, b: Tensor) -> float:
-        """Euclidean distance of ``b[d]`` from the span."""
+        """Euclidean distance of `b[d]` from the span."""
         return float((self._checked(b) - self.project(b)).norm())
 
     def contains(self, b: Tensor) -> bool:
-        """Whether ``b[d]`` is in the span, up to the rounding of the factorization."""
+        """Whether `b[d]` is in the span, up to the rounding of the factorization."""
         b = self._checked(b)
         rounding = 32 * max(self.vectors.shape) * torch.finfo(b.dtype).eps
         return self.distance(b) <= rounding * float(b.norm())
 
     def coefficients(self, b: Tensor) -> Tensor:
-        """Of all ``c[k]`` that come closest to ``b``, the shortest; ``vectors @ c`` projects."""
+        """Of all `c[k]` that come closest to `b`, the shortest; `vectors @ c` projects."""
         inverse: Tensor = torch.linalg.pinv(self.vectors)
         return inverse @ self._checked(b)
 
@@ -67,10 +67,10 @@ class Span:
 
 
 def span(vectors: Tensor) -> Span:
-    r"""The span of the columns of ``vectors[d, k]``, the column space of the matrix.
+    r"""The span of the columns of `vectors[d, k]`, the column space of the matrix.
 
-    Through the singular value decomposition, :math:`O(dk\min(d,k))`; singular values below
-    :math:`\max(d,k)\,\varepsilon\,\sigma_1` count as 0.
+    Through the singular value decomposition, $O(dk\min(d,k))$; singular values below
+    $\max(d,k)\,\varepsilon\,\sigma_1$ count as 0.
 
     >>> span(torch.zeros(3, 2)).rank
     0

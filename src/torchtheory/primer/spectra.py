@@ -1,7 +1,7 @@
 r"""Eigenvalues with their multiplicities, the Loewner order, and what a decomposition says.
 
 These are the dense statements of the prerequisites; extremal eigenvalues and singular values of
-large maps are in ``torchtheory.core``. Source: Foundations of Deep Learning, section 1.4.
+large maps are in `torchtheory.core`. Source: Foundations of Deep Learning, section 1.4.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchtheory.primer.arrays import matrix, square, symmetric
 
 
 def characteristic_polynomial(A: Tensor) -> Tensor:
-    r"""Coefficients of :math:`\det(\lambda I-A)`, highest power first, ``[d + 1]``.
+    r"""Coefficients of $\det(\lambda I-A)$, highest power first, `[d + 1]`.
 
-    By the recursion of Faddeev and LeVerrier, which takes traces of :math:`d` products and no
-    eigenvalue: :math:`O(d^4)`, and accurate only for small :math:`d`. The source writes
-    :math:`\det(A-\lambda I)`, which is :math:`(-1)^d` times this.
+    By the recursion of Faddeev and LeVerrier, which takes traces of $d$ products and no
+    eigenvalue: $O(d^4)$, and accurate only for small $d$. The source writes
+    $\det(A-\lambda I)$, which is $(-1)^d$ times this.
 
     >>> characteristic_polynomial(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
     tensor([ 1., -4.,  3.])
@@ -42,9 +42,9 @@ class Eigenvalue:
     r"""An eigenvalue with both of its multiplicities.
 
     Attributes:
-        value: :math:`\lambda`, complex.
+        value: $\lambda$, complex.
         algebraic: its multiplicity as a root of the characteristic polynomial.
-        geometric: the dimension of its eigenspace :math:`\ker(A-\lambda I)`.
+        geometric: the dimension of its eigenspace $\ker(A-\lambda I)$.
     """
 
     value: complex
@@ -55,10 +55,10 @@ class Eigenvalue:
 def eigenvalues(A: Tensor, *, tolerance: float = 1e-5) -> list[Eigenvalue]:
     r"""The distinct eigenvalues of a real square matrix with their multiplicities.
 
-    Sorted by real part, largest first. Computed eigenvalues nearer than ``tolerance`` times
-    :math:`\|A\|_2` count as one, which is represented by their mean: rounding splits a
-    :math:`k`-fold eigenvalue of a Jordan block by about :math:`\varepsilon^{1/k}`. Singular
-    values of :math:`A-\lambda I` below the same threshold count as 0.
+    Sorted by real part, largest first. Computed eigenvalues nearer than `tolerance` times
+    $\|A\|_2$ count as one, which is represented by their mean: rounding splits a
+    $k$-fold eigenvalue of a Jordan block by about $\varepsilon^{1/k}$. Singular
+    values of $A-\lambda I$ below the same threshold count as 0.
 
     >>> for e in eigenvalues(torch.tensor([[2.0, 1.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 5.0]])):
     ...     print(round(e.value.real, 4), e.algebraic, e.geometric)
@@ -86,11 +86,11 @@ def eigenvalues(A: Tensor, *, tolerance: float = 1e-5) -> list[Eigenvalue]:
 
 @dataclass(frozen=True, slots=True)
 class Definiteness:
-    r"""The smallest value of :math:`u^\top Au` over unit vectors, and where it is taken.
+    r"""The smallest value of $u^\top Au$ over unit vectors, and where it is taken.
 
     Attributes:
         smallest: the smallest eigenvalue of the symmetric part.
-        witness: ``[d]``, the unit vector :math:`u` with that value.
+        witness: `[d]`, the unit vector $u$ with that value.
         rounding: eigenvalues within this of 0 cannot be told from 0.
     """
 
@@ -105,10 +105,10 @@ class Definiteness:
 
 
 def definiteness(A: Tensor) -> Definiteness:
-    r"""Is :math:`u^\top Au\ge0` for all :math:`u`? With the direction that says no.
+    r"""Is $u^\top Au\ge0$ for all $u$? With the direction that says no.
 
-    The form sees only the symmetric part :math:`(A+A^\top)/2`, so its smallest eigenvalue is the
-    answer. For a matrix that is not symmetric the eigenvalues of :math:`A` itself are not: they
+    The form sees only the symmetric part $(A+A^\top)/2$, so its smallest eigenvalue is the
+    answer. For a matrix that is not symmetric the eigenvalues of $A$ itself are not: they
     can be positive while the form is not.
 
     >>> found = definiteness(torch.tensor([[1.0, 4.0], [0.0, 1.0]]))   # both eigenvalues are 1
@@ -126,11 +126,11 @@ class LoewnerComparison:
     r"""How two symmetric matrices compare, with the directions that prove it.
 
     Attributes:
-        order: ``>=``, ``<=``, ``==`` or ``incomparable``.
-        smallest, largest: the extreme eigenvalues of :math:`A-B`.
-        below: unit vector with :math:`u^\top(A-B)u` = ``smallest``; it refutes
-            :math:`A\succeq B` where that is negative.
-        above: unit vector with :math:`u^\top(A-B)u` = ``largest``.
+        order: `>=`, `<=`, `==` or `incomparable`.
+        smallest, largest: the extreme eigenvalues of $A-B$.
+        below: unit vector with $u^\top(A-B)u$ = `smallest`; it refutes
+            $A\succeq B$ where that is negative.
+        above: unit vector with $u^\top(A-B)u$ = `largest`.
     """
 
     order: Literal[">=", "<=", "==", "incomparable"]
@@ -141,9 +141,9 @@ class LoewnerComparison:
 
 
 def loewner_order(A: Tensor, B: Tensor) -> LoewnerComparison:
-    r"""Compare symmetric matrices: :math:`A\succeq B` if :math:`A-B` is positive semidefinite.
+    r"""Compare symmetric matrices: $A\succeq B$ if $A-B$ is positive semidefinite.
 
-    A partial order: most pairs are not comparable (Definition 5). Eigenvalues of :math:`A-B`
+    A partial order: most pairs are not comparable (Definition 5). Eigenvalues of $A-B$
     within rounding of 0 count as 0.
 
     >>> A = torch.diag(torch.tensor([1.0, 0.0]))
@@ -171,12 +171,12 @@ def loewner_order(A: Tensor, B: Tensor) -> LoewnerComparison:
 
 @dataclass(frozen=True, slots=True)
 class SingularDecomposition:
-    r"""The full decomposition :math:`A=UDV^\top` with the four subspaces it gives.
+    r"""The full decomposition $A=UDV^\top$ with the four subspaces it gives.
 
     Attributes:
-        left: :math:`U`, ``[m, m]`` orthogonal.
-        values: :math:`\sigma_1\ge\dots\ge\sigma_{\min(m,n)}\ge0`.
-        right: :math:`V`, ``[n, n]`` orthogonal; columns are the right singular vectors.
+        left: $U$, `[m, m]` orthogonal.
+        values: $\sigma_1\ge\dots\ge\sigma_{\min(m,n)}\ge0$.
+        right: $V$, `[n, n]` orthogonal; columns are the right singular vectors.
         rank: how many singular values are not 0, up to rounding.
     """
 
@@ -187,36 +187,36 @@ class SingularDecomposition:
 
     @property
     def diagonal(self) -> Tensor:
-        r""":math:`D`, ``[m, n]``: the singular values, padded with zero rows or columns."""
+        r"""$D$, `[m, n]`: the singular values, padded with zero rows or columns."""
         D = self.values.new_zeros(len(self.left), len(self.right))
         D.diagonal().copy_(self.values)
         return D
 
     @property
     def column_space(self) -> Tensor:
-        """Orthonormal basis ``[m, rank]``: only the first ``rank`` columns of ``left``."""
+        """Orthonormal basis `[m, rank]`: only the first `rank` columns of `left`."""
         return self.left[:, : self.rank]
 
     @property
     def row_space(self) -> Tensor:
-        """Orthonormal basis ``[n, rank]``: only the first ``rank`` columns of ``right``."""
+        """Orthonormal basis `[n, rank]`: only the first `rank` columns of `right`."""
         return self.right[:, : self.rank]
 
     @property
     def kernel(self) -> Tensor:
-        """Orthonormal basis ``[n, n - rank]`` of the vectors that A sends to 0."""
+        """Orthonormal basis `[n, n - rank]` of the vectors that A sends to 0."""
         return self.right[:, self.rank :]
 
     def terms(self) -> Tensor:
-        r"""The matrices :math:`\sigma_iu_iv_i^\top` of rank one, ``[rank, m, n]``."""
+        r"""The matrices $\sigma_iu_iv_i^\top$ of rank one, `[rank, m, n]`."""
         r = self.rank
         return torch.einsum("k,ik,jk->kij", self.values[:r], self.left[:, :r], self.right[:, :r])
 
     def partial_sum(self, k: int) -> Tensor:
-        r""":math:`A_k=\sum_{i\le k}\sigma_iu_iv_i^\top`, ``[m, n]``.
+        r"""$A_k=\sum_{i\le k}\sigma_iu_iv_i^\top$, `[m, n]`.
 
-        Its error is :math:`\sigma_{k+1}` in the operator norm and
-        :math:`\sqrt{\sum_{i>k}\sigma_i^2}` in the Frobenius norm.
+        Its error is $\sigma_{k+1}$ in the operator norm and
+        $\sqrt{\sum_{i>k}\sigma_i^2}$ in the Frobenius norm.
         """
         if not 0 <= k <= len(self.values):
             raise InvalidInput(f"there are {len(self.values)} terms; k = {k} is none of them")
@@ -224,12 +224,12 @@ class SingularDecomposition:
 
 
 def singular_decomposition(A: Tensor) -> SingularDecomposition:
-    r"""The full singular value decomposition of ``A[m, n]`` (Theorem 6).
+    r"""The full singular value decomposition of `A[m, n]` (Theorem 6).
 
-    Singular values below :math:`\max(m,n)\,\varepsilon\,\sigma_1` count as 0. The decomposition is
-    unique up to a common sign of :math:`u_i,v_i` and rotations within equal singular values.
+    Singular values below $\max(m,n)\,\varepsilon\,\sigma_1$ count as 0. The decomposition is
+    unique up to a common sign of $u_i,v_i$ and rotations within equal singular values.
 
-    Cost: :math:`O(mn\min(m,n)+m^3+n^3)`.
+    Cost: $O(mn\min(m,n)+m^3+n^3)$.
 
     >>> found = singular_decomposition(torch.tensor([[0.0, 2.0], [0.0, 0.0], [0.0, 0.0]]))
     >>> found.rank, found.values.tolist(), found.column_space.abs().tolist()

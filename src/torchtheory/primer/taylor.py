@@ -19,9 +19,9 @@ HIGHEST_ORDER = 12
 
 
 def derivative(function: Scalar, x: Tensor, order: int = 1) -> Tensor:
-    r""":math:`f^{(j)}(x)` at every entry of ``x``, by nested automatic differentiation.
+    r"""$f^{(j)}(x)$ at every entry of `x`, by nested automatic differentiation.
 
-    ``function`` acts on every entry by itself, so that the gradient of the sum of its values is
+    `function` acts on every entry by itself, so that the gradient of the sum of its values is
     its derivative at each. The cost grows exponentially for most functions (log at order 10
     takes seconds), and orders beyond 12 are refused.
 
@@ -42,12 +42,12 @@ def derivative(function: Scalar, x: Tensor, order: int = 1) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TaylorPolynomial:
-    r""":math:`P_k(x)=\sum_{j\le k}\frac{f^{(j)}(a)}{j!}(x-a)^j`, called like a function.
+    r"""$P_k(x)=\sum_{j\le k}\frac{f^{(j)}(a)}{j!}(x-a)^j$, called like a function.
 
     Attributes:
-        function: :math:`f`.
-        center: :math:`a`.
-        coefficients: ``[k + 1]``, :math:`f^{(j)}(a)/j!`, constant term first.
+        function: $f$.
+        center: $a$.
+        coefficients: `[k + 1]`, $f^{(j)}(a)/j!$, constant term first.
     """
 
     function: Scalar
@@ -71,15 +71,15 @@ class TaylorPolynomial:
         return TaylorPolynomial(self.function, self.center, self.coefficients[: degree + 1])
 
     def remainder(self, x: Tensor) -> Tensor:
-        r""":math:`f(x)-P_k(x)`."""
+        r"""$f(x)-P_k(x)$."""
         return self.function(x) - self(x)
 
     def relative_remainder(self, x: Tensor) -> Tensor:
-        r""":math:`h_k(x)=(f(x)-P_k(x))/(x-a)^k`, which tends to 0 as :math:`x\to a`."""
+        r"""$h_k(x)=(f(x)-P_k(x))/(x-a)^k$, which tends to 0 as $x\to a$."""
         return self.remainder(x) / (x - self.center) ** self.degree
 
     def remainder_bound(self, x: Tensor, largest_derivative: float | Tensor) -> Tensor:
-        r""":math:`M|x-a|^{k+1}/(k+1)!`, where :math:`|f^{(k+1)}|\le M` between a and x."""
+        r"""$M|x-a|^{k+1}/(k+1)!$, where $|f^{(k+1)}|\le M$ between a and x."""
         power = self.degree + 1
         return largest_derivative * (x - self.center).abs() ** power / math.factorial(power)
 
@@ -88,9 +88,9 @@ def taylor_polynomial(function: Scalar, center: float, degree: int) -> TaylorPol
     r"""The Taylor polynomial of a function of one variable, its derivatives by autodiff.
 
     Args:
-        function: :math:`f`, applied to a tensor entry by entry.
-        center: :math:`a`.
-        degree: :math:`k`, at most 12.
+        function: $f$, applied to a tensor entry by entry.
+        center: $a$.
+        degree: $k$, at most 12.
 
     >>> sine = taylor_polynomial(torch.sin, 0.0, 3)
     >>> sine.coefficients.tolist() == [0, 1, 0, -1 / 6]

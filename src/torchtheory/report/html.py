@@ -1,6 +1,6 @@
 """Results as HTML: self-contained pages and notebook cells, without JavaScript or network.
 
-Figures stand in the page as ``<img>`` with a data address. That costs a third more bytes than the
+Figures stand in the page as `<img>` with a data address. That costs a third more bytes than the
 bare SVG, and buys isolation: matplotlib numbers its clip paths and glyphs alike in each drawing, an
 image keeps those ids to itself, ignores the page's style, and runs nothing.
 """
@@ -57,10 +57,10 @@ def index_page(
 
     Args:
         runs: the runs, in any order.
-        links: address of each run's report relative to this page; ``LAB/PRESET-SEED/report.html``
+        links: address of each run's report relative to this page; `LAB/PRESET-SEED/report.html`
             unless told.
         title: heading of the page.
-        thumbnails: show each run's first figure, which the browser loads from ``figures/`` beside
+        thumbnails: show each run's first figure, which the browser loads from `figures/` beside
             the report when it comes into view.
     """
     if links is None:

@@ -22,7 +22,7 @@ _ROWS = 40
 def audit_markdown(audit: AuditResult) -> str:
     """The whole audit: summary, facts, then each section with claims, numbers and tables.
 
-    Figures are linked as ``figures/FINDING-FIGURE.png``, where :meth:`Audit.save` puts them.
+    Figures are linked as `figures/FINDING-FIGURE.png`, where `Audit.save` puts them.
     """
     claims = [c for f in audit.findings for c in f.claims]
     blocks = [f"# {inline_text(audit.title)}"]
@@ -112,7 +112,7 @@ def inline_text(words: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    r"""A bar would end the cell of a table, a ``<`` may begin a tag."""
+    r"""A bar would end the cell of a table, a `<` may begin a tag."""
     plain = " ".join(latex.split()).replace(r"\|", r"\Vert ").replace("|", r"\vert ")
     return plain.replace("<", r"\lt ").replace("$", r"\$")
 

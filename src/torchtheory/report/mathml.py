@@ -1,6 +1,6 @@
 r"""Formulas and prose as HTML: LaTeX becomes MathML, everything else is escaped.
 
-latex2mathml passes some of its input through as markup (``\text{<b>}``, ``\href``, ``\style``), so
+latex2mathml passes some of its input through as markup (`\text{<b>}`, `\href`, `\style`), so
 its tree, not its string, is used here: the elements and attributes of MathML Core that a formula
 needs are written out, each value checked, each text escaped, and nothing else.
 """
@@ -76,7 +76,7 @@ def formula(latex: str, *, display: bool = False) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """Plain text with ``$formulas$`` and ```code```, escaped.
+    """Plain text with `$formulas$` and ```code```, escaped.
 
     >>> prose("a <b> and `x`")
     Markup('a &lt;b&gt; and <code>x</code>')

@@ -38,7 +38,7 @@ def number_html(value: float | int | None, digits: int = 4) -> Markup:
 
 
 def enough_digits(one: float, other: float, digits: int = 4) -> int:
-    """The fewest digits, from ``digits`` up, that tell two different numbers apart.
+    """The fewest digits, from `digits` up, that tell two different numbers apart.
 
     >>> enough_digits(1.0, 1.00002), enough_digits(1.0, 1.0)
     (6, 4)

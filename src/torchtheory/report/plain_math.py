@@ -1,7 +1,7 @@
 r"""LaTeX formulas as text a terminal can show.
 
 A formula keeps its reading order, so what cannot be set in Unicode is still understood:
-``\frac{a+b}{2n}`` becomes ``(a+b)/(2n)``, ``W_{\text{out}}`` becomes ``W_out`` where no small
+`\frac{a+b}{2n}` becomes `(a+b)/(2n)`, `W_{\text{out}}` becomes `W_out` where no small
 letters exist for it. Nothing is ever refused: an unknown command loses its backslash and stays.
 """
 
@@ -15,7 +15,7 @@ from torchtheory.report import symbols
 
 _TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|\s+|.", re.DOTALL)
 
-_MATH = re.compile(r"(?<!\\)\$(?=\S)([^$]+?)(?<=\S)\$|:math:`([^`]+)`")
+_MATH = re.compile(r"(?<!\\)\$\$\s*([^$]+?)\s*\$\$|(?<!\\)\$(?=\S)([^$]+?)(?<=\S)\$")
 # A script of more letters than this is a word, and words in tiny letters cannot be read.
 _LONGEST_LETTERS = 3
 
@@ -38,7 +38,7 @@ def plain(latex: str) -> str:
 
 
 def plain_prose(text: str) -> str:
-    """Text whose ``$...$`` are formulas, as plain text.
+    """Text whose `$...$` and `$$...$$` are formulas, as plain text.
 
     >>> plain_prose(r"a margin of $\\gamma$ costs $5 or less")
     'a margin of γ costs $5 or less'
@@ -47,7 +47,7 @@ def plain_prose(text: str) -> str:
 
 
 def text_mode(text: str) -> str:
-    r"""The inside of a LaTeX ``\text{}``: its escapes and quotes resolved.
+    r"""The inside of a LaTeX `\text{}`: its escapes and quotes resolved.
 
     >>> text_mode(r"``all'' of 99 \%")
     '“all” of 99 %'
@@ -90,7 +90,7 @@ class _Reader:
             self.position += 1
 
     def sequence(self, end: str | None) -> str:
-        """Everything up to ``end``, which is consumed, or up to the last token."""
+        """Everything up to `end`, which is consumed, or up to the last token."""
         pieces: list[str] = []
         while (token := self.peek()) is not None:
             if token == end:

@@ -14,7 +14,7 @@ from torchtheory.report.numbers import number_text
 
 
 class Content(Protocol):
-    """Anything that collected results, as :class:`torchtheory.core.record.Record` does."""
+    """Anything that collected results, as `torchtheory.core.record.Record` does."""
 
     @property
     def claims(self) -> Sequence[Claim]: ...

@@ -31,7 +31,7 @@ _NEGATED = {"<=": "≰", "<": "≮", ">=": "≱", ">": "≯", "==": "≠", "~": 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``measured relation promised`` so that the line read aloud is true.
+    """`measured relation promised` so that the line read aloud is true.
 
     Attributes:
         relation: its sign, struck through where the claim is violated, wavy where it holds only

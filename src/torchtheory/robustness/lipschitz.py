@@ -1,7 +1,7 @@
 r"""Lipschitz constants: of each layer, of the chain, and what is met at given points.
 
-For a chain :math:`f = f_L \circ \dots \circ f_1` the product
-:math:`\prod_\ell \mathrm{Lip}(f_\ell)` bounds :math:`\mathrm{Lip}(f) = \sup_x \|J_f(x)\|_2`.
+For a chain $f = f_L \circ \dots \circ f_1$ the product
+$\prod_\ell \mathrm{Lip}(f_\ell)$ bounds $\mathrm{Lip}(f) = \sup_x \|J_f(x)\|_2$.
 All constants here are with respect to Euclidean norms.
 """
 
@@ -76,7 +76,7 @@ class LayerNorm:
 
     @property
     def stable_rank(self) -> float | None:
-        r""":math:`\|W\|_F^2 / \|W\|_2^2`, between 1 and the rank."""
+        r"""$\|W\|_F^2 / \|W\|_2^2$, between 1 and the rank."""
         if self.frobenius is None or self.lipschitz == 0:
             return None
         return (self.frobenius / self.lipschitz) ** 2
@@ -86,7 +86,7 @@ def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]
     """Norms of every layer of a chain, in order, in evaluation mode.
 
     Args:
-        model: an ``nn.Sequential``, or a module that ``torch.fx`` traces as a chain.
+        model: an `nn.Sequential`, or a module that `torch.fx` traces as a chain.
         input_shape: shape of one input, without the batch dimension.
 
     Raises:
@@ -112,7 +112,7 @@ def layer_norms(model: nn.Module, input_shape: Sequence[int]) -> list[LayerNorm]
 
 
 def jacobian_norms(problem: Problem, points: Tensor) -> Tensor:
-    r"""Spectral norms :math:`\|J_f(x)\|_2` at points ``[n, ...]``, as ``[n]``.
+    r"""Spectral norms $\|J_f(x)\|_2$ at points `[n, ...]`, as `[n]`.
 
     Costs one backward pass per output and point; memory is kept below about 2²⁴ Jacobian entries.
     """
@@ -196,7 +196,7 @@ def _convolution_norms(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> 
 
 
 def _meetings(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, dimension: int) -> Tensor:
-    """How often two taps of a filter meet the same input along one dimension, ``[k, k]``."""
+    """How often two taps of a filter meet the same input along one dimension, `[k, k]`."""
     size = x.shape[2 + dimension]
     both = module._reversed_padding_repeated_twice[::-1][2 * dimension : 2 * dimension + 2]
     places = torch.arange(size, dtype=torch.float64, device=x.device)[None, None]

@@ -1,13 +1,15 @@
 r"""How far an input must move before its class changes: what is certain, and what is found.
 
-If the features of a classifier are :math:`L`-Lipschitz and its scores are
-:math:`f_c = \theta_c^\top\Phi + b_c`, the class :math:`y` predicted at :math:`x` stays for every
+If the features of a classifier are $L$-Lipschitz and its scores are
+$f_c = \theta_c^\top\Phi + b_c$, the class $y$ predicted at $x$ stays for every
 perturbation shorter than
 
-.. math:: r(x) = \min_{c\ne y}\frac{f_y(x) - f_c(x)}{L\,\|\theta_y-\theta_c\|_2} .
+$$
+r(x) = \min_{c\ne y}\frac{f_y(x) - f_c(x)}{L\,\|\theta_y-\theta_c\|_2} .
+$$
 
-Without a last dense layer, the difference of two outputs of an :math:`L`-Lipschitz function is
-:math:`\sqrt2\,L`-Lipschitz. Against it stands the length of the shortest perturbation that a search
+Without a last dense layer, the difference of two outputs of an $L$-Lipschitz function is
+$\sqrt2\,L$-Lipschitz. Against it stands the length of the shortest perturbation that a search
 finds. Source: Mathematical Aspects of Deep Learning, section 8.2.2; Foundations of Deep Learning,
 Definition 3.
 """
@@ -29,12 +31,12 @@ _PASSING = (nn.Identity, nn.Flatten, Rearrangement, nn.Dropout)
 
 
 def certified_radii(problem: Problem, samples: Samples) -> Tensor:
-    r"""Radius ``[n]`` within which the class of each sample provably stays; 0 for a mistake.
+    r"""Radius `[n]` within which the class of each sample provably stays; 0 for a mistake.
 
-    :math:`L` is the product of the layers' Lipschitz constants
-    (:func:`~torchtheory.robustness.lipschitz.layer_norms`), those of convolutions being upper
-    bounds with probability 0.999. A binary problem with one logit :math:`f` has
-    :math:`r=|f|/L`. Costs one forward pass and the layers' norms.
+    $L$ is the product of the layers' Lipschitz constants
+    (`layer_norms`), those of convolutions being upper
+    bounds with probability 0.999. A binary problem with one logit $f$ has
+    $r=|f|/L$. Costs one forward pass and the layers' norms.
 
     Raises:
         UnsupportedModel: if the model is not a chain of layers with known constants.
@@ -63,7 +65,7 @@ def certified_radii(problem: Problem, samples: Samples) -> Tensor:
 def boundary_distances(
     problem: Problem, samples: Samples, *, steps: int = 25, competitors: int = 4
 ) -> Tensor:
-    """Length ``[n]`` of the shortest perturbation found that changes each sample's class.
+    """Length `[n]` of the shortest perturbation found that changes each sample's class.
 
     Steps to where the nearest linearized boundary would be (Moosavi-Dezfooli et al., DeepFool),
     and the samples that the model puts in another class, give points beyond the boundary; each is
@@ -71,7 +73,7 @@ def boundary_distances(
     sample. Every distance belongs to a point at which the model was run and found to err. It is 0
     for a sample that is misclassified already, and infinite where nothing was found.
 
-    Costs about ``steps * (competitors + 1)`` passes over the samples, forward and backward.
+    Costs about `steps * (competitors + 1)` passes over the samples, forward and backward.
 
     >>> net = nn.Linear(2, 2, bias=False)
     >>> _ = net.weight.data.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))

@@ -1,9 +1,9 @@
 r"""Adam without bias correction, the form the notes print.
 
-``torch.optim.Adam`` is the algorithm of Kingma and Ba: base rate :math:`\eta`, both averages
-divided by :math:`1-\beta^t` and :math:`1-\alpha^t`, the constant :math:`\delta` outside the root
-and added after the correction. ``torch.optim.RMSprop`` has neither average of the gradient nor
-correction, which is :class:`UncorrectedAdam` with :math:`\beta=0`.
+`torch.optim.Adam` is the algorithm of Kingma and Ba: base rate $\eta$, both averages
+divided by $1-\beta^t$ and $1-\alpha^t$, the constant $\delta$ outside the root
+and added after the correction. `torch.optim.RMSprop` has neither average of the gradient nor
+correction, which is `UncorrectedAdam` with $\beta=0$.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from torchtheory.training.momentum import check_momentum, check_step
 class UncorrectedAdam(Optimizer):
     r"""Adam as printed in the notes, with a base learning rate.
 
-    .. math:: g_t=\beta g_{t-1}+(1-\beta)\nabla h,\quad
-              \gamma_t=\alpha\gamma_{t-1}+(1-\alpha)(\nabla h)^{\odot2},\quad
-              \theta_{t+1}=\theta_t-\frac{\eta}{\sqrt{\gamma_t}+\delta}\odot g_t,
+    $$
+    g_t=\beta g_{t-1}+(1-\beta)\nabla h,\quad
+    \gamma_t=\alpha\gamma_{t-1}+(1-\alpha)(\nabla h)^{\odot2},\quad
+    \theta_{t+1}=\theta_t-\frac{\eta}{\sqrt{\gamma_t}+\delta}\odot g_t,
+    $$
 
     both averages starting from 0. The first step is therefore
-    :math:`\eta(1-\beta)/\sqrt{1-\alpha}` in every coordinate (up to :math:`\delta`), which is
-    :math:`3.16\,\eta` with the usual constants, where ``torch.optim.Adam`` takes :math:`\eta`.
+    $\eta(1-\beta)/\sqrt{1-\alpha}$ in every coordinate (up to $\delta$), which is
+    $3.16\,\eta$ with the usual constants, where `torch.optim.Adam` takes $\eta$.
 
     Args:
         params: parameters or parameter groups.
-        lr: :math:`\eta`; the notes print 1.
-        betas: :math:`(\beta,\alpha)`, each in [0, 1). With 1 an average would stay 0.
-        eps: :math:`\delta\ge0`.
+        lr: $\eta$; the notes print 1.
+        betas: $(\beta,\alpha)$, each in [0, 1). With 1 an average would stay 0.
+        eps: $\delta\ge0$.
 
-    Two vectors of state a parameter; :math:`O(p)` a step. Source: notes "Deep Learning", 3.3.
+    Two vectors of state a parameter; $O(p)$ a step. Source: notes "Deep Learning", 3.3.
 
     >>> x = torch.zeros(1, requires_grad=True)
     >>> optimizer = UncorrectedAdam([x], lr=1.0)
@@ -66,7 +68,7 @@ class UncorrectedAdam(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update from the gradients in ``.grad``; ``closure`` computes them first."""
+        """One update from the gradients in `.grad`; `closure` computes them first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

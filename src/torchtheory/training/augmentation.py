@@ -1,12 +1,14 @@
 r"""Data augmentation: the model learns an invariance from transformed copies of its data.
 
-With transformations :math:`\tau_1, \dots, \tau_K` the sample becomes
+With transformations $\tau_1, \dots, \tau_K$ the sample becomes
 
-.. math:: \{(x_i, y_i)\} \mapsto \bigcup_{k=1}^K \{(\tau_k(x_i), y_i)\}.
+$$
+\{(x_i, y_i)\} \mapsto \bigcup_{k=1}^K \{(\tau_k(x_i), y_i)\}.
+$$
 
-The identity must be among the :math:`\tau_k`, or the originals are lost. On the fly, each batch
-draws a :math:`\tau_k` for every sample instead; the expected loss is the same. When the
-:math:`\tau_k` form a group that acts linearly, least squares on the union has an invariant
+The identity must be among the $\tau_k$, or the originals are lost. On the fly, each batch
+draws a $\tau_k$ for every sample instead; the expected loss is the same. When the
+$\tau_k$ form a group that acts linearly, least squares on the union has an invariant
 solution. Source: notes "Deep Learning", section 8.7.
 """
 
@@ -24,13 +26,13 @@ from torchtheory.models.model import evaluation_mode, global_randomness_kept
 from torchtheory.models.samples import Data, Samples, collect
 
 Transform = Callable[[Tensor], Tensor]
-"""A map of a batch ``[n, ...]`` to a batch of the same shape."""
+"""A map of a batch `[n, ...]` to a batch of the same shape."""
 
 
 def augmented(
     data: Data, transforms: Sequence[Transform], *, include_identity: bool = True
 ) -> Samples:
-    """The union of all transformed copies, ``K n`` samples, copy after copy.
+    """The union of all transformed copies, `K n` samples, copy after copy.
 
     >>> both = augmented((torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])), [torch.neg])
     >>> both.x.flatten().tolist(), both.y.tolist()
@@ -44,7 +46,7 @@ def augmented(
 
 @dataclass(frozen=True)
 class OneOf:
-    """Draws one of the transformations for every sample: `fit`'s ``augment`` on the fly.
+    """Draws one of the transformations for every sample: `fit`'s `augment` on the fly.
 
     >>> draw = OneOf([torch.neg], include_identity=True)
     >>> x = draw(torch.ones(100, 1), torch.Generator().manual_seed(0))
@@ -68,7 +70,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Shift:
-    """Moves images up or down and left or right; rows of pixels or ``[n, ..., h, w]``.
+    """Moves images up or down and left or right; rows of pixels or `[n, ..., h, w]`.
 
     Attributes:
         down, right: by how many pixels (negative: up, left).
@@ -108,7 +110,7 @@ class Shift:
 def shifts(
     most: int, height: int | None = None, width: int | None = None, *, cyclic: bool = False
 ) -> list[Transform]:
-    """All shifts by at most ``most`` pixels in either direction, but not the identity.
+    """All shifts by at most `most` pixels in either direction, but not the identity.
 
     >>> len(shifts(1, 8, 8))
     8
@@ -127,10 +129,10 @@ def shifts(
 def invariance_gap(
     model: nn.Module, x: Tensor, transforms: Sequence[Transform], *, chunk: int = 512
 ) -> Tensor:
-    r"""How far outputs move under each transformation, relative to how much they vary: ``[K]``.
+    r"""How far outputs move under each transformation, relative to how much they vary: `[K]`.
 
-    :math:`\sqrt{\frac1n\sum_i\|f(\tau_k x_i) - f(x_i)\|^2}` divided by
-    :math:`\sqrt{\frac1n\sum_i\|f(x_i) - \bar f\|^2}`; 0 for an invariant function.
+    $\sqrt{\frac1n\sum_i\|f(\tau_k x_i) - f(x_i)\|^2}$ divided by
+    $\sqrt{\frac1n\sum_i\|f(x_i) - \bar f\|^2}$; 0 for an invariant function.
 
     >>> net = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(net.weight)

@@ -1,13 +1,14 @@
 r"""Backpropagation from its definition, with every intermediate result to look at.
 
-For a chain of layers :math:`h^\ell=F^\ell[\theta^\ell](h^{\ell-1})`, :math:`h^0=x`, and a loss
-:math:`E(h^L,y)`, the errors :math:`\delta^\ell=\partial E/\partial h^\ell` follow backwards from
+For a chain of layers $h^\ell=F^\ell[\theta^\ell](h^{\ell-1})$, $h^0=x$, and a loss
+$E(h^L,y)$, the errors $\delta^\ell=\partial E/\partial h^\ell$ follow backwards from
 
-.. math::
-    \delta^L=\frac{\partial E}{\partial h^L},\qquad
-    \delta^{\ell-1}=\Bigl[\frac{\partial h^\ell}{\partial h^{\ell-1}}\Bigr]^\top\delta^\ell,\qquad
-    \frac{\partial E}{\partial\theta^\ell}
-    =\Bigl[\frac{\partial h^\ell}{\partial\theta^\ell}\Bigr]^\top\delta^\ell.
+$$
+\delta^L=\frac{\partial E}{\partial h^L},\qquad
+\delta^{\ell-1}=\Bigl[\frac{\partial h^\ell}{\partial h^{\ell-1}}\Bigr]^\top\delta^\ell,\qquad
+\frac{\partial E}{\partial\theta^\ell}
+=\Bigl[\frac{\partial h^\ell}{\partial\theta^\ell}\Bigr]^\top\delta^\ell.
+$$
 
 Each kind of layer is a rule that multiplies by its two transposed Jacobians without forming them.
 No call of autograd is involved; that the result equals autograd's is a test. Sources: notes "Deep
@@ -41,13 +42,13 @@ class LayerStep:
     r"""One layer of a pass there and back.
 
     Attributes:
-        name: of the layer in the model ("" for a function such as ``F.relu``).
+        name: of the layer in the model ("" for a function such as `F.relu`).
         module: the layer.
-        input: :math:`h^{\ell-1}`.
-        output: :math:`h^\ell`.
-        delta: :math:`\delta^\ell=\partial E/\partial h^\ell`, of the shape of the output.
-        delta_input: :math:`\delta^{\ell-1}`, of the shape of the input.
-        gradients: :math:`\partial E/\partial\theta^\ell` by parameter name.
+        input: $h^{\ell-1}$.
+        output: $h^\ell$.
+        delta: $\delta^\ell=\partial E/\partial h^\ell$, of the shape of the output.
+        delta_input: $\delta^{\ell-1}$, of the shape of the input.
+        gradients: $\partial E/\partial\theta^\ell$ by parameter name.
     """
 
     name: str
@@ -61,16 +62,16 @@ class LayerStep:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    r"""What backpropagation knows of one unit :math:`h=\phi(z)` for one sample.
+    r"""What backpropagation knows of one unit $h=\phi(z)$ for one sample.
 
     Attributes:
         layer: number of the dense layer, from 1.
         unit: number of the unit in it, from 1.
-        net_input: :math:`z`.
-        value: :math:`h`.
-        delta: :math:`\partial E/\partial h`.
-        slope: :math:`\phi'(z)`; None where the activation mixes units, as the softmax does.
-        error: :math:`\epsilon=\partial E/\partial z`.
+        net_input: $z$.
+        value: $h$.
+        delta: $\partial E/\partial h$.
+        slope: $\phi'(z)$; None where the activation mixes units, as the softmax does.
+        error: $\epsilon=\partial E/\partial z$.
     """
 
     layer: int
@@ -89,7 +90,7 @@ class Backpropagation:
     Attributes:
         loss: the loss of the batch.
         steps: the layers in forward order.
-        gradients: by name, as ``model.named_parameters()`` has them; a parameter that occurs in
+        gradients: by name, as `model.named_parameters()` has them; a parameter that occurs in
             several layers has the sum.
     """
 
@@ -103,7 +104,7 @@ class Backpropagation:
 
     @property
     def delta_input(self) -> Tensor:
-        r""":math:`\delta^0=\partial E/\partial x`: how the loss depends on the input."""
+        r"""$\delta^0=\partial E/\partial x$: how the loss depends on the input."""
         return self.steps[0].delta_input
 
     def units(self, sample: int = 0) -> list[Unit]:
@@ -135,7 +136,7 @@ class Backpropagation:
     def update(self, rate: float) -> list[tuple[str, float, float, float]]:
         r"""One step of gradient descent, weight by weight: (name, value, gradient, new value).
 
-        Entries are named by their indices, from 1, output first: ``0.weight[2,1]`` leads from
+        Entries are named by their indices, from 1, output first: `0.weight[2,1]` leads from
         input 1 to unit 2.
         """
         rows = []
@@ -157,10 +158,10 @@ def backpropagate(
     r"""Run a chain of layers forwards and backwards, and keep everything.
 
     Args:
-        model: an ``nn.Sequential``, or any module that is a chain of layers; run in evaluation
+        model: an `nn.Sequential`, or any module that is a chain of layers; run in evaluation
             mode and left as it was. Dense and convolutional layers, pointwise activations,
             softmax, log-softmax and reshaping have rules.
-        x: inputs ``[n, ...]``.
+        x: inputs `[n, ...]`.
         y: targets, as the loss takes them.
         loss: a row of the table of losses (its mean is taken, its own gradient starts the
             recursion), or a function of outputs and targets to a number.
@@ -202,7 +203,7 @@ def backpropagate(
 def loss_and_error(
     loss: Loss | ClassificationLoss, outputs: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""The loss and the error at the output, :math:`\delta^L=\partial E/\partial h^L`."""
+    r"""The loss and the error at the output, $\delta^L=\partial E/\partial h^L$."""
     if isinstance(loss, ClassificationLoss):
         value, delta = loss.mean(outputs, y), loss.gradient(outputs, y)
         delta = delta / max(1, delta.numel() // delta.shape[-1])
@@ -231,12 +232,12 @@ def pull_back(module: nn.Module, before: Tensor, after: Tensor, delta: Tensor) -
     r"""Multiply an error by the transposed Jacobians of one layer.
 
     Args:
-        module: the layer; ``before`` and ``after`` are its input and output.
-        delta: :math:`\delta^\ell`, of the shape of ``after``.
+        module: the layer; `before` and `after` are its input and output.
+        delta: $\delta^\ell$, of the shape of `after`.
 
     Returns:
-        :math:`[\partial h^\ell/\partial h^{\ell-1}]^\top\delta^\ell` and, by parameter,
-        :math:`[\partial h^\ell/\partial\theta^\ell]^\top\delta^\ell`.
+        $[\partial h^\ell/\partial h^{\ell-1}]^\top\delta^\ell$ and, by parameter,
+        $[\partial h^\ell/\partial\theta^\ell]^\top\delta^\ell$.
 
     >>> relu = nn.ReLU()
     >>> z = torch.tensor([[-1.0, 2.0]])
@@ -256,7 +257,7 @@ def pull_back(module: nn.Module, before: Tensor, after: Tensor, delta: Tensor) -
 
 
 def _dense(layer: Any, h: Tensor, _: Tensor, delta: Tensor) -> PulledBack:
-    r"""For :math:`z=Wh+b`: :math:`W^\top\epsilon`, and :math:`\epsilon h^\top`, :math:`\epsilon`
+    r"""For $z=Wh+b$: $W^\top\epsilon$, and $\epsilon h^\top$, $\epsilon$
     summed over the samples."""
     rows, inputs = delta.reshape(-1, delta.shape[-1]), h.reshape(-1, h.shape[-1])
     gradients = {"weight": rows.T @ inputs}
@@ -283,13 +284,13 @@ def _convolution(layer: Any, h: Tensor, _: Tensor, delta: Tensor) -> PulledBack:
 
 
 def _softmax(layer: Any, _: Tensor, p: Tensor, delta: Tensor) -> PulledBack:
-    r""":math:`(\mathrm{diag}\,p-pp^\top)\delta`."""
+    r"""$(\mathrm{diag}\,p-pp^\top)\delta$."""
     along = _dimension(layer)
     return p * (delta - (p * delta).sum(along, keepdim=True)), {}
 
 
 def _log_softmax(layer: Any, _: Tensor, log_p: Tensor, delta: Tensor) -> PulledBack:
-    r""":math:`(I-p1^\top)\delta`."""
+    r"""$(I-p1^\top)\delta$."""
     along = _dimension(layer)
     return delta - log_p.exp() * delta.sum(along, keepdim=True), {}
 
@@ -310,7 +311,7 @@ def _unchanged(_: Any, __: Tensor, ___: Tensor, delta: Tensor) -> PulledBack:
     return delta, {}
 
 
-#: How an error passes back through each kind of layer. Pointwise activations are :data:`SLOPES`.
+#: How an error passes back through each kind of layer. Pointwise activations are `SLOPES`.
 RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], PulledBack]] = {
     nn.Linear: _dense,
     nn.Conv1d: _convolution,
@@ -348,7 +349,7 @@ def is_pointwise(module: nn.Module) -> bool:
 
 
 def _slope(module: nn.Module, z: Tensor, h: Tensor) -> Tensor:
-    r""":math:`\phi'(z)`: written out, or the derivative along the vector of ones."""
+    r"""$\phi'(z)$: written out, or the derivative along the vector of ones."""
     for kind, slope in SLOPES.items():
         if isinstance(module, kind):
             return slope(module, z, h)

@@ -45,14 +45,14 @@ PROBE = 256
 
 
 class Source(Protocol):
-    """What yields batches ``(x, y, index)``; ``index`` says which rows, where there are rows."""
+    """What yields batches `(x, y, index)`; `index` says which rows, where there are rows."""
 
     @property
     def samples(self) -> int | None:
         """How many samples an epoch has, where that is known."""
 
     def batches(self, size: int, epoch: int, start: int = 0) -> Iterator[Indexed]:
-        """The batches of an epoch (from 1) in its random order, from batch ``start`` on."""
+        """The batches of an epoch (from 1) in its random order, from batch `start` on."""
 
     def pass_through(self) -> Iterator[Indexed]:
         """All samples once, in their own order, in chunks."""

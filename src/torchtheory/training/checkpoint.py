@@ -1,6 +1,6 @@
 """Checkpoints: everything a training needs to go on as if nothing had happened.
 
-The file is a ``torch.save`` archive of tensors and plain data, read with ``weights_only=True``.
+The file is a `torch.save` archive of tensors and plain data, read with `weights_only=True`.
 It is written beside its place, synced, and moved there in one step, so that whoever is killed
 leaves either the old checkpoint or the new one.
 """
@@ -28,7 +28,7 @@ _DIGEST_BYTES = 2**28
 
 
 def save_checkpoint(path: Path, configuration: Mapping[str, str], state: dict[str, Any]) -> None:
-    """Write ``state`` as the checkpoint of a training with this configuration."""
+    """Write `state` as the checkpoint of a training with this configuration."""
     refuse_code(state, "the checkpoint")
     partial = path.with_name(f".{path.name}.partial")
     content = {"torchtheory_checkpoint": FORMAT, "configuration": dict(configuration), **state}
@@ -96,13 +96,13 @@ def refuse_code(value: Any, where: str) -> None:
 
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers (those not in ``state_dict`` too) by name, detached, not copied."""
+    """Parameters and buffers (those not in `state_dict` too) by name, detached, not copied."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in named}
 
 
 def copy_state(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of :func:`model_state`."""
+    """A copy of `model_state`."""
     return {name: tensor.clone() for name, tensor in model_state(model).items()}
 
 

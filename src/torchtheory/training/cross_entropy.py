@@ -1,6 +1,6 @@
 r"""Cross-entropy of a softmax and of a sigmoid, with the derivatives written out.
 
-The values are torch's own ``F.cross_entropy`` and ``F.binary_cross_entropy_with_logits``; what is
+The values are torch's own `F.cross_entropy` and `F.binary_cross_entropy_with_logits`; what is
 here are their derivatives, link by link. Source: Foundations of Deep Learning, sections 2.4.4
 (softmax and cross-entropy) and 2.7.
 """
@@ -16,15 +16,15 @@ from torchtheory.training.losses import one_hot_rows
 
 
 def softmax_regression_loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r"""The mean of :math:`-\sum_iy_i\,x^\top\theta_i+\ln\sum_i\exp(x^\top\theta_i)`.
+    r"""The mean of $-\sum_iy_i\,x^\top\theta_i+\ln\sum_i\exp(x^\top\theta_i)$.
 
-    The form with the normalizer separated; it equals :math:`-\sum_iy_i\ln\sigma_i(x)`, which
-    ``F.cross_entropy(x @ theta.T, y)`` computes.
+    The form with the normalizer separated; it equals $-\sum_iy_i\ln\sigma_i(x)$, which
+    `F.cross_entropy(x @ theta.T, y)` computes.
 
     Args:
-        theta: one row a class, ``[k, n]``.
-        x: samples ``[s, n]``.
-        y: labels ``[s]``, or rows of probabilities ``[s, k]``.
+        theta: one row a class, `[k, n]`.
+        x: samples `[s, n]`.
+        y: labels `[s]`, or rows of probabilities `[s, k]`.
 
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([1])
     >>> softmax_regression_loss(torch.zeros(3, 2), x, y)                    # log 3
@@ -36,8 +36,8 @@ def softmax_regression_loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def softmax_regression_gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    r"""The gradient ``[k, n]`` of the mean: row :math:`i` is the mean of
-    :math:`(\sigma_i-y_i)\,x`. Its rows sum to 0.
+    r"""The gradient `[k, n]` of the mean: row $i$ is the mean of
+    $(\sigma_i-y_i)\,x$. Its rows sum to 0.
 
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([1])
     >>> softmax_regression_gradient(torch.zeros(2, 2), x, y)
@@ -49,7 +49,7 @@ def softmax_regression_gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(z: Tensor, y: Tensor) -> Tensor:
-    r""":math:`-[y\log\hat y+(1-y)\log(1-\hat y)]` with :math:`\hat y=\sigma(z)`, entry by entry.
+    r"""$-[y\log\hat y+(1-y)\log(1-\hat y)]$ with $\hat y=\sigma(z)$, entry by entry.
 
     >>> binary_cross_entropy(torch.tensor([0.0, -800.0]), torch.tensor([1.0, 1.0])).tolist()
     [0.693147..., 800.0]
@@ -59,7 +59,7 @@ def binary_cross_entropy(z: Tensor, y: Tensor) -> Tensor:
 
 
 def binary_cross_entropy_slope(z: Tensor, y: Tensor) -> Tensor:
-    r""":math:`dL/dz=\hat y-y`: the product of the two links below.
+    r"""$dL/dz=\hat y-y$: the product of the two links below.
 
     >>> binary_cross_entropy_slope(torch.zeros(1), torch.ones(1))
     tensor([-0.5000])
@@ -69,7 +69,7 @@ def binary_cross_entropy_slope(z: Tensor, y: Tensor) -> Tensor:
 
 
 def slope_in_probability(probability: Tensor, y: Tensor) -> Tensor:
-    r""":math:`\partial L/\partial\hat y=-\bigl[\frac y{\hat y}-\frac{1-y}{1-\hat y}\bigr]`.
+    r"""$\partial L/\partial\hat y=-\bigl[\frac y{\hat y}-\frac{1-y}{1-\hat y}\bigr]$.
 
     >>> slope_in_probability(torch.tensor([0.25]), torch.tensor([1.0]))
     tensor([-4.])

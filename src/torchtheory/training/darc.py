@@ -1,10 +1,12 @@
 r"""Regularizing the size of the outputs: directly approximately regularizing complexity (DARC).
 
-With outputs (logits) :math:`z_k(x_i)` of a mini-batch and random signs :math:`\xi_i`,
+With outputs (logits) $z_k(x_i)$ of a mini-batch and random signs $\xi_i$,
 
-.. math:: \frac\lambda{\bar m}\Bigl|\max_k\sum_{i=1}^{\bar m}\xi_iz_k(x_i)\Bigr|
-          \qquad\text{and}\qquad
-          \mathrm{DARC1}=\frac\lambda{\bar m}\max_k\sum_{i=1}^{\bar m}|z_k(x_i)|
+$$
+\frac\lambda{\bar m}\Bigl|\max_k\sum_{i=1}^{\bar m}\xi_iz_k(x_i)\Bigr|
+\qquad\text{and}\qquad
+\mathrm{DARC1}=\frac\lambda{\bar m}\max_k\sum_{i=1}^{\bar m}|z_k(x_i)|
+$$
 
 are added to the loss. The first is, but for the absolute value, an unbiased estimate of the
 empirical Rademacher complexity of the outputs; the second is at least as large whatever the signs
@@ -39,16 +41,16 @@ STRENGTH = 0.064
 
 
 def darc1(outputs: Tensor, strength: float = STRENGTH) -> Tensor:
-    r""":math:`\frac\lambda{\bar m}\max_k\sum_i|z_k(x_i)|` of the outputs ``[samples, classes]``.
+    r"""$\frac\lambda{\bar m}\max_k\sum_i|z_k(x_i)|$ of the outputs `[samples, classes]`.
 
     A term to add to any loss in any training loop:
-    ``loss = F.cross_entropy(z, y) + darc1(z)``. Its gradient is
-    :math:`\frac\lambda{\bar m}\mathrm{sign}(z_k(x_i))` on the one class that attains the maximum
-    and 0 on the others. Safe under ``torch.func`` transforms.
+    `loss = F.cross_entropy(z, y) + darc1(z)`. Its gradient is
+    $\frac\lambda{\bar m}\mathrm{sign}(z_k(x_i))$ on the one class that attains the maximum
+    and 0 on the others. Safe under `torch.func` transforms.
 
     Args:
         outputs: logits of a batch.
-        strength: :math:`\lambda`; 0.064 is the source's 0.001 for each of 64 samples.
+        strength: $\lambda$; 0.064 is the source's 0.001 for each of 64 samples.
 
     >>> darc1(torch.tensor([[1.0, -4.0], [2.0, 2.0]]), strength=1.0)       # max(3, 6) / 2
     tensor(3.)
@@ -64,16 +66,16 @@ def darc_with_signs(
     *,
     absolute: str = "outside",
 ) -> Tensor:
-    r""":math:`\frac\lambda{\bar m}|\max_k\sum_i\xi_iz_k(x_i)|` of outputs ``[samples, classes]``.
+    r"""$\frac\lambda{\bar m}|\max_k\sum_i\xi_iz_k(x_i)|$ of outputs `[samples, classes]`.
 
     The outputs may be those for any inputs like the data: generated, augmented, unlabeled.
 
     Args:
         outputs: logits.
-        signs: :math:`\xi` as a tensor of ±1 ``[samples]``, or a generator or seed to draw it.
-        strength: :math:`\lambda`.
-        absolute: ``outside`` the maximum as the source prints it, ``inside`` for
-            :math:`\max_k|\cdot|`, or ``none``, which is unbiased for the Rademacher complexity.
+        signs: $\xi$ as a tensor of ±1 `[samples]`, or a generator or seed to draw it.
+        strength: $\lambda$.
+        absolute: `outside` the maximum as the source prints it, `inside` for
+            $\max_k|\cdot|$, or `none`, which is unbiased for the Rademacher complexity.
 
     >>> z = torch.tensor([[1.0, -4.0], [2.0, 2.0]])
     >>> signs = torch.tensor([1.0, 1.0])
@@ -99,13 +101,13 @@ def darc_with_signs(
 
 @dataclass(frozen=True, slots=True)
 class WithDARC1:
-    r"""A loss with DARC1 added: the ``loss`` of
-    :func:`~torchtheory.training.trainer.fit` and
-    :func:`~torchtheory.training.many_networks.fit_many`.
+    r"""A loss with DARC1 added: the `loss` of
+    `fit` and
+    `fit_many`.
 
     Attributes:
-        strength: :math:`\lambda`.
-        loss: ``loss(outputs, targets)``, a mean over the batch.
+        strength: $\lambda$.
+        loss: `loss(outputs, targets)`, a mean over the batch.
 
     >>> z, y = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
     >>> bool(WithDARC1()(z, y) == F.cross_entropy(z, y) + 0.064 * 2)
@@ -120,7 +122,7 @@ class WithDARC1:
 
 
 def output_size(model: nn.Module, x: Tensor, *, chunk: int = 512) -> float:
-    r""":math:`\frac1m\max_k\sum_i|z_k(x_i)|` over a whole data set: the values of Table A.4.
+    r"""$\frac1m\max_k\sum_i|z_k(x_i)|$ over a whole data set: the values of Table A.4.
 
     In evaluation mode, without gradients; the model is left as it was.
 
@@ -149,10 +151,10 @@ class FreeOptimum:
     r"""Where cross-entropy with DARC1 is least when every logit may be chosen freely.
 
     Attributes:
-        margin: :math:`\Delta=\ln\frac{(K-1)(1-q)}q,\ q=\lambda/K`, the logit of the right class;
+        margin: $\Delta=\ln\frac{(K-1)(1-q)}q,\ q=\lambda/K$, the logit of the right class;
             the others are 0.
-        size: :math:`\frac1m\max_k\sum_i|z_k|=\Delta/K`.
-        objective: :math:`-\ln(1-q)+\lambda\Delta/K`.
+        size: $\frac1m\max_k\sum_i|z_k|=\Delta/K$.
+        objective: $-\ln(1-q)+\lambda\Delta/K$.
     """
 
     margin: float
@@ -163,13 +165,13 @@ class FreeOptimum:
 def free_optimum(classes: int, strength: float = STRENGTH) -> FreeOptimum:
     r"""The least cross-entropy plus DARC1 over *all* logits, reached for classes of equal size.
 
-    Logits of size :math:`s=\frac1m\max_k\sum_i|z_k(x_i)|` have a cross-entropy of at least
-    :math:`\ln(1+(K-1)e^{-Ks})`, whatever the labels: by Jensen's inequality it is at least
-    :math:`\ln(1+(K-1)e^{-\Delta})` with the mean :math:`\Delta` of the right class' logit minus the
-    average of the others, and :math:`\Delta\le\frac1m\sum_{i,k}|z_k(x_i)|\le Ks`. With classes of
-    equal size, the right logit :math:`\Delta` and the others 0, all are equalities. What is left
-    has derivative :math:`\lambda/K-(K-1)e^{-\Delta}/(1+(K-1)e^{-\Delta})`. From
-    :math:`\lambda=K-1` on the best logits are all 0: nothing is learned.
+    Logits of size $s=\frac1m\max_k\sum_i|z_k(x_i)|$ have a cross-entropy of at least
+    $\ln(1+(K-1)e^{-Ks})$, whatever the labels: by Jensen's inequality it is at least
+    $\ln(1+(K-1)e^{-\Delta})$ with the mean $\Delta$ of the right class' logit minus the
+    average of the others, and $\Delta\le\frac1m\sum_{i,k}|z_k(x_i)|\le Ks$. With classes of
+    equal size, the right logit $\Delta$ and the others 0, all are equalities. What is left
+    has derivative $\lambda/K-(K-1)e^{-\Delta}/(1+(K-1)e^{-\Delta})$. From
+    $\lambda=K-1$ on the best logits are all 0: nothing is learned.
 
     >>> round(free_optimum(10).size, 3)         # Table A.4 has 1.30, 1.35 and 0.96
     0.724
@@ -189,15 +191,15 @@ def free_optimum(classes: int, strength: float = STRENGTH) -> FreeOptimum:
 
 
 def largest_size(objective: float, classes: int, strength: float = STRENGTH) -> float:
-    r"""The largest size :math:`s` of outputs whose cross-entropy plus DARC1 is ``objective``.
+    r"""The largest size $s$ of outputs whose cross-entropy plus DARC1 is `objective`.
 
-    The larger root of :math:`\ln(1+(K-1)e^{-Ks})+\lambda s`, the least objective at size :math:`s`
-    (see :func:`free_optimum`): what a trained network's objective says about its outputs.
+    The larger root of $\ln(1+(K-1)e^{-Ks})+\lambda s$, the least objective at size $s$
+    (see `free_optimum`): what a trained network's objective says about its outputs.
 
     Args:
         objective: at least that of the free optimum.
-        classes: :math:`K`.
-        strength: :math:`\lambda>0`.
+        classes: $K$.
+        strength: $\lambda>0$.
 
     >>> best = free_optimum(10)
     >>> bool(abs(largest_size(best.objective, 10) - best.size) < 1e-6)

@@ -10,14 +10,14 @@ from torchtheory.core.errors import InvalidInput, InvalidType
 
 
 def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    r"""Parameter groups for any ``torch.optim`` optimizer: matrices decay, vectors do not.
+    r"""Parameter groups for any `torch.optim` optimizer: matrices decay, vectors do not.
 
     Weights are the parameters with at least two dimensions; biases, gains and scalars are the rest.
 
-    The gradient descent of the lectures, :math:`W\leftarrow W-(\eta\,\partial_WL+\lambda W)`,
-    :math:`b\leftarrow b-\eta\,\partial_bL`, does not multiply :math:`\lambda` by the learning rate.
-    torch does: the same step is ``torch.optim.SGD(weight_decay_groups(model, λ / η), lr=η)``, and
-    the same as a penalty :math:`\frac{\lambda}{2\eta}\|W\|^2` added to the loss. With a learning
+    The gradient descent of the lectures, $W\leftarrow W-(\eta\,\partial_WL+\lambda W)$,
+    $b\leftarrow b-\eta\,\partial_bL$, does not multiply $\lambda$ by the learning rate.
+    torch does: the same step is `torch.optim.SGD(weight_decay_groups(model, λ / η), lr=η)`, and
+    the same as a penalty $\frac{\lambda}{2\eta}\|W\|^2$ added to the loss. With a learning
     rate that changes, the printed decay stays and torch's follows it. Source: Foundations of Deep
     Learning, section 2.7.4.
 

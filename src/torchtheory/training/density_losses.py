@@ -1,9 +1,9 @@
 r"""Losses whose risk is least at the density the data came from.
 
-A density :math:`f` with respect to a measure :math:`\mu` is judged at data :math:`z` of density
-:math:`p` either by :math:`-2f(z)+\|f\|^2_{L^2(\mu)}`, with the risk
-:math:`\|f-p\|^2_{L^2(\mu)}-\|p\|^2_{L^2(\mu)}`, or by its surprisal :math:`-\log f(z)`, with the
-risk :math:`\mathrm{KL}(p\|f)+H(p)`. Source: Mathematical Aspects of Deep Learning, Remark 1.3.
+A density $f$ with respect to a measure $\mu$ is judged at data $z$ of density
+$p$ either by $-2f(z)+\|f\|^2_{L^2(\mu)}$, with the risk
+$\|f-p\|^2_{L^2(\mu)}-\|p\|^2_{L^2(\mu)}$, or by its surprisal $-\log f(z)$, with the
+risk $\mathrm{KL}(p\|f)+H(p)$. Source: Mathematical Aspects of Deep Learning, Remark 1.3.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Density = Callable[[Tensor], Tensor]
 
 
 def l2_density_loss(values: Tensor, squared_norm: Tensor | float) -> Tensor:
-    r""":math:`-2f(z)+\|f\|^2_{L^2(\mu)}` from the values :math:`f(z)` and the norm.
+    r"""$-2f(z)+\|f\|^2_{L^2(\mu)}$ from the values $f(z)$ and the norm.
 
     >>> l2_density_loss(torch.tensor([0.5, 2.0]), 1.0)
     tensor([ 0., -3.])
@@ -29,7 +29,7 @@ def l2_density_loss(values: Tensor, squared_norm: Tensor | float) -> Tensor:
 
 
 def surprisal(values: Tensor) -> Tensor:
-    r""":math:`-\log f(z)`; infinite where the density says that :math:`z` cannot happen.
+    r"""$-\log f(z)$; infinite where the density says that $z$ cannot happen.
 
     >>> surprisal(torch.tensor([1.0, 0.0]))
     tensor([-0., inf])
@@ -39,7 +39,7 @@ def surprisal(values: Tensor) -> Tensor:
 
 
 def squared_norm(density: Density, nodes: Tensor, weights: Tensor) -> Tensor:
-    r""":math:`\|f\|^2_{L^2(\mu)}` for the measure with the given ``weights`` at the ``nodes``.
+    r"""$\|f\|^2_{L^2(\mu)}$ for the measure with the given `weights` at the `nodes`.
 
     A finite space has its points as nodes; a continuous one is approximated by a quadrature rule.
 
@@ -52,14 +52,14 @@ def squared_norm(density: Density, nodes: Tensor, weights: Tensor) -> Tensor:
 
 
 def histogram(z: Tensor, edges: Tensor) -> Tensor:
-    r"""The piecewise constant density with heights :math:`n_b/(nw_b)`, the best for both losses.
+    r"""The piecewise constant density with heights $n_b/(nw_b)$, the best for both losses.
 
     Among all densities that are constant on the bins it has the least empirical risk, whether
-    that is measured by :func:`l2_density_loss` or by :func:`surprisal`.
+    that is measured by `l2_density_loss` or by `surprisal`.
 
     Args:
-        z: observations ``[n]``, all within the edges.
-        edges: ``[b + 1]``, increasing.
+        z: observations `[n]`, all within the edges.
+        edges: `[b + 1]`, increasing.
 
     >>> histogram(torch.tensor([0.1, 0.2, 0.3, 0.9]), torch.tensor([0.0, 0.5, 1.0]))
     tensor([1.5000, 0.5000])

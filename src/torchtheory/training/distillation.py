@@ -1,9 +1,11 @@
 r"""Distillation: a student learns a teacher's tempered probabilities.
 
-With teacher logits :math:`F`, student logits :math:`G` and a temperature :math:`T > 0`,
+With teacher logits $F$, student logits $G$ and a temperature $T > 0$,
 
-.. math:: p = \mathrm{softmax}(F/T),\quad q = \mathrm{softmax}(G/T),\quad
-          \ell = -\sum_y p_y \log q_y \;\ge\; H(p).
+$$
+p = \mathrm{softmax}(F/T),\quad q = \mathrm{softmax}(G/T),\quad
+\ell = -\sum_y p_y \log q_y \;\ge\; H(p).
+$$
 
 Source: notes "Deep Learning", section 8.9 (which prints the loss without its minus sign).
 """
@@ -29,14 +31,14 @@ if TYPE_CHECKING:
 class Distillation:
     r"""How `fit` listens to a teacher.
 
-    The training loss is :math:`(1-w)\,\ell_{\text{labels}} + w\,T^2\,\ell_{\text{teacher}}`; the
-    factor :math:`T^2` undoes the :math:`1/T^2` by which the teacher's gradients shrink at high
+    The training loss is $(1-w)\,\ell_{\text{labels}} + w\,T^2\,\ell_{\text{teacher}}$; the
+    factor $T^2$ undoes the $1/T^2$ by which the teacher's gradients shrink at high
     temperature.
 
     Attributes:
         teacher: a module with the student's inputs and as many logits; never changed.
-        temperature: :math:`T`.
-        weight: :math:`w` in [0, 1]; with 1 the labels are not used at all.
+        temperature: $T$.
+        weight: $w$ in [0, 1]; with 1 the labels are not used at all.
     """
 
     teacher: nn.Module
@@ -56,7 +58,7 @@ class Distillation:
 def distillation_loss(
     teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    r"""Mean over the batch of :math:`-\sum_y p_y \log q_y`, from logits ``[n, classes]``.
+    r"""Mean over the batch of $-\sum_y p_y \log q_y$, from logits `[n, classes]`.
 
     >>> F_ = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
     >>> p = F_.softmax(1)
@@ -73,13 +75,13 @@ def distillation_loss(
 def distillation_gradient(
     teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    r"""Gradient :math:`\partial\ell/\partial G = \frac1T (q - p)` of each sample's loss.
+    r"""Gradient $\partial\ell/\partial G = \frac1T (q - p)$ of each sample's loss.
 
-    As :math:`T \to \infty`, :math:`T^2\,\partial\ell/\partial G \to
-    \frac1k[(G - \bar G) - (F - \bar F)]`: the student is pulled to the teacher's centered logits.
+    As $T \to \infty$, $T^2\,\partial\ell/\partial G \to \frac1k[(G - \bar G) - (F - \bar F)]$:
+    the student is pulled to the teacher's centered logits.
 
     Returns:
-        ``[n, classes]``; the gradient of the mean is this divided by ``n``.
+        `[n, classes]`; the gradient of the mean is this divided by `n`.
 
     >>> F_, G = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 0.0]])
     >>> distillation_gradient(F_, G, 3.0)
@@ -92,7 +94,7 @@ def distillation_gradient(
 
 
 def teacher_outputs(teacher: nn.Module, x: Tensor, *, chunk: int = 512) -> Tensor:
-    """Logits ``[n, classes]`` of the teacher in evaluation mode, in chunks, without gradients.
+    """Logits `[n, classes]` of the teacher in evaluation mode, in chunks, without gradients.
 
     >>> teacher_outputs(nn.Linear(3, 2), torch.zeros(5, 3)).shape
     torch.Size([5, 2])
@@ -112,7 +114,7 @@ def distill(
     temperature: float = 2.0,
     **settings: Any,
 ) -> History:
-    """Train a student on nothing but a teacher's tempered probabilities on inputs ``x[n, ...]``.
+    """Train a student on nothing but a teacher's tempered probabilities on inputs `x[n, ...]`.
 
     The inputs need no labels: take as many as can be generated. Further settings go to `fit`.
 

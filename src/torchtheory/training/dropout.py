@@ -1,9 +1,9 @@
 r"""Dropout: the layer in both conventions, the ensemble it averages, the penalty it adds.
 
-A unit with keep probability :math:`\pi` is multiplied by a Bernoulli variable
-:math:`b\sim\mathrm{Ber}(\pi)` during training. The *plain* convention scales by :math:`\pi` in
-evaluation; the *inverted* one divides by :math:`\pi` in training and does nothing in evaluation.
-``torch.nn.Dropout(p)`` is the inverted one with :math:`p=1-\pi` the *drop* probability. Sources:
+A unit with keep probability $\pi$ is multiplied by a Bernoulli variable
+$b\sim\mathrm{Ber}(\pi)$ during training. The *plain* convention scales by $\pi$ in
+evaluation; the *inverted* one divides by $\pi$ in training and does nothing in evaluation.
+`torch.nn.Dropout(p)` is the inverted one with $p=1-\pi$ the *drop* probability. Sources:
 Deep Learning (notes), section 8.4; Foundations of Deep Learning, section 11.2.
 """
 
@@ -28,12 +28,12 @@ _CHUNK = 4096
 class UnitDropout(nn.Module):
     r"""Drops units, each with a probability of its own, in either convention.
 
-    ``torch.nn.Dropout`` has one probability for all and draws from the global generator; this
+    `torch.nn.Dropout` has one probability for all and draws from the global generator; this
     layer has one a unit and a generator of its own.
 
     Args:
-        keep: :math:`\pi\in(0,1]`, one number or ``[d]`` for the last dimension.
-        inverted: divide by :math:`\pi` in training instead of multiplying by it in evaluation.
+        keep: $\pi\in(0,1]$, one number or `[d]` for the last dimension.
+        inverted: divide by $\pi$ in training instead of multiplying by it in evaluation.
         random: generator or seed.
 
     >>> layer = UnitDropout(torch.tensor([1.0, 0.5]), inverted=False)
@@ -67,8 +67,8 @@ class UnitDropout(nn.Module):
 class WeightDropout(nn.Module):
     r"""Drops single weights of a dense layer (DropConnect), not units.
 
-    Every sample has its own mask :math:`B\in\{0,1\}^{m\times n}`: outputs
-    :math:`(W\odot B/\pi)x+b` in training, :math:`Wx+b` in evaluation. Memory :math:`O(smn)`.
+    Every sample has its own mask $B\in\{0,1\}^{m\times n}$: outputs
+    $(W\odot B/\pi)x+b$ in training, $Wx+b$ in evaluation. Memory $O(smn)$.
 
     >>> layer = WeightDropout(nn.Linear(3, 2), keep=0.5).eval()
     >>> x = torch.ones(4, 3)
@@ -97,7 +97,7 @@ class WeightDropout(nn.Module):
 
 
 def all_masks(units: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Every vector of zeros and ones, ``[2 ** units, units]``.
+    """Every vector of zeros and ones, `[2 ** units, units]`.
 
     >>> all_masks(2)
     tensor([[0., 0.],
@@ -114,7 +114,7 @@ def all_masks(units: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def mask_probabilities(masks: Tensor, keep: float | Tensor) -> Tensor:
-    r""":math:`p(b)=\prod_i\pi_i^{b_i}(1-\pi_i)^{1-b_i}` for each row of ``masks[k, d]``.
+    r"""$p(b)=\prod_i\pi_i^{b_i}(1-\pi_i)^{1-b_i}$ for each row of `masks[k, d]`.
 
     >>> mask_probabilities(all_masks(2), torch.tensor([0.5, 0.25])).sum()
     tensor(1., dtype=torch.float64)
@@ -124,12 +124,12 @@ def mask_probabilities(masks: Tensor, keep: float | Tensor) -> Tensor:
 
 
 def ensemble_mean(f: Callable[[Tensor], Tensor], x: Tensor, keep: float | Tensor) -> Tensor:
-    r"""The exact average :math:`\sum_bp(b)f(b\odot x)` over all :math:`2^d` sub-networks.
+    r"""The exact average $\sum_bp(b)f(b\odot x)$ over all $2^d$ sub-networks.
 
     Args:
-        f: what stands after the units, ``[..., d]`` to ``[..., k]``: a head, a whole network.
-        x: ``[s, d]``, the units; :math:`d\le20`.
-        keep: :math:`\pi`, one number or ``[d]``.
+        f: what stands after the units, `[..., d]` to `[..., k]`: a head, a whole network.
+        x: `[s, d]`, the units; $d\le20$.
+        keep: $\pi$, one number or `[d]`.
 
     >>> ensemble_mean(lambda z: z.sum(-1, keepdim=True), torch.tensor([[2.0, 4.0]]), 0.5)
     tensor([[3.]])
@@ -151,10 +151,10 @@ def sampled_mean(
     *,
     random: RandomSource = None,
 ) -> Tensor:
-    r"""The same average over ``samples`` random masks; the error falls like
-    :math:`1/\sqrt{\text{samples}}`.
+    r"""The same average over `samples` random masks; the error falls like
+    $1/\sqrt{\text{samples}}$.
 
-    Every row of ``x[s, d]`` meets the same masks, as one sub-network after another would.
+    Every row of `x[s, d]` meets the same masks, as one sub-network after another would.
 
     >>> sampled_mean(lambda z: z, torch.ones(1, 2), 1.0, samples=3)
     tensor([[1., 1.]])
@@ -175,9 +175,9 @@ def sampled_mean(
 def geometric_mean(logits: Callable[[Tensor], Tensor], x: Tensor, keep: float | Tensor) -> Tensor:
     r"""Normalized geometric mean of the ensemble's class probabilities, exact over all masks.
 
-    :math:`\bar p(y|x)\propto\prod_b p_b(y|x)^{p(b)}`, where :math:`p_b` is the softmax of
-    ``logits(b * x)``. If the logits are affine in the units it equals the softmax at the scaled
-    units :math:`\pi\odot x`: the weight-scaling rule is then exact, for this mean and not for the
+    $\bar p(y|x)\propto\prod_b p_b(y|x)^{p(b)}$, where $p_b$ is the softmax of
+    `logits(b * x)`. If the logits are affine in the units it equals the softmax at the scaled
+    units $\pi\odot x$: the weight-scaling rule is then exact, for this mean and not for the
     arithmetic one.
 
     >>> head = nn.Linear(3, 2).double()
@@ -193,8 +193,8 @@ class DropoutPenalty:
     r"""What dropout before the last layer adds to the squared loss.
 
     Attributes:
-        per_unit: ``[d]``, :math:`\frac p{1-p}\|W_{:,j}\|^2\hat a_j^2`.
-        risk: the risk without dropout, :math:`\frac1n\sum_i\|y_i-Wa_i-b\|^2`.
+        per_unit: `[d]`, $\frac p{1-p}\|W_{:,j}\|^2\hat a_j^2$.
+        risk: the risk without dropout, $\frac1n\sum_i\|y_i-Wa_i-b\|^2$.
     """
 
     per_unit: Tensor
@@ -211,12 +211,12 @@ class DropoutPenalty:
 
 
 def penalty_per_unit(weight: Tensor, activations: Tensor, drop: float) -> Tensor:
-    r""":math:`\frac p{1-p}\|W_{:,j}\|^2\,\frac1n\sum_ia_j(x_i)^2` for each unit, ``[d]``.
+    r"""$\frac p{1-p}\|W_{:,j}\|^2\,\frac1n\sum_ia_j(x_i)^2$ for each unit, `[d]`.
 
     Args:
-        weight: ``[k, d]``, the layer after the dropped units.
-        activations: ``[n, d]``, the units on the sample.
-        drop: :math:`p\in[0,1)`.
+        weight: `[k, d]`, the layer after the dropped units.
+        activations: `[n, d]`, the units on the sample.
+        drop: $p\in[0,1)$.
 
     >>> penalty_per_unit(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 2.0]]), 0.5)
     tensor([9., 4.])
@@ -233,19 +233,21 @@ def penalty_per_unit(weight: Tensor, activations: Tensor, drop: float) -> Tensor
 def dropout_penalty(model: nn.Module, x: Tensor, y: Tensor, drop: float) -> DropoutPenalty:
     r"""Theorem 74: dropout on the units before the last dense layer, in closed form.
 
-    For the squared loss and masks :math:`B_{jj}\sim\mathrm{Ber}(1-p)/(1-p)`,
+    For the squared loss and masks $B_{jj}\sim\mathrm{Ber}(1-p)/(1-p)$,
 
-    .. math:: \frac1n\sum_i\mathbb E_B\|y_i-WBa(x_i)\|^2
-              =\frac1n\sum_i\|y_i-Wa(x_i)\|^2
-              +\frac p{1-p}\sum_j\|W_{:,j}\|^2\,\frac1n\sum_ia_j(x_i)^2 .
+    $$
+    \frac1n\sum_i\mathbb E_B\|y_i-WBa(x_i)\|^2
+    =\frac1n\sum_i\|y_i-Wa(x_i)\|^2
+    +\frac p{1-p}\sum_j\|W_{:,j}\|^2\,\frac1n\sum_ia_j(x_i)^2 .
+    $$
 
     An identity of the empirical risk of any network whose last layer is dense; it does not hold
     for other losses, nor for dropout in lower layers. One forward pass.
 
     Args:
         model: a chain of layers; it is run in evaluation mode, its own dropout layers off.
-        x, y: ``[n, ...]`` and ``[n, k]``.
-        drop: :math:`p`, the drop probability.
+        x, y: `[n, ...]` and `[n, k]`.
+        drop: $p$, the drop probability.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(2, 1, bias=False))
     >>> _ = nn.init.constant_(net[1].weight, 1.0)
@@ -274,14 +276,14 @@ def dropout_penalty(model: nn.Module, x: Tensor, y: Tensor, drop: float) -> Drop
 def dropout_regression(x: Tensor, y: Tensor, drop: float) -> Tensor:
     r"""Least squares with dropout on the inputs, solved: a ridge that knows the features' scale.
 
-    Minimizes :math:`\frac1n\mathbb E_B\|y-XBw\|^2`, i.e.
-    :math:`w=(X^\top X+\frac p{1-p}\operatorname{diag}(X^\top X))^{-1}X^\top y`. Time
-    :math:`O(nd^2+d^3)`.
+    Minimizes $\frac1n\mathbb E_B\|y-XBw\|^2$, i.e.
+    $w=(X^\top X+\frac p{1-p}\operatorname{diag}(X^\top X))^{-1}X^\top y$. Time
+    $O(nd^2+d^3)$.
 
     Args:
-        x: ``[n, d]``, no feature zero throughout.
-        y: ``[n]`` or ``[n, k]``.
-        drop: :math:`p\in(0,1)`; at 0 it is least squares, and the features must be independent.
+        x: `[n, d]`, no feature zero throughout.
+        y: `[n]` or `[n, k]`.
+        drop: $p\in(0,1)$; at 0 it is least squares, and the features must be independent.
 
     >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
     >>> dropout_regression(x, y, 0.5)

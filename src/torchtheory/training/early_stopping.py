@@ -13,9 +13,9 @@ from torchtheory.core.errors import InvalidInput
 
 @dataclass(slots=True)
 class EarlyStopping:
-    r"""Stop after ``patience`` checks in a row without improvement.
+    r"""Stop after `patience` checks in a row without improvement.
 
-    A check *improves* when its value lies more than ``min_improvement`` below the best so far.
+    A check *improves* when its value lies more than `min_improvement` below the best so far.
     NaN never improves.
 
     Attributes:

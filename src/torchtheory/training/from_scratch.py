@@ -1,9 +1,9 @@
 r"""A multilayer perceptron in plain tensor code: layer classes with a forward and a backward.
 
-What the lectures write in numpy, in torch tensors without autograd, ``nn`` or ``optim``; the
-weights are stored as the text does, ``[inputs, outputs]``. The text's own code divides the
-gradients of a linear layer by the number of samples a second time; ``divide_again`` reproduces
-that. For anything but reading, use ``torch.nn``. Source: Foundations of Deep Learning, section 2.7.
+What the lectures write in numpy, in torch tensors without autograd, `nn` or `optim`; the
+weights are stored as the text does, `[inputs, outputs]`. The text's own code divides the
+gradients of a linear layer by the number of samples a second time; `divide_again` reproduces
+that. For anything but reading, use `torch.nn`. Source: Foundations of Deep Learning, section 2.7.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from torchtheory.nets.feedforward import dense
 
 
 class BinaryCrossEntropy:
-    r"""The mean of :math:`-[y\log\hat y+(1-y)\log(1-\hat y)]`, :math:`\hat y=\sigma(z)`.
+    r"""The mean of $-[y\log\hat y+(1-y)\log(1-\hat y)]$, $\hat y=\sigma(z)$.
 
     Args:
-        clip: keep :math:`\hat y` this far from 0 and 1, as the text does with ``1e-12``. Then the
-            loss is flat where it clips, and :meth:`backward` is not its derivative there. Without
-            it the loss is computed from :math:`z` and never overflows.
+        clip: keep $\hat y$ this far from 0 and 1, as the text does with `1e-12`. Then the
+            loss is flat where it clips, and `backward` is not its derivative there. Without
+            it the loss is computed from $z$ and never overflows.
 
     >>> loss = BinaryCrossEntropy()
     >>> value, y_hat = loss.forward(torch.zeros(2, 1), torch.tensor([[0.0], [1.0]]))
@@ -45,7 +45,7 @@ class BinaryCrossEntropy:
         self.clip = clip
 
     def forward(self, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss and predicted probabilities from logits ``z`` and labels ``y``, ``[n, 1]``."""
+        """Mean loss and predicted probabilities from logits `z` and labels `y`, `[n, 1]`."""
         if z.shape != y.shape or len(y) == 0:
             raise ShapeMismatch(f"logits are {list(z.shape)} and labels {list(y.shape)}")
         y_hat = torch.sigmoid(z)
@@ -55,12 +55,12 @@ class BinaryCrossEntropy:
         return -(y * y_hat.log() + (1 - y) * (1 - y_hat).log()).sum() / len(y), y_hat
 
     def backward(self, y_hat: Tensor, y: Tensor) -> Tensor:
-        r""":math:`dL/dz=(\hat y-y)/n`."""
+        r"""$dL/dz=(\hat y-y)/n$."""
         return (y_hat - y) / len(y)
 
 
 class ReLU:
-    """``max(0, z)``, with derivative 0 at 0.
+    """`max(0, z)`, with derivative 0 at 0.
 
     >>> relu = ReLU()
     >>> relu.forward(torch.tensor([-1.0, 0.0, 2.0])), relu.backward(torch.ones(3))
@@ -78,14 +78,14 @@ class ReLU:
 
 
 class LinearLayer:
-    r""":math:`Z=XW+b` with :math:`dW=X^\top dZ`, :math:`db=\sum dZ`, :math:`dX=dZ\,W^\top`.
+    r"""$Z=XW+b$ with $dW=X^\top dZ$, $db=\sum dZ$, $dX=dZ\,W^\top$.
 
     Args:
-        inputs, outputs: widths :math:`d_\text{in}`, :math:`d_\text{out}`.
-        random: a torch generator or seed, or a numpy ``RandomState`` for the text's own numbers.
-            :math:`W` is Gaussian of variance :math:`2/(d_\text{in}+d_\text{out})`, :math:`b` is 0.
-        divide_again: divide :math:`dW` and :math:`db` by the number of samples, as the text's code
-            does, although the loss has done so: then they are :math:`1/n` times the gradient.
+        inputs, outputs: widths $d_\text{in}$, $d_\text{out}$.
+        random: a torch generator or seed, or a numpy `RandomState` for the text's own numbers.
+            $W$ is Gaussian of variance $2/(d_\text{in}+d_\text{out})$, $b$ is 0.
+        divide_again: divide $dW$ and $db$ by the number of samples, as the text's code
+            does, although the loss has done so: then they are $1/n$ times the gradient.
 
     >>> layer = LinearLayer(3, 2)
     >>> layer.forward(torch.ones(5, 3).double()).shape
@@ -115,14 +115,14 @@ class LinearLayer:
         self.divide_again = divide_again
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[n, inputs]`` to ``[n, outputs]``; the input is kept for the way back."""
+        """`[n, inputs]` to `[n, outputs]`; the input is kept for the way back."""
         if x.ndim != 2 or x.shape[1] != len(self.W):
             raise ShapeMismatch(f"x must be [n, {len(self.W)}], not {list(x.shape)}")
         self.x = x
         return x @ self.W + self.b
 
     def backward(self, dz: Tensor) -> Tensor:
-        """``dL/dZ [n, outputs]`` to ``dL/dX [n, inputs]``; leaves ``dW`` and ``db``."""
+        """`dL/dZ [n, outputs]` to `dL/dX [n, inputs]`; leaves `dW` and `db`."""
         self.dW, self.db = self.x.T @ dz, dz.sum(0)
         if self.divide_again:
             self.dW, self.db = self.dW / len(self.x), self.db / len(self.x)
@@ -133,8 +133,8 @@ class MLP:
     """Linear, ReLU, ..., linear: logits out.
 
     Args:
-        widths: ``[inputs, hidden, ..., outputs]``; ``[2, 10, 5, 1]`` has two hidden layers.
-        random, divide_again: as for :class:`LinearLayer`.
+        widths: `[inputs, hidden, ..., outputs]`; `[2, 10, 5, 1]` has two hidden layers.
+        random, divide_again: as for `LinearLayer`.
 
     >>> net = MLP([2, 10, 5, 1])
     >>> len(net.linear_layers), net.hidden_layers
@@ -172,12 +172,12 @@ class MLP:
         return x
 
     def backward(self, d_logits: Tensor) -> None:
-        """Back through the layers; each linear layer is left with its ``dW`` and ``db``."""
+        """Back through the layers; each linear layer is left with its `dW` and `db`."""
         for layer in reversed(self.layers):
             d_logits = layer.backward(d_logits)
 
     def as_torch(self) -> nn.Sequential:
-        """The same function as an ``nn.Sequential``, with copies of the weights."""
+        """The same function as an `nn.Sequential`, with copies of the weights."""
         modules: list[nn.Module] = [
             dense(layer.W.T, layer.b) if isinstance(layer, LinearLayer) else nn.ReLU()
             for layer in self.layers
@@ -186,10 +186,10 @@ class MLP:
 
 
 class GradientDescent:
-    r""":math:`W\leftarrow W-(\eta\,dW+\lambda W)`, :math:`b\leftarrow b-\eta\,db`.
+    r"""$W\leftarrow W-(\eta\,dW+\lambda W)$, $b\leftarrow b-\eta\,db$.
 
-    The decay :math:`\lambda` is not multiplied by the rate: it is that of
-    ``torch.optim.SGD(lr=rate, weight_decay=decay / rate)`` on the weights alone.
+    The decay $\lambda$ is not multiplied by the rate: it is that of
+    `torch.optim.SGD(lr=rate, weight_decay=decay / rate)` on the weights alone.
     """
 
     def __init__(self, rate: float = 1e-3, decay: float = 0.0) -> None:
@@ -210,8 +210,8 @@ class TrainingRun:
 
     Attributes:
         model: as it was left.
-        losses: ``[iterations]``, each before its step.
-        accuracies: ``[iterations]``, likewise.
+        losses: `[iterations]`, each before its step.
+        accuracies: `[iterations]`, likewise.
     """
 
     model: MLP
@@ -260,8 +260,8 @@ def lecture_run(
 ) -> TrainingRun:
     """The run of section 2.7.7: its data, its weights out of the same stream, its 500 steps.
 
-    With ``divide_again=False`` the gradients are those of the mean loss; the rate then means what
-    it says, and is ``2 * samples`` times larger than the one the printed code really uses.
+    With `divide_again=False` the gradients are those of the mean loss; the rate then means what
+    it says, and is `2 * samples` times larger than the one the printed code really uses.
 
     >>> run = lecture_run(20, (2, 5, 1), iterations=3)
     >>> len(run.losses)

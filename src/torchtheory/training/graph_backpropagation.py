@@ -1,13 +1,15 @@
 r"""Backpropagation on any directed acyclic graph, and the sum over paths it is a shortcut for.
 
-With net inputs :math:`a_j=\sum_{i\to j}w_{ij}h_i+b_j` and values :math:`h_j=\phi_j(a_j)`, the
-error :math:`\delta_j=\partial E/\partial a_j` of a unit follows from those of its successors,
+With net inputs $a_j=\sum_{i\to j}w_{ij}h_i+b_j$ and values $h_j=\phi_j(a_j)$, the
+error $\delta_j=\partial E/\partial a_j$ of a unit follows from those of its successors,
 
-.. math:: \delta_j=\phi_j'(a_j)\sum_{k\in\mathrm{succ}(j)}w_{jk}\,\delta_k,\qquad
-          \frac{\partial E}{\partial w_{ij}}=h_i\,\delta_j,
+$$
+\delta_j=\phi_j'(a_j)\sum_{k\in\mathrm{succ}(j)}w_{jk}\,\delta_k,\qquad
+\frac{\partial E}{\partial w_{ij}}=h_i\,\delta_j,
+$$
 
-by induction in reverse topological order. Written out, :math:`\delta_j` is a sum over all paths
-from :math:`j` to the outputs, whose number grows exponentially with depth. Source: slides "Extra
+by induction in reverse topological order. Written out, $\delta_j$ is a sum over all paths
+from $j$ to the outputs, whose number grows exponentially with depth. Source: slides "Extra
 Homework"; Mathematical Aspects of Deep Learning, section 1.1.2.
 """
 
@@ -41,11 +43,11 @@ class GraphBackpropagation:
 
     Attributes:
         loss: the loss of the batch.
-        net_inputs: :math:`a_v`, ``[n, width]``; inputs of the network have none.
-        values: :math:`h_v`, ``[n, width]``.
-        deltas: :math:`\partial E/\partial h_v`.
-        errors: :math:`\delta_v=\partial E/\partial a_v`.
-        gradients: by name, as ``network.named_parameters()`` has them.
+        net_inputs: $a_v$, `[n, width]`; inputs of the network have none.
+        values: $h_v$, `[n, width]`.
+        deltas: $\partial E/\partial h_v$.
+        errors: $\delta_v=\partial E/\partial a_v$.
+        gradients: by name, as `network.named_parameters()` has them.
     """
 
     loss: Tensor
@@ -66,7 +68,7 @@ def backpropagate_graph(
 
     Args:
         network: its vertices' modules are run in evaluation mode and left as they were.
-        x: ``[n, features]``; y: targets as the loss takes them.
+        x: `[n, features]`; y: targets as the loss takes them.
 
     >>> g = nx.DiGraph([("x", "h"), ("h", "y"), ("x", "y")])
     >>> net = GraphNetwork(g, random=0)
@@ -120,7 +122,7 @@ class PathSum:
     r"""The error of a unit, summed path by path.
 
     Attributes:
-        error: :math:`\delta_j`, ``[n]``.
+        error: $\delta_j$, `[n]`.
         paths: how many paths lead from the unit to an output.
     """
 
@@ -135,8 +137,8 @@ def error_by_paths(
     loss: Loss | ClassificationLoss,
     vertex: Hashable,
 ) -> PathSum:
-    r""":math:`\delta_j=\sum_{j=v_0\to\dots\to v_m}\phi'(a_{v_0})\prod_iw_{v_{i-1}v_i}\phi'(a_{v_i})
-    \,\partial E/\partial h_{v_m}` over all paths from :math:`j` to an output.
+    r"""$\delta_j=\sum_{j=v_0\to\dots\to v_m}\phi'(a_{v_0})\prod_iw_{v_{i-1}v_i}\phi'(a_{v_i})
+    \,\partial E/\partial h_{v_m}$ over all paths from $j$ to an output.
 
     For vertices of width 1 only, and for small graphs: the number of paths is exponential in the
     depth. It is what backpropagation computes, without the sharing that makes it fast.

@@ -39,7 +39,7 @@ class History:
     """The epochs of a training, and how it ended.
 
     Attributes:
-        epochs: one :class:`Epoch` each, in order.
+        epochs: one `Epoch` each, in order.
         stopped: why it ended, in words; empty while it runs.
         kept_epoch: the epoch whose weights the model has now.
 
@@ -94,7 +94,7 @@ class History:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> History:
-        """Inverse of :meth:`to_json`."""
+        """Inverse of `to_json`."""
         rows: list[dict[str, Any]] = [
             {k: v if k == "epoch" else parse_number(v) for k, v in row.items()}
             for row in data["epochs"]

@@ -1,7 +1,7 @@
 r"""How the source trained its image classifiers: networks, augmentation, steps.
 
 Recipes by name, with everything the source states and a note on what it leaves open. Each
-trains with :func:`~torchtheory.training.trainer.fit`, with or without DARC1. Source: Mathematical
+trains with `fit`, with or without DARC1. Source: Mathematical
 Aspects of Deep Learning, Chapter 2, Appendix B.
 """
 
@@ -34,8 +34,8 @@ class RandomAffineCrop:
 
     Attributes:
         size: side of the crop, whose place is uniform over whole pixels.
-        degrees: rotations are uniform in :math:`\pm` this.
-        scaling: factors are uniform in :math:`1\pm` this.
+        degrees: rotations are uniform in $\pm$ this.
+        scaling: factors are uniform in $1\pm$ this.
 
     >>> x = torch.arange(16.0).reshape(1, 1, 4, 4)
     >>> crop = RandomAffineCrop(3, degrees=0.0, scaling=0.0)(x, torch.Generator().manual_seed(0))
@@ -129,10 +129,10 @@ class Recipe:
         epochs: int | None = None,
         seed: int = 0,
     ) -> tuple[nn.Module, History]:
-        """A network trained on ``(images, labels)``, images ``[n, channels, h, w]`` in [0, 1].
+        """A network trained on `(images, labels)`, images `[n, channels, h, w]` in [0, 1].
 
         Args:
-            data: as for :func:`~torchtheory.training.trainer.fit`.
+            data: as for `fit`.
             darc1_strength: of DARC1, which the history's losses include; 0 for the base model.
             epochs: fewer than the source's; milestones move with them.
             seed: initial weights, order, augmentation and dropout follow from it.
@@ -210,7 +210,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
     }
 )
-"""By name: MNIST and CIFAR-10 with and without (``nd``) data augmentation for Tables A.3 and A.4,
+"""By name: MNIST and CIFAR-10 with and without (`nd`) data augmentation for Tables A.3 and A.4,
 and CIFAR-10 with the larger network for Table A.2."""
 
 

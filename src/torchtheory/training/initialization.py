@@ -1,14 +1,12 @@
 r"""How the weights of a layer are drawn before training: a table of variances, and orthogonality.
 
-For a layer with :math:`n` inputs (fan-in) and :math:`m` outputs (fan-out) of one unit's
-connections, :math:`W\in\mathbb R^{m\times n}` has independent entries of mean 0 and variance
+For a layer with $n$ inputs (fan-in) and $m$ outputs (fan-out) of one unit's
+connections, $W\in\mathbb R^{m\times n}$ has independent entries of mean 0 and variance
 
-======== ========================= =============================================================
-LeCun    :math:`1/n`               keeps the variance of what goes forward through a linear layer
-Xavier   :math:`2/(n+m)`           compromise between :math:`1/n` forward and :math:`1/m` backward
-He       :math:`2/n`               keeps the second moment through ReLU, which halves it
-a number :math:`\sigma^2`          the variance itself
-======== ========================= =============================================================
+- LeCun, $1/n$: keeps the variance of what goes forward through a linear layer
+- Xavier, $2/(n+m)$: compromise between $1/n$ forward and $1/m$ backward
+- He, $2/n$: keeps the second moment through ReLU, which halves it
+- a number, $\sigma^2$: the variance itself
 
 or is orthogonal: its singular values are all 1. Source: Deep Learning (notes), section 8.1.
 """
@@ -58,18 +56,18 @@ class LayerDraw:
 
     @property
     def forward_gain(self) -> float:
-        r""":math:`n\sigma^2`, by which the layer multiplies second moments going forward."""
+        r"""$n\sigma^2$, by which the layer multiplies second moments going forward."""
         return self.fan_in * self.variance
 
     @property
     def backward_gain(self) -> float:
-        r""":math:`m\sigma^2`, by which it multiplies those of the gradient going back."""
+        r"""$m\sigma^2$, by which it multiplies those of the gradient going back."""
         return self.fan_out * self.variance
 
 
 @dataclass(frozen=True, slots=True)
 class Initialization:
-    """What :func:`initialize` did.
+    """What `initialize` did.
 
     Attributes:
         layers: one row a layer that was drawn, in the order of the model.
@@ -88,9 +86,9 @@ def weight_variance(
 
     Args:
         scheme: a name of the table, or the variance itself. An entry of an orthogonal
-            :math:`m\times n` matrix has mean square :math:`1/\max(m,n)`.
-        activation: used by ``"he"`` alone, whose general form is
-            :math:`1/(n\,\mathbb E\varrho(Z)^2)` with :math:`Z` standard normal: 2/n for ReLU.
+            $m\times n$ matrix has mean square $1/\max(m,n)$.
+        activation: used by `"he"` alone, whose general form is
+            $1/(n\,\mathbb E\varrho(Z)^2)$ with $Z$ standard normal: 2/n for ReLU.
 
     >>> weight_variance("he", 8, 4), round(weight_variance("xavier", 8, 4), 6)
     (0.25, 0.166667)
@@ -126,13 +124,13 @@ def draw_weight(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    r"""Weights ``[m, n]``, or a stack of such matrices ``[..., m, n]``.
+    r"""Weights `[m, n]`, or a stack of such matrices `[..., m, n]`.
 
-    ``"normal"`` is :math:`N(0,\sigma^2)` and ``"uniform"`` is
-    :math:`U[-\sqrt3\sigma,\sqrt3\sigma]`: both have variance :math:`\sigma^2`. An orthogonal matrix
+    `"normal"` is $N(0,\sigma^2)$ and `"uniform"` is
+    $U[-\sqrt3\sigma,\sqrt3\sigma]$: both have variance $\sigma^2$. An orthogonal matrix
     (orthonormal rows or columns where it is not square) is uniformly distributed among them: the
-    :math:`Q` of a Gaussian matrix, with the signs of :math:`R`'s diagonal taken out. Time
-    :math:`O(mn)` a matrix, :math:`O(mn\min(m,n))` if orthogonal.
+    $Q$ of a Gaussian matrix, with the signs of $R$'s diagonal taken out. Time
+    $O(mn)$ a matrix, $O(mn\min(m,n))$ if orthogonal.
 
     >>> w = draw_weight((3, 5), "orthogonal")
     >>> torch.allclose(w @ w.T, torch.eye(3, dtype=torch.float64))
@@ -157,16 +155,16 @@ def initialize(
 ) -> Initialization:
     r"""Draw the weights of every dense and convolutional layer anew, and set their biases to 0.
 
-    This changes ``model`` in place: that is its purpose. Everything is checked before the first
+    This changes `model` in place: that is its purpose. Everything is checked before the first
     number is drawn, so that an error leaves the model as it was. In a convolution of kernel size
-    :math:`k` with :math:`g` groups one output is fed by :math:`n=kc_{\rm in}/g` numbers and one
-    input feeds :math:`m=kc_{\rm out}/g`; an orthogonal one is orthogonal group by group.
+    $k$ with $g$ groups one output is fed by $n=kc_{\rm in}/g$ numbers and one
+    input feeds $m=kc_{\rm out}/g$; an orthogonal one is orthogonal group by group.
 
     Args:
         model: any module.
-        scheme: a name of :func:`weight_variance`'s table, or a variance.
-        distribution: of the entries; without effect on ``"orthogonal"``.
-        activation: what ``"he"`` compensates for.
+        scheme: a name of `weight_variance`'s table, or a variance.
+        distribution: of the entries; without effect on `"orthogonal"`.
+        activation: what `"he"` compensates for.
         random: generator or seed.
 
     >>> net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
@@ -236,7 +234,7 @@ def _draw(
     random: RandomSource,
     dtype: torch.dtype,
 ) -> Tensor:
-    """A stack of matrices ``[..., m, n]`` on the generator's device."""
+    """A stack of matrices `[..., m, n]` on the generator's device."""
     _check_distribution(distribution)
     if not dtype.is_floating_point:
         raise InvalidType(f"weights are real numbers, and {dtype} does not hold them")

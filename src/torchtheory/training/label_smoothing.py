@@ -1,7 +1,7 @@
-r"""Label smoothing: a label becomes a distribution, :math:`y \mapsto \Pi e_y`.
+r"""Label smoothing: a label becomes a distribution, $y \mapsto \Pi e_y$.
 
-:math:`\Pi` is a confusion matrix: column :math:`y` is the distribution that stands for the label
-:math:`y`, so its columns sum to 1. Source: notes "Deep Learning", section 8.8.
+$\Pi$ is a confusion matrix: column $y$ is the distribution that stands for the label
+$y$, so its columns sum to 1. Source: notes "Deep Learning", section 8.8.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torchtheory.core.errors import (
 
 
 def uniform_confusion(classes: int, smoothing: float, dtype: torch.dtype = torch.float64) -> Tensor:
-    r"""The matrix :math:`\Pi = (1-\epsilon) I + \frac{\epsilon}{k} \mathbf 1 \mathbf 1^\top`.
+    r"""The matrix $\Pi = (1-\epsilon) I + \frac{\epsilon}{k} \mathbf 1 \mathbf 1^\top$.
 
-    Cross-entropy against it is torch's ``label_smoothing=epsilon``.
+    Cross-entropy against it is torch's `label_smoothing=epsilon`.
 
     >>> uniform_confusion(2, 0.2)
     tensor([[0.9000, 0.1000],
@@ -70,7 +70,7 @@ def check_confusion(confusion: Tensor, classes: int | None = None) -> Tensor:
 
 
 def smooth_labels(y: Tensor, confusion: Tensor) -> Tensor:
-    r"""The distributions :math:`\Pi e_{y_i}`, ``[n, classes]``, of labels ``y[n]``.
+    r"""The distributions $\Pi e_{y_i}$, `[n, classes]`, of labels `y[n]`.
 
     >>> smooth_labels(torch.tensor([1, 0]), torch.tensor([[0.9, 0.2], [0.1, 0.8]]))
     tensor([[0.2000, 0.8000],
@@ -88,10 +88,10 @@ def smooth_labels(y: Tensor, confusion: Tensor) -> Tensor:
 
 
 def smoothed_cross_entropy(logits: Tensor, y: Tensor, confusion: Tensor) -> Tensor:
-    r"""Mean cross-entropy :math:`-\sum_j (\Pi e_y)_j \log \mathrm{softmax}(z)_j`.
+    r"""Mean cross-entropy $-\sum_j (\Pi e_y)_j \log \mathrm{softmax}(z)_j$.
 
     Its minimum over the logits is the mean entropy of the columns met, attained at
-    :math:`z = \log \Pi e_y` up to a constant: a finite point where :math:`\Pi > 0`.
+    $z = \log \Pi e_y$ up to a constant: a finite point where $\Pi > 0$.
 
     >>> from torch.nn.functional import cross_entropy
     >>> z, y = torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([0])
@@ -103,7 +103,7 @@ def smoothed_cross_entropy(logits: Tensor, y: Tensor, confusion: Tensor) -> Tens
 
 
 def smoothed_minimum(confusion: Tensor) -> Tensor:
-    r"""Entropy ``[classes]`` of each column: the least cross-entropy a label can reach.
+    r"""Entropy `[classes]` of each column: the least cross-entropy a label can reach.
 
     >>> round(float(smoothed_minimum(uniform_confusion(10, 0.1))[0]), 4)
     0.5003
@@ -113,7 +113,7 @@ def smoothed_minimum(confusion: Tensor) -> Tensor:
 
 
 def smoothed_gap(classes: int, smoothing: float) -> float:
-    r"""The logit gap :math:`\log(1 + k(1-\epsilon)/\epsilon)` at which uniform smoothing is best.
+    r"""The logit gap $\log(1 + k(1-\epsilon)/\epsilon)$ at which uniform smoothing is best.
 
     Without smoothing it is infinite: the cross-entropy of a hard label has no minimum.
 

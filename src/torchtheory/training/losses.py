@@ -1,11 +1,11 @@
 r"""Twelve losses for classification, as one table: values, gradients, what is known of each.
 
-With :math:`k` classes, :math:`o\in\mathbb R^k` the output of the last layer, :math:`y` the one-hot
-label, :math:`\hat y=2y-1\in\{\pm1\}^k`, :math:`p=\mathrm{softmax}(o)` and :math:`p_y` the
+With $k$ classes, $o\in\mathbb R^k$ the output of the last layer, $y$ the one-hot
+label, $\hat y=2y-1\in\{\pm1\}^k$, $p=\mathrm{softmax}(o)$ and $p_y$ the
 probability of the true class. Four pairs are one loss in two guises: Chebyshev is half the
 expectation loss, the squared log loss the square of the log loss, the Cauchy-Schwarz divergence
 half the log loss at doubled logits, and the regularized expectation loss the expectation loss plus
-:math:`\|p\|_2^2-1`. Source: slides "Deep Learning", Table 1, after Janocha and Czarnecki (2017).
+$\|p\|_2^2-1$. Source: slides "Deep Learning", Table 1, after Janocha and Czarnecki (2017).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchtheory.core.errors import (
 )
 
 Rows = Callable[[Tensor, Tensor], Tensor]
-"""Outputs ``[..., k]`` and one-hot rows ``[..., k]`` to losses ``[...]`` or gradients."""
+"""Outputs `[..., k]` and one-hot rows `[..., k]` to losses `[...]` or gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class ClassificationLoss:
     r"""One row of the table.
 
     Attributes:
-        name: what :func:`classification_loss` takes.
+        name: what `classification_loss` takes.
         formula: the definition, LaTeX.
-        function: the definition on outputs and one-hot rows, unchecked, safe under ``vmap``.
+        function: the definition on outputs and one-hot rows, unchecked, safe under `vmap`.
         derivative: its gradient in the outputs, written out.
         least: the infimum over all outputs, for a one-hot label.
         on_probabilities: whether it sees the outputs through the softmax only; then it does not
@@ -60,11 +60,11 @@ class ClassificationLoss:
     convex: bool
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss ``[...]`` of every sample; targets as in :func:`one_hot_rows`."""
+        """The loss `[...]` of every sample; targets as in `one_hot_rows`."""
         return self.function(outputs, one_hot_rows(outputs, targets))
 
     def gradient(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The gradient ``[..., k]`` of every sample's loss in its outputs.
+        """The gradient `[..., k]` of every sample's loss in its outputs.
 
         Where the loss has a kink, the one torch's functions give there: 0 for the absolute value
         and for the hinge.
@@ -73,16 +73,16 @@ class ClassificationLoss:
         return self.derivative(outputs.detach(), rows)
 
     def mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the samples: what training takes as its ``loss``."""
+        """The mean over the samples: what training takes as its `loss`."""
         return self(outputs, targets).mean()
 
 
 def one_hot_rows(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Targets as rows ``[..., k]`` in the dtype of the outputs.
+    """Targets as rows `[..., k]` in the dtype of the outputs.
 
     Args:
-        outputs: ``[..., k]``, floating, with at least two classes.
-        targets: class indices ``[...]``, or rows of probabilities of the shape of the outputs.
+        outputs: `[..., k]`, floating, with at least two classes.
+        targets: class indices `[...]`, or rows of probabilities of the shape of the outputs.
 
     >>> one_hot_rows(torch.zeros(2, 3), torch.tensor([2, 0]))
     tensor([[0., 0., 1.],
@@ -155,12 +155,12 @@ def _softmax(o: Tensor) -> Tensor:
 
 
 def _through_softmax(p: Tensor, g: Tensor) -> Tensor:
-    r"""The gradient in :math:`o` from that in :math:`p`: :math:`(\mathrm{diag}\,p-pp^\top)g`."""
+    r"""The gradient in $o$ from that in $p$: $(\mathrm{diag}\,p-pp^\top)g$."""
     return p * (g - (p * g).sum(-1, keepdim=True))
 
 
 def _shortfall(o: Tensor, y: Tensor) -> Tensor:
-    r""":math:`\max(0,\frac12-\hat y_jo_j)`."""
+    r"""$\max(0,\frac12-\hat y_jo_j)$."""
     return torch.relu(0.5 - (2 * y - 1) * o)
 
 

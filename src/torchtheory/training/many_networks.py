@@ -3,7 +3,7 @@ r"""Hundreds of small trainings as one batched computation.
 A step of a small network is mostly overhead: a hundred microseconds of Python and dispatch around
 a few microseconds of arithmetic. Stacked, K networks pay it once. Seeds, widths, learning rates,
 weight decays, labels and label noise may differ from network to network; each one ends (to
-rounding) where :func:`~torchtheory.training.trainer.fit` would have taken it alone.
+rounding) where `fit` would have taken it alone.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class ManyResult:
 
     Attributes:
         groups: the stacks of parameters; every network is in exactly one.
-        train_loss, train_error: ``[K, epochs]``, as in :class:`History`; the error is NaN in
+        train_loss, train_error: `[K, epochs]`, as in `History`; the error is NaN in
             regression.
-        validation_loss, validation_error: ``[K, epochs]``, or None without validation data.
-        learning_rates: ``[K]``.
-        labels: what each network was trained on, ``[K, n, ...]``, or ``[n, ...]`` if all shared it.
+        validation_loss, validation_error: `[K, epochs]`, or None without validation data.
+        learning_rates: `[K]`.
+        labels: what each network was trained on, `[K, n, ...]`, or `[n, ...]` if all shared it.
         seconds: for all together.
     """
 
@@ -81,7 +81,7 @@ class ManyResult:
 
     @property
     def diverged(self) -> Tensor:
-        """Which networks ``[K]`` ended with a loss or weights that are not finite."""
+        """Which networks `[K]` ended with a loss or weights that are not finite."""
         bad = ~torch.isfinite(self.train_loss[:, -1])
         for group in self.groups:
             for p in group.stack.trained:
@@ -103,7 +103,7 @@ class ManyResult:
 
     @torch.no_grad()
     def outputs(self, x: Tensor) -> Tensor:
-        """Outputs ``[K, n, outputs]`` of all networks for inputs ``x[n, ...]``."""
+        """Outputs `[K, n, outputs]` of all networks for inputs `x[n, ...]`."""
         parts: list[Tensor | None] = [None] * len(self)
         for group in self.groups:
             like = group.stack.trained[0]
@@ -158,10 +158,10 @@ def fit_many(
             elementwise activations may differ in width and depth; other networks are stacked
             with those of the same architecture. Dropout and batch normalization are refused.
         train, validation, epochs, batch_size, task: as for `fit`; the data are held in memory.
-        optimizer: ``sgd``, ``momentum``, ``nesterov``, ``adam`` or ``adamw``.
+        optimizer: `sgd`, `momentum`, `nesterov`, `adam` or `adamw`.
         learning_rate, weight_decay: one for all, or one for each network.
-        labels: targets of their own for each network, ``[K, n, ...]``, instead of those in
-            ``train``.
+        labels: targets of their own for each network, `[K, n, ...]`, instead of those in
+            `train`.
         label_noise: share of the labels replaced by another class at random; one for all, or one
             for each network. The noise follows from the network's seed.
         loss: as for `fit`, mapped over the networks.
@@ -172,12 +172,12 @@ def fit_many(
             group; so are networks of too different widths.
 
     Returns:
-        :class:`ManyResult`. A network that diverges does not disturb the others; see
-        ``.diverged``.
+        `ManyResult`. A network that diverges does not disturb the others; see
+        `.diverged`.
 
     Time of a step: one batched product a layer. Memory: for each network about
-    :math:`(6P + 4Bw)` numbers with :math:`P` parameters, :math:`w` units and batches of
-    :math:`B`.
+    $(6P + 4Bw)$ numbers with $P$ parameters, $w$ units and batches of
+    $B$.
 
     >>> nets = mlp_family(2, widths=[3, 8], outputs=2, seeds=[0, 1])
     >>> x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
@@ -288,7 +288,7 @@ class _Stacked:
         self.one_order = len(set(seeds)) == 1
 
     def run_epoch(self, epoch: int, batch_size: int, step: Step) -> tuple[Tensor, Tensor]:
-        """One pass over the data; mean losses and errors ``[K]``."""
+        """One pass over the data; mean losses and errors `[K]`."""
         stack, masks = self.stack, self.stack.masks
         n = len(self.x)
         losses, errors = [], []
@@ -310,7 +310,7 @@ class _Stacked:
 
     @torch.no_grad()
     def evaluate(self, samples: Samples) -> tuple[Tensor, Tensor]:
-        """Mean losses and errors ``[K]`` of all networks on the same samples."""
+        """Mean losses and errors `[K]` of all networks on the same samples."""
         losses, errors = [], []
         for x, y in samples.chunks(EVALUATION_CHUNK):
             each, wrong = self._losses(self.stack.on_shared(x), y)
@@ -323,7 +323,7 @@ class _Stacked:
         return mean, torch.stack(errors).sum(0).double().cpu() / len(samples)
 
     def _orders(self, epoch: int, batch_size: int) -> tuple[Tensor, ...]:
-        """Row numbers of each batch: ``[B]`` where all share it, else ``[K, B]``."""
+        """Row numbers of each batch: `[B]` where all share it, else `[K, B]`."""
         if self.one_order:
             order = epoch_order(len(self.x), self.seeds[0], epoch)
         else:
@@ -332,7 +332,7 @@ class _Stacked:
         return torch.split(order.to(self.x.device), batch_size, -1)
 
     def _batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs ``[K, outputs, B]`` and targets ``[K, B, ...]`` (or ``[B, ...]``)."""
+        """Outputs `[K, outputs, B]` and targets `[K, B, ...]` (or `[B, ...]`)."""
         x, y = self.x, self.y
         if index.ndim == 1:
             return self.stack.on_shared(x.index_select(0, index)), (
@@ -347,7 +347,7 @@ class _Stacked:
         return self.stack(inputs), y.index_select(0, flat).view(*index.shape, *y.shape[1:])
 
     def _losses(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The mean loss ``[K]`` of each network on its batch, and its number of errors."""
+        """The mean loss `[K]` of each network on its batch, and its number of errors."""
         task, usual = self.problem.task, self.usual_loss
         wrong: Tensor | None = None
         networks, _, size = outputs.shape
@@ -384,7 +384,7 @@ def mlp_family(
 ) -> list[nn.Module]:
     """One multilayer perceptron for every width and seed, all seeds of the first width first.
 
-    Each has ``depth`` hidden layers of the width and torch's usual initial weights, drawn with
+    Each has `depth` hidden layers of the width and torch's usual initial weights, drawn with
     the seed.
 
     >>> [net[0].out_features for net in mlp_family(4, widths=[1, 5], outputs=3, seeds=[0, 1])]
@@ -410,7 +410,7 @@ def mlp_family(
 
 
 def noisy_labels(y: Tensor, classes: int, share: float, *, seed: int = 0) -> Tensor:
-    """Labels ``y[n]`` with ``round(share * n)`` of them, at random, moved to another class.
+    """Labels `y[n]` with `round(share * n)` of them, at random, moved to another class.
 
     >>> y = torch.zeros(10, dtype=torch.long)
     >>> int((noisy_labels(y, 3, 0.4) != 0).sum())
@@ -435,7 +435,7 @@ def noisy_labels(y: Tensor, classes: int, share: float, *, seed: int = 0) -> Ten
 def _targets(
     problem: Problem, labels: Tensor | None, noise: Tensor, seeds: Sequence[int]
 ) -> Tensor:
-    """Targets shared by all ``[n, ...]``, or of each network ``[K, n, ...]``."""
+    """Targets shared by all `[n, ...]`, or of each network `[K, n, ...]`."""
     y = problem.train.y
     if labels is not None:
         if not isinstance(labels, Tensor) or labels.shape[:2] != (len(seeds), len(y)):
@@ -513,7 +513,7 @@ def _group(
 def _least_padding(members: list[int], costs: list[int]) -> list[list[int]]:
     """Cut a list, largest first, where padding to a group's largest would cost more than a cut.
 
-    Minimizes the sum over groups of ``OVERHEAD + size * largest`` by dynamic programming over the
+    Minimizes the sum over groups of `OVERHEAD + size * largest` by dynamic programming over the
     places where the cost changes.
     """
     places = [i for i in range(len(costs)) if i == 0 or costs[i] != costs[i - 1]] + [len(costs)]

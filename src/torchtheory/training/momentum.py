@@ -1,10 +1,10 @@
 r"""Momentum as the notes write it: the heavy ball, Nesterov's extrapolation, the effective step.
 
-``torch.optim.SGD`` keeps a velocity :math:`v_{t+1}=\beta v_t+(1-\tau)g_t` (:math:`v_1=g_0`,
-dampening :math:`\tau`) and multiplies it by the current learning rate. That *is* the heavy ball as
-long as the learning rate does not change and :math:`\tau=0`; with ``nesterov=True`` it is
-Nesterov's method in another variable, see :func:`nesterov_iterate`. The optimizers here are the
-printed recursions in :math:`\theta` themselves. Source: notes "Deep Learning", section 3.3.
+`torch.optim.SGD` keeps a velocity $v_{t+1}=\beta v_t+(1-\tau)g_t$ ($v_1=g_0$,
+dampening $\tau$) and multiplies it by the current learning rate. That *is* the heavy ball as
+long as the learning rate does not change and $\tau=0$; with `nesterov=True` it is
+Nesterov's method in another variable, see `nesterov_iterate`. The optimizers here are the
+printed recursions in $\theta$ themselves. Source: notes "Deep Learning", section 3.3.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from torchtheory.core.errors import InvalidInput, InvalidType
 
 class HeavyBall(Optimizer):
     r"""Polyak's heavy ball,
-    :math:`\theta^{t+1}=\theta^t-\eta\nabla h(\theta^t)+\beta(\theta^t-\theta^{t-1})`,
-    :math:`\theta^{-1}=\theta^0`.
+    $\theta^{t+1}=\theta^t-\eta\nabla h(\theta^t)+\beta(\theta^t-\theta^{t-1})$,
+    $\theta^{-1}=\theta^0$.
 
     The last displacement is what is kept, so a learning rate that changes acts on the gradient
-    alone; ``torch.optim.SGD(momentum=β)`` would rescale the old displacement with it, by
-    :math:`\eta_t/\eta_{t-1}`. With a constant learning rate the two are equal.
+    alone; `torch.optim.SGD(momentum=β)` would rescale the old displacement with it, by
+    $\eta_t/\eta_{t-1}$. With a constant learning rate the two are equal.
 
     Args:
         params: parameters or parameter groups.
-        lr: :math:`\eta>0`.
-        momentum: :math:`\beta\in[0,1)`. The notes allow 1, for which a constant gradient gives
+        lr: $\eta>0$.
+        momentum: $\beta\in[0,1)$. The notes allow 1, for which a constant gradient gives
             steps that grow without end.
 
-    One vector of state a parameter; :math:`O(p)` a step.
+    One vector of state a parameter; $O(p)$ a step.
 
     >>> x = torch.tensor([1.0], requires_grad=True)
     >>> optimizer = HeavyBall([x], lr=0.1, momentum=0.5)
@@ -58,7 +58,7 @@ class HeavyBall(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update from the gradients in ``.grad``; ``closure`` computes them first."""
+        """One update from the gradients in `.grad`; `closure` computes them first."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -76,27 +76,29 @@ class HeavyBall(Optimizer):
 
 
 class Nesterov(Optimizer):
-    r"""Nesterov's method as printed, the parameters being the iterates :math:`\theta^t`.
+    r"""Nesterov's method as printed, the parameters being the iterates $\theta^t$.
 
-    .. math:: \chi^{t+1}=\theta^t+\beta_t(\theta^t-\theta^{t-1}),\qquad
-              \theta^{t+1}=\chi^{t+1}-\eta\nabla h(\chi^{t+1}).
+    $$
+    \chi^{t+1}=\theta^t+\beta_t(\theta^t-\theta^{t-1}),\qquad
+    \theta^{t+1}=\chi^{t+1}-\eta\nabla h(\chi^{t+1}).
+    $$
 
-    The gradient is needed at the extrapolated point, so ``step`` takes a closure that computes it
-    there. (``torch.optim.SGD(nesterov=True)`` does without one by keeping :math:`\chi` in the
-    parameters: :func:`nesterov_iterate` is the change of variables.) If the closure raises, the
-    parameters are back at :math:`\theta^t`.
+    The gradient is needed at the extrapolated point, so `step` takes a closure that computes it
+    there. (`torch.optim.SGD(nesterov=True)` does without one by keeping $\chi$ in the
+    parameters: `nesterov_iterate` is the change of variables.) If the closure raises, the
+    parameters are back at $\theta^t$.
 
     Args:
         params: parameters or parameter groups.
-        lr: :math:`\eta>0`; :math:`1/L` in the guarantees.
-        momentum: :math:`\beta\in[0,1)`, or None for Nesterov's sequence
-            :math:`\beta_t=(t-1)/(t+2)`, :math:`t=1,2,\dots`, which gives the gap
-            :math:`2L\|\theta^0-\theta^\star\|^2/(T+1)^2` on every convex :math:`L`-smooth function.
-            Where it is :math:`\mu`-strongly convex, the best constant is
-            :math:`(\sqrt\kappa-1)/(\sqrt\kappa+1)`, :math:`\kappa=L/\mu`. Without convexity there
+        lr: $\eta>0$; $1/L$ in the guarantees.
+        momentum: $\beta\in[0,1)$, or None for Nesterov's sequence
+            $\beta_t=(t-1)/(t+2)$, $t=1,2,\dots$, which gives the gap
+            $2L\|\theta^0-\theta^\star\|^2/(T+1)^2$ on every convex $L$-smooth function.
+            Where it is $\mu$-strongly convex, the best constant is
+            $(\sqrt\kappa-1)/(\sqrt\kappa+1)$, $\kappa=L/\mu$. Without convexity there
             is no such guarantee.
 
-    One vector of state a parameter; :math:`O(p)` a step besides the closure.
+    One vector of state a parameter; $O(p)$ a step besides the closure.
 
     >>> x = torch.tensor([1.0], requires_grad=True)
     >>> optimizer = Nesterov([x], lr=0.5)
@@ -123,7 +125,7 @@ class Nesterov(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update; ``closure`` clears the gradients, computes them and returns the loss."""
+        """One update; `closure` clears the gradients, computes them and returns the loss."""
         if closure is None:
             raise InvalidInput(
                 "Nesterov needs the gradient at the extrapolated point: call step(closure), or "
@@ -155,11 +157,11 @@ class Nesterov(Optimizer):
 
 
 def nesterov_iterate(optimizer: SGD, parameter: Tensor) -> Tensor:
-    r"""The iterate :math:`\theta^t` behind a parameter of ``torch.optim.SGD(nesterov=True)``.
+    r"""The iterate $\theta^t$ behind a parameter of `torch.optim.SGD(nesterov=True)`.
 
-    torch keeps :math:`\chi^{t+1}=\theta^t+\beta(\theta^t-\theta^{t-1})` in the parameter and a
-    velocity with :math:`\theta^t-\theta^{t-1}=-\eta v_t`, so that
-    :math:`\theta^t=\chi^{t+1}+\eta\beta v_t`; valid while learning rate and momentum are constant
+    torch keeps $\chi^{t+1}=\theta^t+\beta(\theta^t-\theta^{t-1})$ in the parameter and a
+    velocity with $\theta^t-\theta^{t-1}=-\eta v_t$, so that
+    $\theta^t=\chi^{t+1}+\eta\beta v_t$; valid while learning rate and momentum are constant
     and the dampening is 0. Returns a new tensor of the parameter's shape.
 
     >>> x = torch.tensor([1.0], requires_grad=True)
@@ -190,13 +192,15 @@ def nesterov_iterate(optimizer: SGD, parameter: Tensor) -> Tensor:
 def effective_step(step: float, momentum: float, iterations: float = math.inf) -> float:
     r"""How far the heavy ball moves for a constant gradient of norm 1.
 
-    .. math:: \theta^{t+1}-\theta^t=-\eta\Bigl(\sum_{\tau=0}^{t}\beta^\tau\Bigr)\delta
-              =-\eta\,\frac{1-\beta^{t+1}}{1-\beta}\,\delta\;\to\;-\frac{\eta}{1-\beta}\,\delta .
+    $$
+    \theta^{t+1}-\theta^t=-\eta\Bigl(\sum_{\tau=0}^{t}\beta^\tau\Bigr)\delta
+    =-\eta\,\frac{1-\beta^{t+1}}{1-\beta}\,\delta\;\to\;-\frac{\eta}{1-\beta}\,\delta .
+    $$
 
     Args:
-        step: :math:`\eta`.
-        momentum: :math:`\beta\in[0,1)`.
-        iterations: :math:`t+1`, the number of gradients met so far; infinity for the limit.
+        step: $\eta$.
+        momentum: $\beta\in[0,1)$.
+        iterations: $t+1$, the number of gradients met so far; infinity for the limit.
 
     >>> effective_step(0.1, 0.5, 2), effective_step(0.1, 0.5)
     (0.15000000000000002, 0.2)

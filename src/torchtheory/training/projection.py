@@ -1,7 +1,7 @@
 r"""Projections onto convex sets, and optimizers kept inside one.
 
-A projection takes vectors along the last axis, ``[..., p]``, to the nearest points of the set.
-Projected gradient descent is :math:`\theta^{t+1}=P_C(\theta^t-\eta g_t)`.
+A projection takes vectors along the last axis, `[..., p]`, to the nearest points of the set.
+Projected gradient descent is $\theta^{t+1}=P_C(\theta^t-\eta g_t)$.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Projection = Callable[[Tensor], Tensor]
 
 
 def onto_ball(radius: float = 1.0, center: Tensor | float = 0.0) -> Projection:
-    r"""Onto :math:`\{\theta:\|\theta-c\|_2\le r\}`: vectors outside are shortened to :math:`r`.
+    r"""Onto $\{\theta:\|\theta-c\|_2\le r\}$: vectors outside are shortened to $r$.
 
     >>> onto_ball(1.0)(torch.tensor([[3.0, 4.0], [0.1, 0.0]]))
     tensor([[0.6000, 0.8000],
@@ -41,7 +41,7 @@ def onto_ball(radius: float = 1.0, center: Tensor | float = 0.0) -> Projection:
 
 
 def onto_box(low: float, high: float) -> Projection:
-    r"""Onto :math:`[l,u]^p`, coordinate by coordinate.
+    r"""Onto $[l,u]^p$, coordinate by coordinate.
 
     >>> onto_box(0.0, 1.0)(torch.tensor([-2.0, 0.5, 7.0]))
     tensor([0.0000, 0.5000, 1.0000])
@@ -52,10 +52,10 @@ def onto_box(low: float, high: float) -> Projection:
 
 
 def onto_simplex(total: float = 1.0) -> Projection:
-    r"""Onto :math:`\{\theta\ge0,\ \sum_i\theta_i=s\}`.
+    r"""Onto $\{\theta\ge0,\ \sum_i\theta_i=s\}$.
 
-    The nearest point is :math:`\max(\theta-\tau,0)` with the one :math:`\tau` that makes the sum
-    :math:`s`; sorting finds it in :math:`O(p\log p)`.
+    The nearest point is $\max(\theta-\tau,0)$ with the one $\tau$ that makes the sum
+    $s$; sorting finds it in $O(p\log p)$.
 
     >>> onto_simplex()(torch.tensor([[0.5, 0.5], [2.0, 0.0], [0.75, 0.75]]))
     tensor([[0.5000, 0.5000],
@@ -79,9 +79,9 @@ def onto_simplex(total: float = 1.0) -> Projection:
 def project_after_step(optimizer: Optimizer, projection: Projection) -> RemovableHandle:
     r"""Make any optimizer a projected one: after each step every parameter group is projected.
 
-    The parameters of a group together are the vector :math:`\theta` that is projected; give
-    several groups for several constraints. The optimizer's own state and its ``state_dict`` are
-    untouched; ``.remove()`` on the result ends the projecting.
+    The parameters of a group together are the vector $\theta$ that is projected; give
+    several groups for several constraints. The optimizer's own state and its `state_dict` are
+    untouched; `.remove()` on the result ends the projecting.
 
     >>> x = torch.zeros(2, requires_grad=True)
     >>> optimizer = torch.optim.SGD([x], lr=1.0)

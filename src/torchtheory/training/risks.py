@@ -1,9 +1,11 @@
 r"""Risk: the mean loss over a law, over a sample, and over the part held out of training.
 
-.. math:: R(f) = \mathbb E\,\ell(f(x), y), \qquad \hat R_s(f) = \frac1s \sum_i \ell(f(x_i), y_i).
+$$
+R(f) = \mathbb E\,\ell(f(x), y), \qquad \hat R_s(f) = \frac1s \sum_i \ell(f(x_i), y_i).
+$$
 
 The empirical risk of samples that the model has not met, in training or in selecting it, is an
-unbiased estimate of the risk with a standard error of order :math:`s^{-1/2}`. The samples it was
+unbiased estimate of the risk with a standard error of order $s^{-1/2}$. The samples it was
 trained on, or was early-stopped by, give a biased one. Sources: notes "Deep Learning", section
 2.2; slides, "Objective"; The Modern Mathematics of Deep Learning, Definitions 1.7 and 1.11.
 """
@@ -27,7 +29,7 @@ Sampler = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 
 def split_indices(samples: int, fraction: float, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to hold out: ``round(fraction * samples)`` at random, at least 1.
+    """Rows to train on and rows to hold out: `round(fraction * samples)` at random, at least 1.
 
     >>> kept, held = split_indices(10, 0.3)
     >>> len(kept), len(held), sorted([*kept.tolist(), *held.tolist()]) == list(range(10))
@@ -45,7 +47,7 @@ def split_indices(samples: int, fraction: float, *, seed: int = 0) -> tuple[Tens
 
 
 def hold_out(data: Data, fraction: float, *, seed: int = 0) -> tuple[Samples, Samples]:
-    """Samples to train on, and a random ``fraction`` held out.
+    """Samples to train on, and a random `fraction` held out.
 
     >>> train, validation = hold_out((torch.arange(10.0), torch.zeros(10)), 0.2)
     >>> len(train), len(validation)
@@ -62,13 +64,13 @@ def hold_out(data: Data, fraction: float, *, seed: int = 0) -> tuple[Samples, Sa
 def empirical_risk(
     model: nn.Module, data: Data, loss: Loss | None = None, task: Task | None = None
 ) -> Estimate:
-    r"""The mean loss :math:`\frac1s\sum_i \ell(f(x_i), y_i)`, with its standard error.
+    r"""The mean loss $\frac1s\sum_i \ell(f(x_i), y_i)$, with its standard error.
 
     Args:
         model: any module; run in evaluation mode and left as it was.
-        data: ``(x, y)``, a ``Dataset`` or a ``DataLoader``; all of it is used.
-        loss: mean over a batch of ``loss(outputs, targets)``; the task's usual one unless given.
-        task: inferred unless given, as for :class:`~torchtheory.models.problem.Problem`.
+        data: `(x, y)`, a `Dataset` or a `DataLoader`; all of it is used.
+        loss: mean over a batch of `loss(outputs, targets)`; the task's usual one unless given.
+        task: inferred unless given, as for `Problem`.
 
     The standard error is that of an estimate of the risk only if the model was chosen without
     these samples.
@@ -92,10 +94,10 @@ def risk(
     task: Task | None = None,
     generator: torch.Generator | None = None,
 ) -> Estimate:
-    r"""The risk :math:`\mathbb E\,\ell(f(x), y)` by Monte Carlo, with its standard error.
+    r"""The risk $\mathbb E\,\ell(f(x), y)$ by Monte Carlo, with its standard error.
 
     Args:
-        sampler: ``sampler(n, generator)`` -> ``(x, y)``, ``n`` independent draws of the law.
+        sampler: `sampler(n, generator)` -> `(x, y)`, `n` independent draws of the law.
         samples: how many fresh draws.
 
     >>> def coin(n, generator):
@@ -112,7 +114,7 @@ def risk(
 
 
 def sample_losses(problem: Problem, samples: Samples) -> Tensor:
-    """The loss ``[n]`` of every sample of a problem, in chunks."""
+    """The loss `[n]` of every sample of a problem, in chunks."""
     each = torch.vmap(lambda o, y: problem.loss(o.unsqueeze(0), y.unsqueeze(0)))
     with torch.no_grad(), global_randomness_kept():
         outputs = problem.outputs(samples)
@@ -135,7 +137,7 @@ def least_empirical_risk(
 ) -> tuple[int, list[float]]:
     r"""Empirical risk minimization over a finite class: the index of the best, and all risks.
 
-    :math:`\mathcal A^{\mathrm{erm}}(s) \in \arg\min_{f\in\mathcal F} \hat R_s(f)`; the first of
+    $\mathcal A^{\mathrm{erm}}(s) \in \arg\min_{f\in\mathcal F} \hat R_s(f)$; the first of
     equals wins.
 
     >>> nets = [nn.Linear(1, 1, bias=False) for _ in range(2)]

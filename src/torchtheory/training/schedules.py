@@ -1,9 +1,11 @@
 r"""Learning-rate schedules and the conditions of Robbins and Monro.
 
-.. math:: \sum_{t=1}^\infty\eta_t=\infty,\qquad\sum_{t=1}^\infty\eta_t^2<\infty .
+$$
+\sum_{t=1}^\infty\eta_t=\infty,\qquad\sum_{t=1}^\infty\eta_t^2<\infty .
+$$
 
-Both are decided by the tail. For :math:`\eta_t=\Theta(t^{-p})` the first says :math:`p\le1`, the
-second :math:`p>\frac12`. They are sufficient for convergence (with conditions on function and
+Both are decided by the tail. For $\eta_t=\Theta(t^{-p})$ the first says $p\le1$, the
+second $p>\frac12$. They are sufficient for convergence (with conditions on function and
 noise), not necessary. Source: slides "Mathematical Foundations of Deep Learning", optimization.
 """
 
@@ -29,15 +31,15 @@ CRITICAL = 1e-6
 
 @dataclass(frozen=True)
 class PowerLaw:
-    r""":math:`\eta_t=c\,t^{-p}` for :math:`t=1,2,\dots`, as a function of the steps already made.
+    r"""$\eta_t=c\,t^{-p}$ for $t=1,2,\dots$, as a function of the steps already made.
 
-    ``schedule(k)`` is the rate of step :math:`t=k+1`, the convention of
-    ``torch.optim.lr_scheduler.LambdaLR``, which takes it as it is; torch has no power law of its
+    `schedule(k)` is the rate of step $t=k+1$, the convention of
+    `torch.optim.lr_scheduler.LambdaLR`, which takes it as it is; torch has no power law of its
     own.
 
     Attributes:
-        exponent: :math:`p`.
-        scale: :math:`c>0`.
+        exponent: $p$.
+        scale: $c>0$.
 
     >>> schedule = PowerLaw(0.5, scale=2.0)
     >>> schedule(0), schedule(3)
@@ -59,12 +61,12 @@ class PowerLaw:
 
 @dataclass(frozen=True, slots=True)
 class RobbinsMonro:
-    r"""What a schedule :math:`\eta_t\approx c\,t^{-p}(\log t)^{-q}` does in the limit.
+    r"""What a schedule $\eta_t\approx c\,t^{-p}(\log t)^{-q}$ does in the limit.
 
     Attributes:
-        exponent: :math:`p` with its interval; infinite where the rate decays faster than every
+        exponent: $p$ with its interval; infinite where the rate decays faster than every
             power, or becomes 0.
-        log_exponent: :math:`q` with its interval; it matters only at the critical exponents.
+        log_exponent: $q$ with its interval; it matters only at the critical exponents.
         exact: whether the tail is known (a power law, a scheduler of torch) or was fitted.
     """
 
@@ -74,12 +76,12 @@ class RobbinsMonro:
 
     @property
     def sum_diverges(self) -> bool | None:
-        r"""Whether :math:`\sum\eta_t=\infty`; None if the interval leaves it open."""
+        r"""Whether $\sum\eta_t=\infty$; None if the interval leaves it open."""
         return self._slower_than(1.0, 1.0)
 
     @property
     def squares_converge(self) -> bool | None:
-        r"""Whether :math:`\sum\eta_t^2<\infty`; None if the interval leaves it open."""
+        r"""Whether $\sum\eta_t^2<\infty$; None if the interval leaves it open."""
         diverges = self._slower_than(0.5, 0.5)
         return None if diverges is None else not diverges
 
@@ -92,7 +94,7 @@ class RobbinsMonro:
         return None if None in both else True
 
     def _slower_than(self, power: float, logarithm: float) -> bool | None:
-        r"""Whether :math:`(p,q)\le` the given pair, the first component first."""
+        r"""Whether $(p,q)\le$ the given pair, the first component first."""
         p, q = self.exponent, self.log_exponent
         if p.high < power - CRITICAL:
             return True
@@ -110,13 +112,13 @@ def robbins_monro(
 ) -> RobbinsMonro:
     r"""Whether a learning rate satisfies the conditions of Robbins and Monro.
 
-    :class:`PowerLaw` and the schedulers of torch are answered exactly, as they behave for ever:
-    ``StepLR`` and ``ExponentialLR`` decay geometrically, ``ConstantLR``, ``LinearLR`` and
-    ``MultiStepLR`` end constant, ``PolynomialLR`` ends at 0, and the cosine and cyclic ones go up
-    and down without end. For any other function :math:`p` and :math:`q` are fitted to
-    :math:`\log\eta_t=\log c-p\log t-q\log\log t` over :math:`t` up to ``last`` by least squares;
-    the answer assumes such a tail, and that it has set in at the cube root of ``last`` squared
-    (the constants of :math:`c/(a+bt)` must be negligible there).
+    `PowerLaw` and the schedulers of torch are answered exactly, as they behave for ever:
+    `StepLR` and `ExponentialLR` decay geometrically, `ConstantLR`, `LinearLR` and
+    `MultiStepLR` end constant, `PolynomialLR` ends at 0, and the cosine and cyclic ones go up
+    and down without end. For any other function $p$ and $q$ are fitted to
+    $\log\eta_t=\log c-p\log t-q\log\log t$ over $t$ up to `last` by least squares;
+    the answer assumes such a tail, and that it has set in at the cube root of `last` squared
+    (the constants of $c/(a+bt)$ must be negligible there).
 
     Args:
         schedule: a function of the number of steps already made (0, 1, 2, ...), or a scheduler.

@@ -33,14 +33,14 @@ def derived_seed(seed: int, purpose: str, epoch: int = 0) -> int:
 
 
 def derived_generator(seed: int, purpose: str, epoch: int = 0) -> torch.Generator:
-    """A CPU generator started from :func:`derived_seed`."""
+    """A CPU generator started from `derived_seed`."""
     return torch.Generator().manual_seed(derived_seed(seed, purpose, epoch))
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> Tensor:
-    """The order ``[samples]`` in which `fit` walks through the data in an epoch (from 1).
+    """The order `[samples]` in which `fit` walks through the data in an epoch (from 1).
 
-    Batch ``b`` holds the samples ``order[b * batch_size : (b + 1) * batch_size]``.
+    Batch `b` holds the samples `order[b * batch_size : (b + 1) * batch_size]`.
 
     >>> epoch_order(5, seed=0, epoch=1).sort().values.tolist()
     [0, 1, 2, 3, 4]
@@ -76,7 +76,7 @@ def global_random_state() -> RandomState:
 
 
 def set_global_random_state(state: RandomState) -> None:
-    """Inverse of :func:`global_random_state`."""
+    """Inverse of `global_random_state`."""
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])

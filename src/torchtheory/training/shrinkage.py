@@ -1,11 +1,11 @@
 r"""What weight decay and early stopping do to the minimizer of a quadratic, direction by direction.
 
-With :math:`\ell(\theta)=\ell^\star+\frac12(\theta-\theta^\star)^\top H(\theta-\theta^\star)` and
-the eigenvalues :math:`\lambda_i` of :math:`H`, both multiply the coordinates of
-:math:`\theta^\star` in the eigenbasis by a factor:
+With $\ell(\theta)=\ell^\star+\frac12(\theta-\theta^\star)^\top H(\theta-\theta^\star)$ and
+the eigenvalues $\lambda_i$ of $H$, both multiply the coordinates of
+$\theta^\star$ in the eigenbasis by a factor:
 
-- the penalty :math:`\frac\mu2\|\theta\|^2` by :math:`\lambda_i/(\lambda_i+\mu)`,
-- :math:`t` steps of gradient descent from 0 by :math:`1-(1-\eta\lambda_i)^t`.
+- the penalty $\frac\mu2\|\theta\|^2$ by $\lambda_i/(\lambda_i+\mu)$,
+- $t$ steps of gradient descent from 0 by $1-(1-\eta\lambda_i)^t$.
 
 Source: Deep Learning (notes), sections 8.2 and 8.3.
 """
@@ -26,10 +26,10 @@ class Shrinkage:
     r"""How a minimizer moves when weight decay is added.
 
     Attributes:
-        minimizer: ``[d]``, :math:`(H+\mu I)^{-1}H\theta^\star`.
-        eigenvalues: ``[d]`` of :math:`H`, ascending.
-        factors: ``[d]``, :math:`\lambda_i/(\lambda_i+\mu)`.
-        basis: ``[d, d]``, eigenvectors as columns.
+        minimizer: `[d]`, $(H+\mu I)^{-1}H\theta^\star$.
+        eigenvalues: `[d]` of $H$, ascending.
+        factors: `[d]`, $\lambda_i/(\lambda_i+\mu)$.
+        basis: `[d, d]`, eigenvectors as columns.
     """
 
     minimizer: Tensor
@@ -39,15 +39,15 @@ class Shrinkage:
 
 
 def shrink(hessian: Tensor, minimizer: Tensor, decay: float) -> Shrinkage:
-    r"""The minimizer of :math:`\ell+\frac\mu2\|\theta\|^2` from that of :math:`\ell`.
+    r"""The minimizer of $\ell+\frac\mu2\|\theta\|^2$ from that of $\ell$.
 
-    Exact if :math:`\ell` is quadratic, right to first order in :math:`\mu` otherwise. Time
-    :math:`O(d^3)`.
+    Exact if $\ell$ is quadratic, right to first order in $\mu$ otherwise. Time
+    $O(d^3)$.
 
     Args:
-        hessian: ``[d, d]``, symmetric; with :math:`H+\mu I` positive definite.
-        minimizer: ``[d]``.
-        decay: :math:`\mu>0`.
+        hessian: `[d, d]`, symmetric; with $H+\mu I$ positive definite.
+        minimizer: `[d]`.
+        decay: $\mu>0$.
 
     >>> s = shrink(torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([4.0, 4.0]), 1.0)
     >>> s.minimizer, s.factors
@@ -70,7 +70,7 @@ def shrink(hessian: Tensor, minimizer: Tensor, decay: float) -> Shrinkage:
 
 
 def weight_decay_factors(eigenvalues: Tensor, decay: float) -> Tensor:
-    r""":math:`\lambda/(\lambda+\mu)`; between 0 and 1 where :math:`\lambda\ge0`.
+    r"""$\lambda/(\lambda+\mu)$; between 0 and 1 where $\lambda\ge0$.
 
     >>> weight_decay_factors(torch.tensor([0.0, 1.0, 9.0]), 1.0)
     tensor([0.0000, 0.5000, 0.9000])
@@ -80,13 +80,13 @@ def weight_decay_factors(eigenvalues: Tensor, decay: float) -> Tensor:
 
 
 def early_stopping_factors(eigenvalues: Tensor, step: float, steps: float) -> Tensor:
-    r""":math:`1-(1-\eta\lambda)^t`: how far :math:`t` steps of gradient descent from 0 have come.
+    r"""$1-(1-\eta\lambda)^t$: how far $t$ steps of gradient descent from 0 have come.
 
     Args:
-        eigenvalues: :math:`\lambda` with :math:`\eta\lambda\le1`, so that no direction overshoots
-            and :math:`t` may be any number; beyond that :math:`t` must be whole.
-        step: :math:`\eta>0`.
-        steps: :math:`t\ge0`.
+        eigenvalues: $\lambda$ with $\eta\lambda\le1$, so that no direction overshoots
+            and $t$ may be any number; beyond that $t$ must be whole.
+        step: $\eta>0$.
+        steps: $t\ge0$.
 
     >>> early_stopping_factors(torch.tensor([0.0, 0.5, 1.0]), 1.0, 2)
     tensor([0.0000, 0.7500, 1.0000])
@@ -106,11 +106,11 @@ def early_stopping_factors(eigenvalues: Tensor, step: float, steps: float) -> Te
 
 
 def matching_steps(step: float, decay: float) -> float:
-    r""":math:`t=1/(\eta\mu)`, after which early stopping resembles weight decay :math:`\mu`.
+    r"""$t=1/(\eta\mu)$, after which early stopping resembles weight decay $\mu$.
 
-    There :math:`1-(1-\eta\lambda)^t` and :math:`\lambda/(\lambda+\mu)` agree to first order in
-    :math:`\lambda/\mu` and both tend to 1; in between they differ by up to
-    :data:`LARGEST_RATIO` (small steps).
+    There $1-(1-\eta\lambda)^t$ and $\lambda/(\lambda+\mu)$ agree to first order in
+    $\lambda/\mu$ and both tend to 1; in between they differ by up to
+    `LARGEST_RATIO` (small steps).
 
     >>> matching_steps(0.01, 0.1)
     1000.0
@@ -123,7 +123,7 @@ def matching_steps(step: float, decay: float) -> float:
 def factor_ratio(x: Tensor) -> Tensor:
     r"""Early stopping over weight decay at matching times and small steps.
 
-    :math:`r(x)=(1-e^{-x})(1+x)/x` with :math:`x=\lambda/\mu`; 1 at 0 and at infinity.
+    $r(x)=(1-e^{-x})(1+x)/x$ with $x=\lambda/\mu$; 1 at 0 and at infinity.
 
     >>> factor_ratio(torch.tensor([0.0, 1.0], dtype=torch.float64))
     tensor([1.0000, 1.2642], dtype=torch.float64)
@@ -134,7 +134,7 @@ def factor_ratio(x: Tensor) -> Tensor:
     return torch.where(x > 0, -torch.expm1(-safe) * (1 + safe) / safe, torch.ones_like(x))
 
 
-#: Where :func:`factor_ratio` is largest (the root of :math:`e^x=1+x+x^2`), and its value there.
+#: Where `factor_ratio` is largest (the root of $e^x=1+x+x^2$), and its value there.
 WORST_RATIO_AT = 1.7932821329007607
 LARGEST_RATIO = (1 - math.exp(-WORST_RATIO_AT)) * (1 + WORST_RATIO_AT) / WORST_RATIO_AT
 

@@ -1,13 +1,15 @@
 r"""How large activations and gradients are, layer by layer: predicted, and measured.
 
 For independent weights of mean 0 in wide layers the second moments
-:math:`q^\ell=\frac1{n_\ell}\|z^\ell\|^2` of the pre-activations and
-:math:`g^\ell=\frac1{n_\ell}\|\partial L/\partial z^\ell\|^2` of their gradients follow
+$q^\ell=\frac1{n_\ell}\|z^\ell\|^2$ of the pre-activations and
+$g^\ell=\frac1{n_\ell}\|\partial L/\partial z^\ell\|^2$ of their gradients follow
 
-.. math:: q^{\ell+1}=n_\ell\sigma_{\ell+1}^2\;\mathbb E\varrho(\sqrt{q^\ell}Z)^2,\qquad
-          g^\ell=n_{\ell+1}\sigma_{\ell+1}^2\;\mathbb E\varrho'(\sqrt{q^\ell}Z)^2\;g^{\ell+1},
+$$
+q^{\ell+1}=n_\ell\sigma_{\ell+1}^2\;\mathbb E\varrho(\sqrt{q^\ell}Z)^2,\qquad
+g^\ell=n_{\ell+1}\sigma_{\ell+1}^2\;\mathbb E\varrho'(\sqrt{q^\ell}Z)^2\;g^{\ell+1},
+$$
 
-with corrections of order :math:`1/n` a layer. Source: Deep Learning (notes), section 8.1; the
+with corrections of order $1/n$ a layer. Source: Deep Learning (notes), section 8.1; the
 recursion is that of Poole et al. (2016).
 """
 
@@ -37,9 +39,9 @@ class Signal:
     r"""Second moments over depth.
 
     Attributes:
-        forward: ``[..., L]``, :math:`q^1,\dots,q^L` of the pre-activations.
-        backward: ``[..., L]``, :math:`g^1,\dots,g^L` of the gradient in them;
-            :math:`g^L` is that of the gradient handed to the output.
+        forward: `[..., L]`, $q^1,\dots,q^L$ of the pre-activations.
+        backward: `[..., L]`, $g^1,\dots,g^L$ of the gradient in them;
+            $g^L$ is that of the gradient handed to the output.
         names: the layers, where a model was measured.
     """
 
@@ -64,12 +66,12 @@ def predict_signal(
     r"""The mean-field recursion, for any number of networks at once.
 
     Args:
-        forward_gains: ``[..., L]``, :math:`n_{\ell-1}\sigma_\ell^2` of the layers 1 to L.
-        backward_gains: ``[..., L]``, :math:`n_\ell\sigma_\ell^2`.
+        forward_gains: `[..., L]`, $n_{\ell-1}\sigma_\ell^2$ of the layers 1 to L.
+        backward_gains: `[..., L]`, $n_\ell\sigma_\ell^2$.
         activation: between the layers; not applied to the last one's output.
-        input_moment: :math:`\frac1{n_0}\|x\|^2`.
-        output_gradient: :math:`g^L`.
-        bias_variance: added to every :math:`q^\ell`.
+        input_moment: $\frac1{n_0}\|x\|^2$.
+        output_gradient: $g^L$.
+        bias_variance: added to every $q^\ell$.
 
     >>> ones = torch.ones(2, 4, dtype=torch.float64)
     >>> gains = torch.tensor([[1.0], [2.0]]) * ones          # Xavier and He in a square network
@@ -106,13 +108,13 @@ def predict_signal(
 def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
     r"""What the recursion says of a given network, from the norms of its weights alone.
 
-    The gains are :math:`\frac1{m}\|W\|_F^2` forward and :math:`\frac1n\|W\|_F^2` backward, the
+    The gains are $\frac1{m}\|W\|_F^2$ forward and $\frac1n\|W\|_F^2$ backward, the
     bias variance of a layer is the mean of its squared biases. For a freshly drawn network this
-    agrees with :func:`measure_signal`; where the two part, the weights have structure.
+    agrees with `measure_signal`; where the two part, the weights have structure.
 
     Args:
         model: a chain of dense layers and pointwise activations that ends in a dense layer.
-        x: ``[s, n_0]``.
+        x: `[s, n_0]`.
 
     >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
     >>> _ = net.requires_grad_(False)
@@ -166,7 +168,7 @@ def measure_signal(model: nn.Module, x: Tensor, *, random: RandomSource = None) 
 
     Args:
         model: any chain of layers; one with branches is refused.
-        x: ``[s, ...]``.
+        x: `[s, ...]`.
         random: for the gradient at the output.
 
     >>> net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))

@@ -1,7 +1,7 @@
 r"""Gradient steps on stacked parameters, with a learning rate and a weight decay for each network.
 
-The formulas are those of ``torch.optim``: entry :math:`k` of a stack moves exactly as a network
-with learning rate :math:`\eta_k` and weight decay :math:`\mu_k` would move alone.
+The formulas are those of `torch.optim`: entry $k$ of a stack moves exactly as a network
+with learning rate $\eta_k$ and weight decay $\mu_k$ would move alone.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Step = Callable[[Sequence[Tensor]], None]
 
 
 def stacked_steps(kind: str, parameters: Sequence[Tensor], rates: Tensor, decays: Tensor) -> Step:
-    """A function that takes the gradients ``[K, ...]`` and moves the parameters in place.
+    """A function that takes the gradients `[K, ...]` and moves the parameters in place.
 
     Args:
-        kind: ``sgd``, ``momentum``, ``nesterov``, ``adam`` or ``adamw``.
+        kind: `sgd`, `momentum`, `nesterov`, `adam` or `adamw`.
         parameters: the stacked tensors.
-        rates, decays: ``[K]``.
+        rates, decays: `[K]`.
 
     >>> p = torch.zeros(2, 3)
     >>> step = stacked_steps("sgd", [p], torch.tensor([1.0, 2.0]), torch.zeros(2))
@@ -103,5 +103,5 @@ def _penalized(g: Tensor, p: Tensor, decay: Tensor | None) -> Tensor:
 
 
 def _beside(values: Tensor, p: Tensor) -> Tensor:
-    """``[K]`` as ``[K, 1, ...]`` in the precision of ``p``."""
+    """`[K]` as `[K, 1, ...]` in the precision of `p`."""
     return values.to(p).view(-1, *[1] * (p.ndim - 1))

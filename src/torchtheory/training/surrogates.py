@@ -1,7 +1,7 @@
 r"""Regression and binary classification: the loss that counts and the one that is minimized.
 
-For labels :math:`y\in\{\pm1\}` the 0-1 loss :math:`1_{(-\infty,0)}(y f(x))` is what a classifier
-is judged by, and the logistic loss :math:`\log(1+e^{-yf(x)})` a differentiable surrogate for it.
+For labels $y\in\{\pm1\}$ the 0-1 loss $1_{(-\infty,0)}(y f(x))$ is what a classifier
+is judged by, and the logistic loss $\log(1+e^{-yf(x)})$ a differentiable surrogate for it.
 Source: Mathematical Aspects of Deep Learning, Definition 1.2 and Remark 1.9.
 """
 
@@ -15,7 +15,7 @@ from torchtheory.core.errors import InvalidInput, LabelOutOfRange, ShapeMismatch
 
 
 def quadratic_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    r""":math:`(f(x)-y)^2`, entry by entry.
+    r"""$(f(x)-y)^2$, entry by entry.
 
     >>> quadratic_loss(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0]))
     tensor([4., 0.])
@@ -25,11 +25,11 @@ def quadratic_loss(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def zero_one_loss(outputs: Tensor, y: Tensor) -> Tensor:
-    r""":math:`1_{(-\infty,0)}(y f(x))`, entry by entry.
+    r"""$1_{(-\infty,0)}(y f(x))$, entry by entry.
 
-    For :math:`f(x)\in\{\pm1\}` it is :math:`(1-yf(x))/2=1[f(x)\ne y]`. A real-valued output of
+    For $f(x)\in\{\pm1\}$ it is $(1-yf(x))/2=1[f(x)\ne y]$. A real-valued output of
     exactly 0 counts as right for *either* label, so that the zero function has no error: compose
-    with the sign (:func:`torchtheory.nets.feedforward.decide`) first.
+    with the sign (`torchtheory.nets.feedforward.decide`) first.
 
     >>> zero_one_loss(torch.tensor([-2.0, 0.0, 3.0]), torch.tensor([1, 1, 1]))
     tensor([1., 0., 0.])
@@ -38,10 +38,10 @@ def zero_one_loss(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def logistic_surrogate(outputs: Tensor, y: Tensor) -> Tensor:
-    r""":math:`\log(1+e^{-yf(x)})`, entry by entry.
+    r"""$\log(1+e^{-yf(x)})$, entry by entry.
 
-    The cross-entropy of the label :math:`(y+1)/2` and the probability
-    :math:`\varrho_\sigma(f(x))`. Divided by :math:`\log2` it is an upper bound of the 0-1 loss.
+    The cross-entropy of the label $(y+1)/2$ and the probability
+    $\varrho_\sigma(f(x))$. Divided by $\log2$ it is an upper bound of the 0-1 loss.
 
     >>> logistic_surrogate(torch.zeros(1), torch.tensor([-1]))
     tensor([0.6931])
@@ -51,7 +51,7 @@ def logistic_surrogate(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def logistic_surrogate_slope(outputs: Tensor, y: Tensor) -> Tensor:
-    r"""The derivative :math:`-y\,\varrho_\sigma(-yf(x))` in the output.
+    r"""The derivative $-y\,\varrho_\sigma(-yf(x))$ in the output.
 
     >>> logistic_surrogate_slope(torch.zeros(1), torch.tensor([-1]))
     tensor([0.5000])
@@ -61,11 +61,11 @@ def logistic_surrogate_slope(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def logistic_calibration(excess: Tensor) -> Tensor:
-    r""":math:`\psi(\theta)=\frac{1+\theta}2\log(1+\theta)+\frac{1-\theta}2\log(1-\theta)`.
+    r"""$\psi(\theta)=\frac{1+\theta}2\log(1+\theta)+\frac{1-\theta}2\log(1-\theta)$.
 
     What a small excess of logistic risk says of the 0-1 risk (Bartlett, Jordan and McAuliffe,
-    2006): for every measurable :math:`f`, decided by its sign,
-    :math:`\psi\bigl(R^{01}(f)-R^{01}_*\bigr)\le R^{\log}(f)-R^{\log}_*`, both risks compared with
+    2006): for every measurable $f$, decided by its sign,
+    $\psi\bigl(R^{01}(f)-R^{01}_*\bigr)\le R^{\log}(f)-R^{\log}_*$, both risks compared with
     the least over *all* functions. Over a smaller class there is no such bound.
 
     >>> logistic_calibration(torch.tensor([0.0, 1.0]))                       # 0 and log 2

@@ -1,7 +1,9 @@
 r"""Training: empirical risk minimization by mini-batch gradient methods.
 
-.. math:: \theta_{t+1} = \theta_t - \eta_t\, g_t, \qquad
-          g_t \approx \nabla_\theta \frac1m \sum_{i=1}^m \ell(\Phi(x_i, \theta_t), y_i)
+$$
+\theta_{t+1} = \theta_t - \eta_t\, g_t, \qquad
+g_t \approx \nabla_\theta \frac1m \sum_{i=1}^m \ell(\Phi(x_i, \theta_t), y_i)
+$$
 
 Sources: notes "Deep Learning", sections 2.2 and 8; The Modern Mathematics of Deep Learning,
 preface and section 1.1.2; slides, "Objective".
@@ -66,33 +68,33 @@ def fit(
     r"""Train a model in place by mini-batch gradient steps on the mean loss.
 
     Args:
-        model: any ``nn.Module`` that maps a batch to one tensor. Its parameters with
-            ``requires_grad`` are trained; every sub-module is in training mode during the steps
+        model: any `nn.Module` that maps a batch to one tensor. Its parameters with
+            `requires_grad` are trained; every sub-module is in training mode during the steps
             and in evaluation mode for validation, and has its own mode again afterwards.
-        train: ``(x, y)`` of tensors or arrays, a ``Dataset`` or a ``DataLoader`` of such pairs.
+        train: `(x, y)` of tensors or arrays, a `Dataset` or a `DataLoader` of such pairs.
             Every epoch visits every sample once, in a new random order (whatever the loader's).
-            What fits in ``memory`` is read once (then a data set's random transforms are drawn
-            once: use ``augment``), the rest batch by batch; an ``IterableDataset`` is always
+            What fits in `memory` is read once (then a data set's random transforms are drawn
+            once: use `augment`), the rest batch by batch; an `IterableDataset` is always
             read as it comes.
-        validation: data, or the fraction of ``train`` to hold out at random.
+        validation: data, or the fraction of `train` to hold out at random.
         epochs: passes over the data.
         batch_size: 64, or the loader's, unless given. The last batch of an epoch may be smaller.
-        optimizer: a name (``sgd``, ``momentum``, ``nesterov``, ``adagrad``, ``rmsprop``, ``adam``,
-            ``adamw``), or ``parameters -> torch.optim.Optimizer``.
+        optimizer: a name (`sgd`, `momentum`, `nesterov`, `adagrad`, `rmsprop`, `adam`,
+            `adamw`), or `parameters -> torch.optim.Optimizer`.
         learning_rate: for a named optimizer; its usual one unless given.
-        weight_decay: :math:`\mu` for a named optimizer. All but ``adamw`` step on
-            :math:`\ell + \frac\mu2\|\theta\|^2` over all trained parameters, biases included;
-            ``adamw`` shrinks by :math:`1 - \eta\mu` instead.
-        schedule: ``optimizer -> LRScheduler``, stepped each epoch or each step.
-        loss: mean over the batch of ``loss(outputs, targets)``; the task's usual one unless given.
+        weight_decay: $\mu$ for a named optimizer. All but `adamw` step on
+            $\ell + \frac\mu2\|\theta\|^2$ over all trained parameters, biases included;
+            `adamw` shrinks by $1 - \eta\mu$ instead.
+        schedule: `optimizer -> LRScheduler`, stepped each epoch or each step.
+        loss: mean over the batch of `loss(outputs, targets)`; the task's usual one unless given.
             It may have terms of the batch as a whole, such as class weights or DARC1; the
             history's losses are then means over batches.
-        task: ``regression``, ``binary`` or ``multiclass``; inferred unless given.
-        label_smoothing: :math:`\epsilon`, or a confusion matrix with distributions as columns.
-        augment: ``(x, generator) -> x``, applied to each training batch.
+        task: `regression`, `binary` or `multiclass`; inferred unless given.
+        label_smoothing: $\epsilon$, or a confusion matrix with distributions as columns.
+        augment: `(x, generator) -> x`, applied to each training batch.
         distillation: a teacher to learn from.
         patience: stop after so many epochs without a better validation loss, and (unless
-            ``restore_best`` is false) go back to the weights of the best epoch.
+            `restore_best` is false) go back to the weights of the best epoch.
         min_improvement: what a validation loss must gain to count as better.
         max_gradient_norm: gradients longer than this are scaled down to it.
         seed: everything random follows from it (order, augmentation, dropout, the held-out
@@ -100,20 +102,20 @@ def fit(
         checkpoint: a file to keep the state in. If it exists, training goes on from there, and
             ends with the same bits as if it had never been interrupted (on the same machine with
             the same number of threads); a checkpoint of another training is refused. It may be
-            continued with more ``epochs`` unless there is a ``schedule``.
+            continued with more `epochs` unless there is a `schedule`.
         checkpoint_every: seconds between two saves; 0 saves after every step.
-        callbacks: called as ``callback(model, history)`` after each epoch, the model in
+        callbacks: called as `callback(model, history)` after each epoch, the model in
             evaluation mode; one that returns True ends the training.
         memory: bytes up to which a data set is held in memory.
 
     Returns:
-        The :class:`~torchtheory.training.history.History` of the epochs.
+        The `History` of the epochs.
 
     Raises:
         Diverged: when the loss or the weights stop being finite, with epoch and step.
 
     Besides the steps it costs one copy of the weights (to go back to when training diverges), and
-    a second one with ``patience``.
+    a second one with `patience`.
 
     >>> x = torch.linspace(-1, 1, 64).reshape(-1, 1)
     >>> net = nn.Linear(1, 1)

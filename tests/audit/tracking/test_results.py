@@ -23,6 +23,8 @@ from torchtheory.core.errors import (
 )
 from torchtheory.training.trainer import fit
 
+pytestmark = pytest.mark.draws
+
 
 def test_json_figure_table_and_notebook(
     tmp_path: Path, blobs: Any, small_net: Any, descend: Any

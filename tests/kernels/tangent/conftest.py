@@ -13,7 +13,7 @@ from torchtheory.models.model import PureFunction
 
 
 def written_out(model: nn.Module, x: Tensor, names: list[str] | None = None) -> Tensor:
-    """``[n, C, P]`` by plain autograd, one output of one sample at a time."""
+    """`[n, C, P]` by plain autograd, one output of one sample at a time."""
     pure = PureFunction(model)
     names = names or [k for k, p in model.named_parameters() if p.requires_grad]
     samples = []
@@ -273,5 +273,5 @@ def model_names() -> list[str]:
 
 @pytest.fixture(scope="session")
 def jacobian() -> Callable[..., Tensor]:
-    """``[n, C, P]`` row by row."""
+    """`[n, C, P]` row by row."""
     return written_out

@@ -1,10 +1,10 @@
 r"""A dense network is what a convolutional one computes at one place of a circle, and conversely.
 
-The first dense layer :math:`Wx+b` becomes a convolution with full-size filters, the rows of
-:math:`W`; the later ones become convolutions of size 1. With periodic padding the value at the
-place :math:`g` is that of the dense network at the input moved by :math:`-g`. So a dense network
-that is near :math:`f` gives an equivariant one, with as many non-zero parameters, that is near
-:math:`F(x)_g=f(T_{-g}x)`. Conversely a convolution is a dense layer with at most as many copies
+The first dense layer $Wx+b$ becomes a convolution with full-size filters, the rows of
+$W$; the later ones become convolutions of size 1. With periodic padding the value at the
+place $g$ is that of the dense network at the input moved by $-g$. So a dense network
+that is near $f$ gives an equivariant one, with as many non-zero parameters, that is near
+$F(x)_g=f(T_{-g}x)$. Conversely a convolution is a dense layer with at most as many copies
 of each number as there are places. Source: Mathematical Aspects of Deep Learning, section 3.8.1
 (Petersen and Voigtlaender 2020).
 """
@@ -32,13 +32,13 @@ def as_convolutional(
     r"""The periodic convolutional network whose value at place 0 is the dense network's.
 
     Args:
-        network: ``nn.Linear`` layers with one activation, acting entry by entry, between any two;
-            its inputs are images ``[channels, *sizes]``, flattened.
+        network: `nn.Linear` layers with one activation, acting entry by entry, between any two;
+            its inputs are images `[channels, *sizes]`, flattened.
         sizes: of the grid, in 1 to 3 dimensions.
 
     Returns:
-        From ``[n, channels, *sizes]`` to ``[n, outputs, *sizes]``, with the same non-zero
-        parameters; at place :math:`g` it is the network of the input moved by :math:`-g`.
+        From `[n, channels, *sizes]` to `[n, outputs, *sizes]`, with the same non-zero
+        parameters; at place $g$ it is the network of the input moved by $-g$.
 
     Source: Mathematical Aspects of Deep Learning, section 3.8.1.
 
@@ -78,14 +78,14 @@ def as_fully_connected(
     r"""The dense network that a convolutional one is on images of given sizes.
 
     Args:
-        network: ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d`` layers with one activation, acting
+        network: `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d` layers with one activation, acting
             entry by entry, between any two; any padding, stride and groups.
         sizes: of the images.
         place: which place of the output to keep; all, flattened, unless told.
 
     Returns:
-        ``nn.Linear`` layers from flattened images; of each number of a layer's filters it has at
-        most as many copies as the layer has places. Dense matrices: ``O(inputs * outputs)``.
+        `nn.Linear` layers from flattened images; of each number of a layer's filters it has at
+        most as many copies as the layer has places. Dense matrices: `O(inputs * outputs)`.
 
     Source: Mathematical Aspects of Deep Learning, section 3.8.1.
 

@@ -1,14 +1,16 @@
 r"""Long filters as short ones in a row, and shallow networks as deep convolutional ones.
 
-A filter :math:`W` on :math:`\{0,\dots,S\}` is the polynomial :math:`\sum_kW_kz^k`, and convolving
+A filter $W$ on $\{0,\dots,S\}$ is the polynomial $\sum_kW_kz^k$, and convolving
 is multiplying. A real polynomial is a product of real factors of degree 1 and 2, so that
 
-.. math:: W=w^{(p)}*\dots*w^{(1)},\qquad w^{(j)} \text{ on } \{0,\dots,s\},\ s\ge2,
+$$
+W=w^{(p)}*\dots*w^{(1)},\qquad w^{(j)} \text{ on } \{0,\dots,s\},\ s\ge2,
+$$
 
-with :math:`p\le\lceil S/(s-1)\rceil`. A purely convolutional ReLU network of :math:`p` layers
-with such filters computes :math:`W*x` where large biases keep its units active, and, with the
-last ones not so large, any sum of ridge functions :math:`\sum_kc_k\max(a_k\cdot x-t_k,0)` on a
-bounded set. Since these are dense in :math:`C(K)`, so are deep convolutional networks. Source:
+with $p\le\lceil S/(s-1)\rceil$. A purely convolutional ReLU network of $p$ layers
+with such filters computes $W*x$ where large biases keep its units active, and, with the
+last ones not so large, any sum of ridge functions $\sum_kc_k\max(a_k\cdot x-t_k,0)$ on a
+bounded set. Since these are dense in $C(K)$, so are deep convolutional networks. Source:
 Mathematical Aspects of Deep Learning, section 3.8.1 (Zhou 2020).
 """
 
@@ -30,7 +32,7 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def convolve_filters(filters: Sequence[Tensor]) -> Tensor:
-    """The convolution of filters ``[k + 1]``, ``[l + 1]``, ...: their polynomials multiplied.
+    """The convolution of filters `[k + 1]`, `[l + 1]`, ...: their polynomials multiplied.
 
     >>> convolve_filters([torch.tensor([1.0, 1.0]), torch.tensor([1.0, -1.0])]).tolist()
     [1.0, 0.0, -1.0]
@@ -47,19 +49,19 @@ def factor_filter(long: Tensor, span: int = 2, *, tolerance: float = 1e-8) -> li
     r"""Short filters whose convolution is a long one.
 
     The roots of the filter's polynomial, conjugate pairs together, are dealt out to factors of
-    degree at most :math:`s`; all factors are scaled to the same norm. The roots are taken in the
+    degree at most $s$; all factors are scaled to the same norm. The roots are taken in the
     order of Leja, each as far as can be from those before: in another order the convolutions
     of the first factors grow by many orders of magnitude.
 
     Args:
-        long: ``[S + 1]``.
-        span: :math:`s\ge2`, the degree of the short filters (``s + 1`` taps).
+        long: `[S + 1]`.
+        span: $s\ge2$, the degree of the short filters (`s + 1` taps).
         tolerance: largest difference allowed, relative to the largest entry of the filter; a
             filter too long for double precision is refused.
 
     Returns:
-        At most :math:`\lceil S/(s-1)\rceil` filters ``[s + 1]``, the last ones filled up by 0.
-        Time ``O(S^3)``.
+        At most $\lceil S/(s-1)\rceil$ filters `[s + 1]`, the last ones filled up by 0.
+        Time `O(S^3)`.
 
     Source: Mathematical Aspects of Deep Learning, section 3.8.1.
 
@@ -105,9 +107,9 @@ def factor_filter(long: Tensor, span: int = 2, *, tolerance: float = 1e-8) -> li
 
 
 class FullConvolution(nn.Module):
-    r"""A convolution that keeps every overlap, :math:`\mathbb R^n\to\mathbb R^{n+s}`, plus a bias.
+    r"""A convolution that keeps every overlap, $\mathbb R^n\to\mathbb R^{n+s}$, plus a bias.
 
-    :math:`z_i=\sum_kw_{i-k}x_k+b_i`. As in Zhou's networks, the biases of the middle places may
+    $z_i=\sum_kw_{i-k}x_k+b_i$. As in Zhou's networks, the biases of the middle places may
     be equal while the ends have their own.
 
     >>> layer = FullConvolution(torch.tensor([1.0, 2.0]), torch.zeros(3))
@@ -134,10 +136,10 @@ class DeepConvolutional:
     r"""A purely convolutional ReLU network that equals a sum of ridge functions.
 
     Attributes:
-        network: ``FullConvolution`` and ``nn.ReLU`` in turn, then one ``nn.Linear``.
+        network: `FullConvolution` and `nn.ReLU` in turn, then one `nn.Linear`.
         depth: convolutional layers.
-        widths: :math:`d+js`, from the input on.
-        radius: the equality holds where :math:`\|x\|_\infty\le R`.
+        widths: $d+js$, from the input on.
+        radius: the equality holds where $\|x\|_\infty\le R$.
         free: free parameters: the filters, the biases and the last weights.
         largest_bias: what keeps the units active.
     """
@@ -160,27 +162,29 @@ def deep_convolutional_network(
     span: int = 2,
     tolerance: float = 1e-8,
 ) -> DeepConvolutional:
-    r"""The deep convolutional network :math:`c_0+\sum_kc_k\max(a_k\cdot x-t_k,0)`.
+    r"""The deep convolutional network $c_0+\sum_kc_k\max(a_k\cdot x-t_k,0)$.
 
-    All directions, turned round, one after the other make one filter with :math:`md` taps, and
-    :math:`(W*x)_{kd+d-1}=a_k\cdot x`. Its factors are the layers. Up to the last one biases
-    :math:`B_j=R\|w^{(j)}*\dots*w^{(1)}\|_1` keep every unit active, and each layer takes away
+    All directions, turned round, one after the other make one filter with $md$ taps, and
+    $(W*x)_{kd+d-1}=a_k\cdot x$. Its factors are the layers. Up to the last one biases
+    $B_j=R\|w^{(j)}*\dots*w^{(1)}\|_1$ keep every unit active, and each layer takes away
     what the bias before has become:
 
-    .. math:: b^{(j)}=B_j-w^{(j)}*(B_{j-1}\mathbf 1).
+    $$
+    b^{(j)}=B_j-w^{(j)}*(B_{j-1}\mathbf 1).
+    $$
 
-    So in layer :math:`j` the middle biases are equal. The last layer subtracts :math:`t_k`.
+    So in layer $j$ the middle biases are equal. The last layer subtracts $t_k$.
 
     Args:
-        directions: ``[m, d]``, none of them 0.
-        thresholds, coefficients: ``[m]`` each.
+        directions: `[m, d]`, none of them 0.
+        thresholds, coefficients: `[m]` each.
         offset: a constant to add, the bias of the last layer.
-        radius: :math:`R`; the equality holds where :math:`\|x\|_\infty\le R`.
-        span: :math:`s`, at most :math:`d`: filters have ``s + 1`` taps.
-        tolerance: as in :func:`factor_filter`.
+        radius: $R$; the equality holds where $\|x\|_\infty\le R$.
+        span: $s$, at most $d$: filters have `s + 1` taps.
+        tolerance: as in `factor_filter`.
 
     Returns:
-        The network, in double precision; at most :math:`\lceil(md-1)/(s-1)\rceil` layers.
+        The network, in double precision; at most $\lceil(md-1)/(s-1)\rceil$ layers.
 
     Source: Mathematical Aspects of Deep Learning, section 3.8.1 (Zhou 2020, Theorem A).
 
@@ -233,12 +237,12 @@ def deep_convolutional_network(
 
 @dataclass(frozen=True, slots=True)
 class DepthExponents:
-    r"""Exponents :math:`\gamma` of :math:`L\sim\epsilon^{-\gamma}` for a Sobolev ball.
+    r"""Exponents $\gamma$ of $L\sim\epsilon^{-\gamma}$ for a Sobolev ball.
 
     Attributes:
-        printed: :math:`1/d`, as the source prints it.
-        theorem: :math:`2d/(d+2)`, from the error :math:`\sqrt{\log L}\,L^{-1/2-1/d}` (Zhou 2020).
-        least: :math:`d/(2r)`; with a smaller one such networks would not shatter enough points.
+        printed: $1/d$, as the source prints it.
+        theorem: $2d/(d+2)$, from the error $\sqrt{\log L}\,L^{-1/2-1/d}$ (Zhou 2020).
+        least: $d/(2r)$; with a smaller one such networks would not shatter enough points.
     """
 
     printed: float
@@ -247,15 +251,15 @@ class DepthExponents:
 
 
 def sobolev_depth_exponents(smoothness: float, dimension: int) -> DepthExponents:
-    r"""How deep purely convolutional networks must be for the unit ball of :math:`W^{r,2}`.
+    r"""How deep purely convolutional networks must be for the unit ball of $W^{r,2}$.
 
-    A network of depth :math:`L` with short filters has :math:`O(L)` parameters, hence a VC
-    dimension of order :math:`L^2\log L`; :math:`\epsilon`-approximations of the ball shatter
-    :math:`\epsilon^{-d/r}` points. So :math:`L\gtrsim\epsilon^{-d/2r}` up to a logarithm.
+    A network of depth $L$ with short filters has $O(L)$ parameters, hence a VC
+    dimension of order $L^2\log L$; $\epsilon$-approximations of the ball shatter
+    $\epsilon^{-d/r}$ points. So $L\gtrsim\epsilon^{-d/2r}$ up to a logarithm.
 
     Args:
-        smoothness: :math:`r>d/2+2`.
-        dimension: :math:`d\ge2`.
+        smoothness: $r>d/2+2$.
+        dimension: $d\ge2$.
 
     Source: Mathematical Aspects of Deep Learning, Theorem 3.27.
 
@@ -272,7 +276,7 @@ def sobolev_depth_exponents(smoothness: float, dimension: int) -> DepthExponents
 
 
 def _full(x: Tensor, w: Tensor) -> Tensor:
-    """``[n, k]`` convolved with ``[s + 1]``: ``[n, k + s]``."""
+    """`[n, k]` convolved with `[s + 1]`: `[n, k + s]`."""
     return F.conv1d(x[:, None], w.flip(0)[None, None], padding=len(w) - 1)[:, 0]
 
 
@@ -303,7 +307,7 @@ def _real_factors(core: NDArray[np.float64]) -> list[NDArray[np.float64]]:
 
 
 def _dealt_out(pieces: list[NDArray[np.float64]], span: int) -> list[NDArray[np.float64]]:
-    """Factors multiplied together while the degree stays at most ``span``."""
+    """Factors multiplied together while the degree stays at most `span`."""
     groups: list[NDArray[np.float64]] = []
     for piece in pieces:
         for k, group in enumerate(groups):

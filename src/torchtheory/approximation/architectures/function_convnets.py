@@ -1,11 +1,13 @@
 r"""Convolutional networks whose input is a function: discretize, convolve, downsample.
 
-An image :math:`\xi\in L_2(\mathbb R^2)` is projected to functions that are constant on cells of
-side :math:`\lambda` in a square and 0 outside. With the coefficients
-:math:`c_k=\lambda^{-1}\int_{Q_k}\xi` the projection is an isometry, :math:`\|P\xi\|_{L_2}=\|c\|_2`,
-and where :math:`\xi` is smooth
+An image $\xi\in L_2(\mathbb R^2)$ is projected to functions that are constant on cells of
+side $\lambda$ in a square and 0 outside. With the coefficients
+$c_k=\lambda^{-1}\int_{Q_k}\xi$ the projection is an isometry, $\|P\xi\|_{L_2}=\|c\|_2$,
+and where $\xi$ is smooth
 
-.. math:: \|\xi-P\xi\|^2\le(\lambda/\pi)^2\|\nabla\xi\|^2+\int_{\text{outside}}|\xi|^2.
+$$
+\|\xi-P\xi\|^2\le(\lambda/\pi)^2\|\nabla\xi\|^2+\int_{\text{outside}}|\xi|^2.
+$$
 
 On the coefficients acts an ordinary convolutional network: with downsampling it gives a number,
 without it another image, and then it commutes with the shifts of the grid. Source: Mathematical
@@ -28,12 +30,12 @@ from torchtheory.nets.feedforward import affine_layers
 from torchtheory.nets.labeled import at_least, positive
 
 Image = Callable[[Tensor], Tensor]
-"""From points ``[p, 2]`` to the values ``[n, p]`` of ``n`` images there (or ``[p]`` of one)."""
+"""From points `[p, 2]` to the values `[n, p]` of `n` images there (or `[p]` of one)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellGrid:
-    r"""The square :math:`[-\Lambda,\Lambda]^2` cut into ``cells`` x ``cells`` cells.
+    r"""The square $[-\Lambda,\Lambda]^2$ cut into `cells` x `cells` cells.
 
     >>> CellGrid(cutoff=2.0, cells=8).scale
     0.5
@@ -48,11 +50,11 @@ class CellGrid:
 
     @property
     def scale(self) -> float:
-        r"""The side :math:`\lambda` of a cell."""
+        r"""The side $\lambda$ of a cell."""
         return 2 * self.cutoff / self.cells
 
     def quadrature(self, nodes: int) -> tuple[Tensor, Tensor]:
-        """Gauss-Legendre points ``[cells, cells, nodes², 2]`` and weights ``[nodes²]`` of a cell.
+        """Gauss-Legendre points `[cells, cells, nodes², 2]` and weights `[nodes²]` of a cell.
 
         The weights add up to 1: they give the mean over a cell.
         """
@@ -67,12 +69,12 @@ class CellGrid:
 
 
 def discretize(image: Image, grid: CellGrid, *, nodes: int = 4) -> Tensor:
-    r"""The coefficients :math:`c_k=\lambda^{-1}\int_{Q_k}\xi`: ``[n, 1, cells, cells]``.
+    r"""The coefficients $c_k=\lambda^{-1}\int_{Q_k}\xi$: `[n, 1, cells, cells]`.
 
     Args:
-        image: from points ``[p, 2]`` to ``[n, p]``.
+        image: from points `[p, 2]` to `[n, p]`.
         nodes: Gauss-Legendre points a direction in each cell; exact for polynomials of degree
-            ``2 nodes - 1``. The image is evaluated at ``(cells * nodes)²`` points.
+            `2 nodes - 1`. The image is evaluated at `(cells * nodes)²` points.
 
     >>> c = discretize(lambda x: torch.ones(1, len(x)).double(), CellGrid(1.0, 4))
     >>> round(float(c.square().sum()), 12)          # the squared norm of 1 on [-1, 1]²
@@ -83,7 +85,7 @@ def discretize(image: Image, grid: CellGrid, *, nodes: int = 4) -> Tensor:
 
 
 def step_image(coefficients: Tensor, grid: CellGrid) -> Image:
-    r"""The image :math:`\sum_kc_k\lambda^{-1}\mathbf 1_{Q_k}`: constant on cells, 0 outside.
+    r"""The image $\sum_kc_k\lambda^{-1}\mathbf 1_{Q_k}$: constant on cells, 0 outside.
 
     >>> one = step_image(torch.ones(1, 1, 2, 2).double(), CellGrid(1.0, 2))
     >>> one(torch.tensor([[0.5, 0.5], [3.0, 0.0]]).double()).tolist()
@@ -103,7 +105,7 @@ def step_image(coefficients: Tensor, grid: CellGrid) -> Image:
 def distance_to_steps(
     image: Image, coefficients: Tensor, grid: CellGrid, *, nodes: int = 4
 ) -> Tensor:
-    r""":math:`\|\xi-\sum_kc_k\lambda^{-1}\mathbf 1_{Q_k}\|_{L_2}` over the grid's square: ``[n]``.
+    r"""$\|\xi-\sum_kc_k\lambda^{-1}\mathbf 1_{Q_k}\|_{L_2}$ over the grid's square: `[n]`.
 
     >>> grid = CellGrid(1.0, 2)
     >>> zero = torch.zeros(1, 1, 2, 2).double()
@@ -122,7 +124,7 @@ class ImageFunctional:
 
     Attributes:
         grid: where images are discretized.
-        network: from ``[n, 1, cells, cells]`` to ``[n, 1, 1, 1]``.
+        network: from `[n, 1, cells, cells]` to `[n, 1, 1, 1]`.
         error: how far it is at most from the functional of the *discretized* image.
     """
 
@@ -131,23 +133,23 @@ class ImageFunctional:
     error: float
 
     def __call__(self, image: Image, *, nodes: int = 4) -> Tensor:
-        """The values ``[n]`` at images."""
+        """The values `[n]` at images."""
         with torch.no_grad():
             made: Tensor = self.network(discretize(image, self.grid, nodes=nodes))
         return made.flatten()
 
 
 def energy_convnet(grid: CellGrid, largest: float, pieces: int) -> ImageFunctional:
-    r"""A network for :math:`\|\xi\|^2`: squares by broken lines, then sums by downsampling.
+    r"""A network for $\|\xi\|^2$: squares by broken lines, then sums by downsampling.
 
-    Two :math:`1\times1` convolutions with a ReLU between square each coefficient by a broken line
-    of ``pieces`` pieces; convolutions with :math:`2\times2` filters of ones and stride 2 add up.
-    With :math:`|\xi|\le B` it is within :math:`(2\Lambda B/k)^2` of :math:`\|P\xi\|^2`.
+    Two $1\times1$ convolutions with a ReLU between square each coefficient by a broken line
+    of `pieces` pieces; convolutions with $2\times2$ filters of ones and stride 2 add up.
+    With $|\xi|\le B$ it is within $(2\Lambda B/k)^2$ of $\|P\xi\|^2$.
 
     Args:
-        grid: with a power of 2 for ``cells``.
-        largest: :math:`B`.
-        pieces: :math:`k`.
+        grid: with a power of 2 for `cells`.
+        largest: $B$.
+        pieces: $k$.
 
     >>> net = energy_convnet(CellGrid(1.0, 4), largest=1.0, pieces=64)
     >>> found = net(lambda x: torch.ones(1, len(x)).double())        # on [-1, 1]²
@@ -173,10 +175,10 @@ def energy_convnet(grid: CellGrid, largest: float, pieces: int) -> ImageFunction
 
 
 def inner_product_convnet(template: Image, grid: CellGrid, *, nodes: int = 4) -> ImageFunctional:
-    r"""A network for :math:`\langle\xi,\phi\rangle`: one filter as large as the image.
+    r"""A network for $\langle\xi,\phi\rangle$: one filter as large as the image.
 
-    It is :math:`\langle P\xi,P\phi\rangle` exactly, and so within
-    :math:`\|\xi-P\xi\|\,\|\phi-P\phi\|` of the inner product.
+    It is $\langle P\xi,P\phi\rangle$ exactly, and so within
+    $\|\xi-P\xi\|\,\|\phi-P\phi\|$ of the inner product.
 
     >>> one = lambda x: torch.ones(1, len(x)).double()
     >>> net = inner_product_convnet(one, CellGrid(1.0, 4))
@@ -191,13 +193,15 @@ def inner_product_convnet(template: Image, grid: CellGrid, *, nodes: int = 4) ->
 
 
 def blur_filter(scale: float, width: float) -> Tensor:
-    r"""The Gaussian blur of variance :math:`\sigma^2` between cells, ``[2 R + 1]``, one direction.
+    r"""The Gaussian blur of variance $\sigma^2$ between cells, `[2 R + 1]`, one direction.
 
-    .. math:: w_k=\lambda^{-1}\int_0^\lambda\int_{k\lambda}^{(k+1)\lambda}g_\sigma(x-y)\,dy\,dx
-              =\lambda^{-1}\big(H((k+1)\lambda)-2H(k\lambda)+H((k-1)\lambda)\big),
+    $$
+    w_k=\lambda^{-1}\int_0^\lambda\int_{k\lambda}^{(k+1)\lambda}g_\sigma(x-y)\,dy\,dx
+    =\lambda^{-1}\big(H((k+1)\lambda)-2H(k\lambda)+H((k-1)\lambda)\big),
+    $$
 
-    with :math:`H''=g_\sigma`: exactly the matrix of the blur on step functions. What is left out
-    beyond :math:`R` is below rounding.
+    with $H''=g_\sigma$: exactly the matrix of the blur on step functions. What is left out
+    beyond $R$ is below rounding.
 
     >>> w = blur_filter(0.1, 0.5)
     >>> round(float(w.sum()), 12), torch.allclose(w, w.flip(0))
@@ -219,16 +223,16 @@ def blur_filter(scale: float, width: float) -> Tensor:
 
 
 def blur_threshold_convnet(grid: CellGrid, width: float, threshold: float) -> nn.Sequential:
-    r"""A network for the equivariant map :math:`\xi\mapsto\max(G_\sigma*\xi-t,0)`.
+    r"""A network for the equivariant map $\xi\mapsto\max(G_\sigma*\xi-t,0)$.
 
-    A convolution for each direction and ReLUs on coefficients ``[n, 1, cells, cells]``, zeros
-    outside. Since :math:`v\mapsto\max(v-t,0)` is 1-Lipschitz and :math:`G_\sigma` a
+    A convolution for each direction and ReLUs on coefficients `[n, 1, cells, cells]`, zeros
+    outside. Since $v\mapsto\max(v-t,0)$ is 1-Lipschitz and $G_\sigma$ a
     contraction, the image it gives is within
-    :math:`\|\xi-P\xi\|+\|G_\sigma\xi-PG_\sigma\xi\|` of the map's.
+    $\|\xi-P\xi\|+\|G_\sigma\xi-PG_\sigma\xi\|$ of the map's.
 
     Args:
-        width: :math:`\sigma`.
-        threshold: :math:`t\ge0`, so that the image 0 stays 0.
+        width: $\sigma$.
+        threshold: $t\ge0$, so that the image 0 stays 0.
 
     >>> net = blur_threshold_convnet(CellGrid(2.0, 16), 0.3, 0.0)
     >>> bool(net(torch.zeros(1, 1, 16, 16).double()).any())
@@ -267,7 +271,7 @@ def _convolution(
 
 
 def _values(image: Image, points: Tensor) -> Tensor:
-    """``[n, cells, cells, nodes²]`` at points ``[cells, cells, nodes², 2]``."""
+    """`[n, cells, cells, nodes²]` at points `[cells, cells, nodes², 2]`."""
     flat = points.reshape(-1, 2)
     made = image(flat)
     if not isinstance(made, Tensor) or made.shape[-1:] != flat.shape[:1] or made.ndim > 2:

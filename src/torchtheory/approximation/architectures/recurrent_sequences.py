@@ -1,7 +1,7 @@
 r"""Functions of sequences of any length: followed in probability, and not in the sup norm.
 
-A probability on :math:`(\mathbb R^m)^*=\bigcup_{i\ge0}(\mathbb R^m)^i` puts little weight on long
-sequences. So a recurrent network that keeps the last :math:`i_0` entries in a shift register, and
+A probability on $(\mathbb R^m)^*=\bigcup_{i\ge0}(\mathbb R^m)^i$ puts little weight on long
+sequences. So a recurrent network that keeps the last $i_0$ entries in a shift register, and
 computes a shallow network of them, errs only on what is longer, or badly fitted. No bounded
 activation follows a function that grows with the length, and no ReLU network one that grows faster
 than every exponential. Source: Mathematical Aspects of Deep Learning, section 3.8.3 (Definition
@@ -35,14 +35,14 @@ from torchtheory.nets.labeled import at_least, positive
 from torchtheory.nets.regression import least_squares
 
 SequenceFunction = Callable[[Tensor], Tensor]
-"""From sequences ``[batch, i, m]`` of one length, any length, to ``[batch, p]``."""
+"""From sequences `[batch, i, m]` of one length, any length, to `[batch, p]`."""
 
 
 def length_cutoff(tail: Callable[[int], float], delta: float, *, most: int = 1_000_000) -> int:
-    r"""The least :math:`i_0` with :math:`P(\text{length}>i_0)\le\delta/2`.
+    r"""The least $i_0$ with $P(\text{length}>i_0)\le\delta/2$.
 
     Args:
-        tail: :math:`i\mapsto P(\text{length}>i)`.
+        tail: $i\mapsto P(\text{length}>i)$.
         delta: the probability of failure that is allowed; half of it goes to long sequences.
         most: where to give up.
 
@@ -61,7 +61,7 @@ def length_cutoff(tail: Callable[[int], float], delta: float, *, most: int = 1_0
 
 
 def sequence_values(function: SequenceFunction, sequences: Sequence[Tensor]) -> Tensor:
-    """Values ``[k, p]`` of a function at ``k`` sequences ``[i, m]``, those of one length together.
+    """Values `[k, p]` of a function at `k` sequences `[i, m]`, those of one length together.
 
     >>> sequence_values(lambda x: x.sum(1), [torch.ones(3, 1), torch.ones(0, 1)]).tolist()
     [[3.0], [0.0]]
@@ -94,14 +94,14 @@ def failure_probability(
     *,
     confidence: float = 0.99,
 ) -> Interval:
-    r""":math:`P(\|f_1-f_2\|>\epsilon)` from independent draws, with its exact interval.
+    r"""$P(\|f_1-f_2\|>\epsilon)$ from independent draws, with its exact interval.
 
-    The source calls :math:`\delta` in :math:`P(\|f_1-f_2\|>\epsilon)<\delta` the probability of
+    The source calls $\delta$ in $P(\|f_1-f_2\|>\epsilon)<\delta$ the probability of
     the approximation; it is the probability that it fails.
 
     Args:
-        sequences: drawn from :math:`P`, each ``[length, m]``.
-        accuracy: :math:`\epsilon`.
+        sequences: drawn from $P$, each `[length, m]`.
+        accuracy: $\epsilon$.
 
     >>> draws = [torch.ones(1, 1)] * 3 + [torch.ones(9, 1)]
     >>> failure_probability(lambda x: x[:, :1, 0], lambda x: x.sum(1), draws, 0.5).estimate
@@ -114,8 +114,8 @@ def failure_probability(
 
 
 def windows(sequences: Tensor, memory: int, fill: float = 0.0) -> Tensor:
-    r"""What a register of ``memory`` entries holds at the end, and the length:
-    ``[batch, memory * m + 1]``, the newest entry first.
+    r"""What a register of `memory` entries holds at the end, and the length:
+    `[batch, memory * m + 1]`, the newest entry first.
 
     >>> windows(torch.tensor([[[1.0], [2.0], [3.0]]]), 2).tolist()
     [[3.0, 2.0, 3.0]]
@@ -135,14 +135,14 @@ def sequence_network(
 ) -> ShallowRNN:
     r"""The shallow recurrent network that applies a shallow one to its last entries, exactly.
 
-    The state holds the positive and negative parts of the last :math:`i_0` entries, the length, a
+    The state holds the positive and negative parts of the last $i_0$ entries, the length, a
     constant neuron, and the hidden units of the network: these read the register *after* the new
     entry, which is affine in the old register and the entry. All are ReLUs.
 
     Args:
-        network: one hidden layer of ReLUs, from :func:`windows` (``memory * inputs + 1`` numbers).
-        inputs: :math:`m`.
-        memory: :math:`i_0`.
+        network: one hidden layer of ReLUs, from `windows` (`memory * inputs + 1` numbers).
+        inputs: $m$.
+        memory: $i_0$.
         fill: what the register holds before anything came.
 
     >>> last = chain([(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), torch.zeros(2)),
@@ -196,11 +196,11 @@ def fit_sequences(
     weights are the least squares solution.
 
     Args:
-        sequences: draws, each ``[length, m]``; longer ones than ``memory`` are left out.
-        memory: :math:`i_0`, as from :func:`length_cutoff`.
+        sequences: draws, each `[length, m]`; longer ones than `memory` are left out.
+        memory: $i_0$, as from `length_cutoff`.
         width: hidden units.
 
-    Time: :math:`O(sN^2)` for :math:`s` sequences and :math:`N` units.
+    Time: $O(sN^2)$ for $s$ sequences and $N$ units.
 
     >>> grid = torch.linspace(0, 1, 12, dtype=torch.float64)
     >>> draws = [torch.cartesian_prod(*[grid] * i).reshape(-1, i, 1) for i in (1, 2)]
@@ -228,10 +228,10 @@ class LengthStress:
     r"""How a recurrent network fares on longer and longer sequences.
 
     Attributes:
-        lengths: ``[k]``.
-        errors: ``[k]``, the largest error among the sequences of each length.
-        bounds: ``[k]``, what no output of that length can exceed in norm.
-        floors: ``[k]``, the largest :math:`\|f\|-` bound, below which the error cannot be.
+        lengths: `[k]`.
+        errors: `[k]`, the largest error among the sequences of each length.
+        bounds: `[k]`, what no output of that length can exceed in norm.
+        floors: `[k]`, the largest $\|f\|-$ bound, below which the error cannot be.
     """
 
     lengths: Tensor
@@ -241,17 +241,19 @@ class LengthStress:
 
 
 def output_bounds(rnn: ShallowRNN, time: int, radius: float) -> Tensor:
-    r"""Norms that the outputs cannot exceed after :math:`0,\dots,T` entries, ``[T + 1]``.
+    r"""Norms that the outputs cannot exceed after $0,\dots,T$ entries, `[T + 1]`.
 
-    With :math:`r_0=\|h_0\|`,
+    With $r_0=\|h_0\|$,
 
-    .. math:: r_{i+1}=\min\bigl(\sqrt n\,\sup|\sigma|,\ \sqrt n|\sigma(0)|+
-              \lambda(\|A\|r_i+\|B\|R)\bigr),\qquad\|y_i\|\le\|C\|r_i:
+    $$
+    r_{i+1}=\min\bigl(\sqrt n\,\sup|\sigma|,\ \sqrt n|\sigma(0)|+
+    \lambda(\|A\|r_i+\|B\|R)\bigr),\qquad\|y_i\|\le\|C\|r_i:
+    $$
 
     constant for a bounded activation, exponential in the length otherwise.
 
     Args:
-        radius: :math:`R`, the largest norm of an entry.
+        radius: $R$, the largest norm of an entry.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> output_bounds(ShallowRNN(2 * one, one, one, "relu"), 3, 1.0).tolist()
@@ -277,7 +279,7 @@ def length_stress_test(
     r"""Errors and what can be proved about them, length by length.
 
     Args:
-        sequences: one batch ``[batch, i, m]`` for each length :math:`i`.
+        sequences: one batch `[batch, i, m]` for each length $i$.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> net = ShallowRNN(one, one, one, "tanh")

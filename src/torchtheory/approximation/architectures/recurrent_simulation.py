@@ -1,11 +1,11 @@
 r"""Recurrent networks that simulate a given dynamical system, and how far they stay from it.
 
-A shallow network :math:`D\sigma(A_1h+B_1x+c)` fitted to :math:`(h,x)\mapsto(f(h,x),g(f(h,x)))`
-becomes recurrent by closing the loop: the state is :math:`z=\sigma(A_1h+B_1x+c)`, decoded by
-:math:`\alpha(z)=D_fz`, so :math:`A=A_1D_f`, :math:`B=B_1`, :math:`C=D_g`. If the fit errs by
-:math:`\delta` and :math:`f` is :math:`L`-Lipschitz in :math:`h` where both systems go, the decoded
-states err by at most :math:`\delta\sum_{k<t}L^k` after :math:`t` steps: for ever by
-:math:`\delta/(1-L)` where :math:`L<1`. Source: Mathematical Aspects of Deep Learning, section
+A shallow network $D\sigma(A_1h+B_1x+c)$ fitted to $(h,x)\mapsto(f(h,x),g(f(h,x)))$
+becomes recurrent by closing the loop: the state is $z=\sigma(A_1h+B_1x+c)$, decoded by
+$\alpha(z)=D_fz$, so $A=A_1D_f$, $B=B_1$, $C=D_g$. If the fit errs by
+$\delta$ and $f$ is $L$-Lipschitz in $h$ where both systems go, the decoded
+states err by at most $\delta\sum_{k<t}L^k$ after $t$ steps: for ever by
+$\delta/(1-L)$ where $L<1$. Source: Mathematical Aspects of Deep Learning, section
 3.8.3 (Definition 3.30, Theorem 3.31).
 """
 
@@ -43,8 +43,8 @@ class SystemDistance:
     r"""How far two systems were found apart at every time.
 
     Attributes:
-        states: ``[T + 1]``, the largest :math:`\|h_t-\alpha(\tilde h_t)\|_2`.
-        outputs: ``[T + 1]``, the largest :math:`\|y_t-\tilde y_t\|_2`; the definition asks nothing
+        states: `[T + 1]`, the largest $\|h_t-\alpha(\tilde h_t)\|_2$.
+        outputs: `[T + 1]`, the largest $\|y_t-\tilde y_t\|_2$; the definition asks nothing
             of the first one.
     """
 
@@ -53,8 +53,8 @@ class SystemDistance:
 
     @property
     def accuracy(self) -> float:
-        r"""The least :math:`\epsilon` that Definition 3.30 would allow on what was looked at:
-        states from :math:`t=0`, outputs from :math:`t=1`."""
+        r"""The least $\epsilon$ that Definition 3.30 would allow on what was looked at:
+        states from $t=0$, outputs from $t=1$."""
         later = self.outputs[1:]
         return float(torch.cat([self.states, later]).max())
 
@@ -72,16 +72,16 @@ def system_distance(
     ascent: int = 0,
     random: RandomSource = None,
 ) -> SystemDistance:
-    r"""The closeness of two systems in time :math:`T`, over sampled states and inputs.
+    r"""The closeness of two systems in time $T$, over sampled states and inputs.
 
     Half of the input sequences are uniform in the box, half jump between its corners. With
-    ``ascent`` steps, the samples then climb towards a larger final error.
+    `ascent` steps, the samples then climb towards a larger final error.
 
     Args:
-        decode: :math:`\alpha`, from states of ``other`` to states of ``system``.
-        encode: :math:`\beta`, the other way, for the initial states.
-        initial, inputs: the boxes :math:`K_1` and :math:`K_2`.
-        time: :math:`T`.
+        decode: $\alpha$, from states of `other` to states of `system`.
+        encode: $\beta$, the other way, for the initial states.
+        initial, inputs: the boxes $K_1$ and $K_2$.
+        time: $T$.
 
     The result is a lower bound of the supremum over all sequences.
 
@@ -125,12 +125,12 @@ class Simulation:
 
     Attributes:
         rnn: the network; its last neuron is constant and carries the biases.
-        decoder: :math:`D_f`, ``[n, N + 1]``.
+        decoder: $D_f$, `[n, N + 1]`.
         region: the box of states and inputs, in this order, where the fit was made.
-        defect: :math:`\delta`, the largest error of one step found on the region.
-        output_defect: the largest error of :math:`g(f(h,x))` found there.
-        lipschitz: :math:`L`, the largest operator norm of :math:`\partial f/\partial h` there.
-        output_lipschitz: that of :math:`\partial(g\circ f)/\partial h`.
+        defect: $\delta$, the largest error of one step found on the region.
+        output_defect: the largest error of $g(f(h,x))$ found there.
+        lipschitz: $L$, the largest operator norm of $\partial f/\partial h$ there.
+        output_lipschitz: that of $\partial(g\circ f)/\partial h$.
     """
 
     rnn: ShallowRNN
@@ -142,32 +142,32 @@ class Simulation:
     output_lipschitz: float
 
     def decode(self, z: Tensor) -> Tensor:
-        r""":math:`\alpha(z)=D_fz`."""
+        r"""$\alpha(z)=D_fz$."""
         return z @ self.decoder.T
 
     def encode(self, h: Tensor) -> Tensor:
-        r""":math:`\beta(h)=D_f^+(h-\alpha(v))+v` with the constant neuron :math:`v`: the smallest
-        state with :math:`\alpha(\beta(h))=h`."""
+        r"""$\beta(h)=D_f^+(h-\alpha(v))+v$ with the constant neuron $v$: the smallest
+        state with $\alpha(\beta(h))=h$."""
         inner = self.decoder[:, :-1]
         value = self.rnn.initial[-1]
         z = (h - value * self.decoder[:, -1]) @ torch.linalg.pinv(inner).T
         return torch.cat([z, value.expand(*z.shape[:-1], 1)], dim=-1)
 
     def state_bounds(self, time: int) -> Tensor:
-        r""":math:`\delta\sum_{k<t}L^k` for :math:`t=0,\dots,T`, ``[T + 1]``."""
+        r"""$\delta\sum_{k<t}L^k$ for $t=0,\dots,T$, `[T + 1]`."""
         return error_growth(self.lipschitz, self.defect, time)
 
     def output_bounds(self, time: int) -> Tensor:
-        r""":math:`\delta_g+L_{g\circ f}\,e_{t-1}` for :math:`t=1,\dots,T`, ``[T]``."""
+        r"""$\delta_g+L_{g\circ f}\,e_{t-1}$ for $t=1,\dots,T$, `[T]`."""
         return self.output_defect + self.output_lipschitz * self.state_bounds(time)[:-1]
 
     def accuracy(self, time: int) -> float:
-        r"""The promised :math:`\epsilon` in time :math:`T`."""
+        r"""The promised $\epsilon$ in time $T$."""
         return float(torch.cat([self.state_bounds(time), self.output_bounds(time)]).max())
 
 
 def error_growth(lipschitz: float, defect: float, time: int, initial: float = 0.0) -> Tensor:
-    r"""The solution of :math:`e_{t+1}=Le_t+\delta` up to time :math:`T`, ``[T + 1]``.
+    r"""The solution of $e_{t+1}=Le_t+\delta$ up to time $T$, `[T + 1]`.
 
     >>> error_growth(2.0, 1.0, 3).tolist()
     [0.0, 1.0, 3.0, 7.0]
@@ -194,19 +194,19 @@ def recurrent_fit(
     samples: int = 3000,
     random: RandomSource = None,
 ) -> Simulation:
-    r"""The recurrent network of ``width`` random units and fitted :math:`D` for a system.
+    r"""The recurrent network of `width` random units and fitted $D$ for a system.
 
-    The region is the box around the states that sampled trajectories reach in time :math:`T`,
-    wider by ``margin`` of its sides at both ends. Hidden weights are drawn on it, :math:`D` is the
+    The region is the box around the states that sampled trajectories reach in time $T$,
+    wider by `margin` of its sides at both ends. Hidden weights are drawn on it, $D$ is the
     least squares solution. Suprema are those of a grid.
 
     Args:
-        initial, inputs: the boxes :math:`K_1` and :math:`K_2`.
+        initial, inputs: the boxes $K_1$ and $K_2$.
         steepness: standard deviation of the hidden weights on the region scaled to
-            :math:`[-1,1]^{n+m}`, times :math:`\sqrt{n+m}`.
+            $[-1,1]^{n+m}$, times $\sqrt{n+m}$.
         samples: points of the fit.
 
-    Time: :math:`O(sN^2)` for the fit of :math:`s` points.
+    Time: $O(sN^2)$ for the fit of $s$ points.
 
     >>> half = DynamicalSystem(1, 1, 1, lambda h, x: h / 2 + x, lambda h: h)
     >>> made = recurrent_fit(half, (0, 1), (0, 1), 5, 30)
@@ -268,13 +268,13 @@ def simulate_system(
     largest: int = 512,
     random: RandomSource = None,
 ) -> Simulation:
-    r"""A recurrent network whose promise is within ``accuracy`` in time :math:`T`.
+    r"""A recurrent network whose promise is within `accuracy` in time $T$.
 
-    The width of :func:`recurrent_fit` is doubled from 8 until :math:`\delta\sum_{k<T}L^k` and the
+    The width of `recurrent_fit` is doubled from 8 until $\delta\sum_{k<T}L^k$ and the
     bound of the outputs are small enough.
 
     Args:
-        accuracy: :math:`\epsilon`.
+        accuracy: $\epsilon$.
         largest: the width after which to give up.
 
     >>> double = DynamicalSystem(1, 1, 1, lambda h, x: torch.sin(2 * h) + x, lambda h: h)
@@ -301,7 +301,7 @@ def simulate_system(
 def euler_system(
     field: Callable[[Tensor, Tensor], Tensor], states: int, inputs: int, step: float
 ) -> DynamicalSystem:
-    r"""Euler's steps of :math:`\dot h=v(h,x)`: :math:`f(h,x)=h+\tau v(h,x)`, :math:`g(h)=h`.
+    r"""Euler's steps of $\dot h=v(h,x)$: $f(h,x)=h+\tau v(h,x)$, $g(h)=h$.
 
     >>> decay = euler_system(lambda h, x: -h, 1, 1, 0.5)
     >>> decay.run(torch.ones(1), torch.zeros(2, 1)).states.flatten().tolist()
@@ -312,13 +312,13 @@ def euler_system(
 
 
 def memory_profile(system: DynamicalSystem, initial: Tensor, inputs: Tensor) -> Tensor:
-    r"""How strongly the last output still reacts to each input, ``[T]``.
+    r"""How strongly the last output still reacts to each input, `[T]`.
 
-    Entry :math:`k-1` is the largest :math:`\|\partial y_T/\partial x_{T-k}\|_2` over the sequences.
+    Entry $k-1$ is the largest $\|\partial y_T/\partial x_{T-k}\|_2$ over the sequences.
 
     Args:
-        initial: ``[batch, n]``.
-        inputs: ``[batch, T, m]``.
+        initial: `[batch, n]`.
+        inputs: `[batch, T, m]`.
 
     >>> half = DynamicalSystem(1, 1, 1, lambda h, x: h / 2 + x, lambda h: h)
     >>> memory_profile(half, torch.zeros(1, 1), torch.zeros(1, 3, 1)).tolist()
@@ -342,11 +342,11 @@ def memory_profile(system: DynamicalSystem, initial: Tensor, inputs: Tensor) -> 
 
 
 def memory_bound(rnn: ShallowRNN, time: int) -> Tensor:
-    r"""What a shallow network can remember at most, ``[T]``:
-    :math:`\|C\|\,\lambda\|B\|\,q^{k-1}` of the input :math:`k` steps ago.
+    r"""What a shallow network can remember at most, `[T]`:
+    $\|C\|\,\lambda\|B\|\,q^{k-1}$ of the input $k$ steps ago.
 
-    :math:`\lambda` is the activation's Lipschitz constant and :math:`q=\lambda\|A\|`; for
-    :math:`q<1` the network forgets.
+    $\lambda$ is the activation's Lipschitz constant and $q=\lambda\|A\|$; for
+    $q<1$ the network forgets.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> [round(b, 9) for b in memory_bound(ShallowRNN(one / 2, one, one, "relu"), 3).tolist()]
@@ -376,7 +376,7 @@ def _sampled(
     samples: int,
     source: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """Initial states ``[s, n]`` and inputs ``[s, T, m]``: uniform, and in the corners."""
+    """Initial states `[s, n]` and inputs `[s, T, m]`: uniform, and in the corners."""
     low_h, high_h = _ends(initial)
     low_x, high_x = _ends(inputs)
     if len(low_h) != system.states or len(low_x) != system.inputs:

@@ -1,13 +1,15 @@
 r"""Recurrent networks as dynamical systems: run, encode, unroll.
 
-A system of :math:`n` states, :math:`m` inputs and :math:`p` outputs is
+A system of $n$ states, $m$ inputs and $p$ outputs is
 
-.. math:: h_{t+1}=f(h_t,x_t),\qquad y_t=g(h_t),\qquad h_t\in\mathbb R^n,\ x_t\in\mathbb R^m,\
-          y_t\in\mathbb R^p,
+$$
+h_{t+1}=f(h_t,x_t),\qquad y_t=g(h_t),\qquad h_t\in\mathbb R^n,\ x_t\in\mathbb R^m,\
+y_t\in\mathbb R^p,
+$$
 
-and the shallow recurrent network is the one with :math:`f(h,x)=\sigma(Ah+Bx)` and
-:math:`g(h)=Ch`, where :math:`A` is ``[n, n]``, :math:`B` is ``[n, m]`` and :math:`C` is
-``[p, n]``. It is torch's ``nn.RNN`` without biases, for any activation; a bias becomes a weight on
+and the shallow recurrent network is the one with $f(h,x)=\sigma(Ah+Bx)$ and
+$g(h)=Ch$, where $A$ is `[n, n]`, $B$ is `[n, m]` and $C$ is
+`[p, n]`. It is torch's `nn.RNN` without biases, for any activation; a bias becomes a weight on
 a neuron that never changes. Source: Mathematical Aspects of Deep Learning, section 3.8.3.
 """
 
@@ -30,11 +32,11 @@ Nonlinearity = str | Activation | nn.Module | type[nn.Module] | Callable[..., An
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What a system did with a sequence of ``T`` inputs.
+    """What a system did with a sequence of `T` inputs.
 
     Attributes:
-        states: ``[..., T + 1, n]``, from the initial state on.
-        outputs: ``[..., T + 1, p]``; output ``t`` has seen the inputs before ``t``, not ``x_t``.
+        states: `[..., T + 1, n]`, from the initial state on.
+        outputs: `[..., T + 1, p]`; output `t` has seen the inputs before `t`, not `x_t`.
     """
 
     states: Tensor
@@ -42,19 +44,19 @@ class Trajectory:
 
     @property
     def immediate(self) -> Tensor:
-        r"""Outputs ``[..., T, p]`` of the convention :math:`h_t=f(h_{t-1},x_t)`, as torch has it:
-        output :math:`t` has seen :math:`x_t`."""
+        r"""Outputs `[..., T, p]` of the convention $h_t=f(h_{t-1},x_t)$, as torch has it:
+        output $t$ has seen $x_t$."""
         return self.outputs[..., 1:, :]
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicalSystem:
-    r"""A time-discrete system :math:`\Sigma=(n,m,p,f,g)`.
+    r"""A time-discrete system $\Sigma=(n,m,p,f,g)$.
 
     Attributes:
-        states, inputs, outputs: :math:`n,m,p`.
-        step: :math:`f`, from ``[..., n]`` and ``[..., m]`` to ``[..., n]``.
-        read: :math:`g`, from ``[..., n]`` to ``[..., p]``.
+        states, inputs, outputs: $n,m,p$.
+        step: $f$, from `[..., n]` and `[..., m]` to `[..., n]`.
+        read: $g$, from `[..., n]` to `[..., p]`.
 
     >>> counter = DynamicalSystem(1, 1, 1, lambda h, x: h + 1, lambda h: h)
     >>> counter.run(torch.zeros(1), torch.zeros(3, 1)).outputs.flatten().tolist()
@@ -71,10 +73,10 @@ class DynamicalSystem:
         """Feed a sequence, or many of one length.
 
         Args:
-            initial: ``[n]`` or ``[..., n]``.
-            inputs: ``[T, m]`` or ``[..., T, m]``; ``T`` may be 0.
+            initial: `[n]` or `[..., n]`.
+            inputs: `[T, m]` or `[..., T, m]`; `T` may be 0.
 
-        Time: ``T`` steps one after the other; the leading dimensions run together.
+        Time: `T` steps one after the other; the leading dimensions run together.
         """
         h = _initial(initial, inputs, self.states, self.inputs)
         states = [h]
@@ -97,16 +99,16 @@ class DynamicalSystem:
 
 
 class ShallowRNN(nn.Module):
-    r"""The shallow recurrent network :math:`f(h,x)=\sigma(Ah+Bx)`, :math:`g(h)=Ch`.
+    r"""The shallow recurrent network $f(h,x)=\sigma(Ah+Bx)$, $g(h)=Ch$.
 
     Args:
-        A: ``[n, n]``, from state to state.
-        B: ``[n, m]``, from input to state.
-        C: ``[p, n]``, from state to output.
-        nonlinearity: :math:`\sigma`, a name of the table of activations, a module or a function.
-        initial: :math:`h_0`, ``[n]``; 0 unless told.
+        A: `[n, n]`, from state to state.
+        B: `[n, m]`, from input to state.
+        C: `[p, n]`, from state to output.
+        nonlinearity: $\sigma$, a name of the table of activations, a module or a function.
+        initial: $h_0$, `[n]`; 0 unless told.
 
-    Calling it maps ``[..., T, m]`` to the last output ``[..., p]``: from sequences to vectors.
+    Calling it maps `[..., T, m]` to the last output `[..., p]`: from sequences to vectors.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> total = ShallowRNN(one, one, one, "relu")
@@ -150,16 +152,16 @@ class ShallowRNN(nn.Module):
         return DynamicalSystem(n, m, len(self.C), self.step, self.read)
 
     def step(self, h: Tensor, x: Tensor) -> Tensor:
-        r""":math:`\sigma(Ah+Bx)`."""
+        r"""$\sigma(Ah+Bx)$."""
         made: Tensor = self.nonlinearity(h @ self.A.T + x @ self.B.T)
         return made
 
     def read(self, h: Tensor) -> Tensor:
-        """:math:`Ch`."""
+        """$Ch$."""
         return h @ self.C.T
 
     def run(self, inputs: Tensor, initial: Tensor | None = None) -> Trajectory:
-        """States and outputs for inputs ``[..., T, m]``, from the network's own initial state
+        """States and outputs for inputs `[..., T, m]`, from the network's own initial state
         unless another is given."""
         return self.system.run(self.initial if initial is None else initial, inputs)
 
@@ -167,13 +169,13 @@ class ShallowRNN(nn.Module):
         return self.run(inputs).outputs[..., -1, :]
 
     def encode(self, sequence: Tensor | Sequence[Tensor]) -> Tensor:
-        r""":math:`C\tilde f_{h_0}([x_1,\dots,x_i])`, ``[p]``, for a sequence of any length.
+        r"""$C\tilde f_{h_0}([x_1,\dots,x_i])$, `[p]`, for a sequence of any length.
 
-        :math:`\tilde f_{h_0}([\,])=h_0` and :math:`\tilde f_{h_0}([x_1,\dots,x_i])=
-        f(\tilde f_{h_0}([x_1,\dots,x_{i-1}]),x_i)`.
+        $\tilde f_{h_0}([\,])=h_0$ and
+        $\tilde f_{h_0}([x_1,\dots,x_i])= f(\tilde f_{h_0}([x_1,\dots,x_{i-1}]),x_i)$.
 
         Args:
-            sequence: ``[i, m]``, or a list of ``i`` tensors ``[m]``, which may be empty.
+            sequence: `[i, m]`, or a list of `i` tensors `[m]`, which may be empty.
         """
         h = self.initial
         for x in sequence:
@@ -185,17 +187,17 @@ class ShallowRNN(nn.Module):
         return self.read(h)
 
     def unroll(self, time: int) -> Unrolled:
-        """The feed-forward network of ``time`` layers that computes the same; see
-        :class:`Unrolled`."""
+        """The feed-forward network of `time` layers that computes the same; see
+        `Unrolled`."""
         return Unrolled(self, time)
 
 
 class Unrolled(nn.Module):
-    r"""A recurrent network in time :math:`T` as a feed-forward network of :math:`T` layers.
+    r"""A recurrent network in time $T$ as a feed-forward network of $T$ layers.
 
-    Layer :math:`t` is :math:`h_t=\sigma(W_t(h_{t-1},x_{t-1}))`, an ``nn.Linear`` of its own with a
-    copy of :math:`(A,B)`; the input is :math:`(h_0,x_0,\dots,x_{T-1})` as one vector, the output
-    all of :math:`y_0,\dots,y_T`. The recurrent network's gradient is the sum over the copies.
+    Layer $t$ is $h_t=\sigma(W_t(h_{t-1},x_{t-1}))$, an `nn.Linear` of its own with a
+    copy of $(A,B)$; the input is $(h_0,x_0,\dots,x_{T-1})$ as one vector, the output
+    all of $y_0,\dots,y_T$. The recurrent network's gradient is the sum over the copies.
 
     >>> net = ShallowRNN(torch.eye(2), torch.ones(2, 1), torch.ones(1, 2), "relu").unroll(3)
     >>> net(torch.zeros(5, 2 + 3)).shape
@@ -212,7 +214,7 @@ class Unrolled(nn.Module):
         self.readout = dense(rnn.C.detach())
 
     def forward(self, x: Tensor) -> Tensor:
-        """From ``[batch, n + T m]`` to ``[batch, T + 1, p]``."""
+        """From `[batch, n + T m]` to `[batch, T + 1, p]`."""
         sizes = [self.states] + [self.inputs] * len(self.layers)
         if x.ndim != 2 or x.shape[1] != sum(sizes):
             raise ShapeMismatch(f"the input is [batch, {sum(sizes)}], not {list(x.shape)}")
@@ -225,12 +227,12 @@ class Unrolled(nn.Module):
 
 
 def constant_neuron(nonlinearity: Nonlinearity) -> tuple[float, float]:
-    r"""A weight :math:`a` and a value :math:`v\ne0` with :math:`\sigma(av)=v`.
+    r"""A weight $a$ and a value $v\ne0$ with $\sigma(av)=v$.
 
-    A neuron that starts at :math:`v` and has the weight :math:`a` on itself stays there, and
-    carries the biases :math:`b` of the others as weights :math:`b/v`. Where :math:`\sigma(0)\ne0`
-    it needs no weight; otherwise :math:`v=\sigma(s)` and :math:`a=s/v` for the :math:`s` whose
-    fixed point damps rounding most, :math:`|a\sigma'(s)|` least.
+    A neuron that starts at $v$ and has the weight $a$ on itself stays there, and
+    carries the biases $b$ of the others as weights $b/v$. Where $\sigma(0)\ne0$
+    it needs no weight; otherwise $v=\sigma(s)$ and $a=s/v$ for the $s$ whose
+    fixed point damps rounding most, $|a\sigma'(s)|$ least.
 
     >>> constant_neuron("relu"), constant_neuron("logistic")
     ((1.0, 1.0), (0.0, 0.5))
@@ -259,14 +261,14 @@ def rnn_with_bias(
     read_bias: Tensor | None = None,
     initial: Tensor | None = None,
 ) -> ShallowRNN:
-    r""":math:`h'=\sigma(Ah+Bx+b)`, :math:`y=Ch+c` as a shallow RNN with one more neuron.
+    r"""$h'=\sigma(Ah+Bx+b)$, $y=Ch+c$ as a shallow RNN with one more neuron.
 
-    The last of the :math:`n+1` states is the constant neuron of :func:`constant_neuron`.
+    The last of the $n+1$ states is the constant neuron of `constant_neuron`.
 
     Args:
-        bias: :math:`b`, ``[n]``.
-        read_bias: :math:`c`, ``[p]``; 0 unless told.
-        initial: ``[n]``, without the constant neuron.
+        bias: $b$, `[n]`.
+        read_bias: $c$, `[p]`; 0 unless told.
+        initial: `[n]`, without the constant neuron.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> counter = rnn_with_bias(one, 0 * one, one, one[0], "relu")
@@ -293,7 +295,7 @@ def rnn_with_bias(
 
 
 def shallow_rnn(rnn: nn.RNN, readout: nn.Linear) -> ShallowRNN:
-    """The bias-free shallow network that computes what torch's ``nn.RNN`` and a readout compute.
+    """The bias-free shallow network that computes what torch's `nn.RNN` and a readout compute.
 
     Biases, also the readout's, move to a constant neuron. Neither module is changed.
 

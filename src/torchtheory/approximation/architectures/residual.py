@@ -1,9 +1,9 @@
 r"""Residual networks: their blocks, the plain network inside, memorizing and one neuron a block.
 
-A block adds to its input, :math:`z(x)=x+V\sigma(Wx+b)`. A plain ReLU network carries :math:`x` in
-:math:`\varrho(x),\varrho(-x)` and so computes the same. Blocks write a sample down one part at a
+A block adds to its input, $z(x)=x+V\sigma(Wx+b)$. A plain ReLU network carries $x$ in
+$\varrho(x),\varrho(-x)$ and so computes the same. Blocks write a sample down one part at a
 time (Hardt and Ma), and a single neuron in each is enough to fold the plane
-(:func:`folding_network_of_norm`), which plain networks of width 2 cannot. Source: Mathematical
+(`folding_network_of_norm`), which plain networks of width 2 cannot. Source: Mathematical
 Aspects of Deep Learning, section 3.8.2, Eq. (3.7) and Theorem 3.28.
 """
 
@@ -25,12 +25,12 @@ from torchtheory.nets.labeled import at_least, points, positive
 
 
 class ResidualBlock(nn.Module):
-    r""":math:`z(x)=x+V\sigma(Wx+b)`.
+    r"""$z(x)=x+V\sigma(Wx+b)$.
 
     Args:
-        inner: :math:`W` ``[r, k]`` and :math:`b` ``[r]``.
-        outer: :math:`V` ``[k, r]``.
-        activation: :math:`\sigma`; ReLU unless told.
+        inner: $W$ `[r, k]` and $b$ `[r]`.
+        outer: $V$ `[k, r]`.
+        activation: $\sigma$; ReLU unless told.
 
     >>> zero = ResidualBlock(torch.eye(2), torch.zeros(2), torch.zeros(2, 2))
     >>> zero(torch.tensor([[-1.0, 2.0]])).tolist()
@@ -55,13 +55,13 @@ class ResidualBlock(nn.Module):
 
 
 class ResidualNetwork(nn.Sequential):
-    r""":math:`T\circ z^{[L]}\circ\sigma\circ z^{[L-1]}\circ\dots\circ\sigma\circ z^{[1]}\circ S`.
+    r"""$T\circ z^{[L]}\circ\sigma\circ z^{[L-1]}\circ\dots\circ\sigma\circ z^{[1]}\circ S$.
 
     Args:
-        blocks: :math:`z^{[1]},\dots,z^{[L]}`.
-        first, last: the affine maps :math:`S,T` into and out of the blocks, where there are any.
-        activation_between: whether :math:`\sigma`, a ReLU, stands after every block but the last,
-            as in Eq. (3.7); then :math:`V=0` is the identity on non-negative inputs only.
+        blocks: $z^{[1]},\dots,z^{[L]}$.
+        first, last: the affine maps $S,T$ into and out of the blocks, where there are any.
+        activation_between: whether $\sigma$, a ReLU, stands after every block but the last,
+            as in Eq. (3.7); then $V=0$ is the identity on non-negative inputs only.
 
     >>> block = ResidualBlock(torch.eye(1), torch.zeros(1), -2 * torch.ones(1, 1))
     >>> ResidualNetwork([block])(torch.tensor([[-3.0], [3.0]])).flatten().tolist()
@@ -94,9 +94,9 @@ class ResidualNetwork(nn.Sequential):
 def unroll_residual(network: ResidualNetwork) -> nn.Sequential:
     r"""The plain ReLU network that computes the same as a residual one.
 
-    Each block of :math:`r` units on :math:`k` coordinates becomes a layer of :math:`r+2k` units,
-    :math:`\varrho(Wx+b),\varrho(x),\varrho(-x)`, or of :math:`r+k` where a ReLU comes before it
-    and :math:`x\ge0`; that ReLU is a layer of :math:`k` units.
+    Each block of $r$ units on $k$ coordinates becomes a layer of $r+2k$ units,
+    $\varrho(Wx+b),\varrho(x),\varrho(-x)$, or of $r+k$ where a ReLU comes before it
+    and $x\ge0$; that ReLU is a layer of $k$ units.
 
     >>> block = ResidualBlock(torch.eye(2), torch.zeros(2), torch.ones(2, 2))
     >>> [list(m.weight.shape) for m in unroll_residual(ResidualNetwork([block]))[::2]]
@@ -143,9 +143,9 @@ class ResidualMemorizer:
     r"""A residual network that gives every sample its class.
 
     Attributes:
-        network: from ``[n, d]`` to ``[n, s]``.
-        residual: the largest :math:`|\Phi(x_i)-e_{y_i}|`.
-        width: :math:`k`, the coordinates between the blocks.
+        network: from `[n, d]` to `[n, s]`.
+        residual: the largest $|\Phi(x_i)-e_{y_i}|$.
+        width: $k$, the coordinates between the blocks.
         blocks: how many blocks write samples down.
     """
 
@@ -158,20 +158,20 @@ class ResidualMemorizer:
 def residual_memorizer(
     x: Tensor, labels: Tensor, width: int, *, random: RandomSource = None
 ) -> ResidualMemorizer:
-    r"""The residual network of Hardt and Ma: :math:`\Phi(x_i)=e_{y_i}` for every sample.
+    r"""The residual network of Hardt and Ma: $\Phi(x_i)=e_{y_i}$ for every sample.
 
-    A random linear map sends the inputs to :math:`z_i\in\mathbb R^k`. Each block takes care of
-    :math:`k` samples: neuron :math:`i` is :math:`\varrho(\langle z_i,z\rangle-\theta_i)` with
-    :math:`\max_{j\ne i}\langle z_i,z_j\rangle<\theta_i<|z_i|^2`, which fires at :math:`z_i` only,
-    and its column of :math:`V` moves :math:`z_i` to the point :math:`q_{y_i}` of its class, so
-    small that no neuron fires there again. The last block sends :math:`q_j` to :math:`e_j`.
-    :math:`\lceil n/k\rceil(2k^2+k)\approx2nk` weights, and :math:`k=O(\log n)` suffices for
+    A random linear map sends the inputs to $z_i\in\mathbb R^k$. Each block takes care of
+    $k$ samples: neuron $i$ is $\varrho(\langle z_i,z\rangle-\theta_i)$ with
+    $\max_{j\ne i}\langle z_i,z_j\rangle<\theta_i<|z_i|^2$, which fires at $z_i$ only,
+    and its column of $V$ moves $z_i$ to the point $q_{y_i}$ of its class, so
+    small that no neuron fires there again. The last block sends $q_j$ to $e_j$.
+    $\lceil n/k\rceil(2k^2+k)\approx2nk$ weights, and $k=O(\log n)$ suffices for
     inputs on a sphere that are well apart.
 
     Args:
-        x: ``[n, d]``, no two rows equal.
-        labels: ``[n]``, classes from 0 on.
-        width: :math:`k`; where the images are not told apart by it an error says so.
+        x: `[n, d]`, no two rows equal.
+        labels: `[n]`, classes from 0 on.
+        width: $k$; where the images are not told apart by it an error says so.
 
     >>> x = torch.eye(6).double()
     >>> residual_memorizer(x, torch.tensor([0, 1, 2, 0, 1, 2]), 30, random=0).residual < 1e-9
@@ -250,12 +250,12 @@ def _fold_blocks(folds: int) -> list[ResidualBlock]:
 
 
 def folding_network_of_norm(folds: int, radius: float = 1.0) -> Approximant:
-    r""":math:`|x|` in the plane by blocks of one neuron: every block folds the plane once.
+    r"""$|x|$ in the plane by blocks of one neuron: every block folds the plane once.
 
-    :math:`x\mapsto x-2u\varrho(u\cdot x)` reflects one side of a line onto the other. After
-    :math:`m` folds all points lie at angles between 0 and :math:`2\beta`,
-    :math:`\beta=\pi/2^m`, where :math:`x\cdot(\cos\beta,\sin\beta)` is within
-    :math:`(1-\cos\beta)|x|` of :math:`|x|`. On the disc of the radius, inside the square.
+    $x\mapsto x-2u\varrho(u\cdot x)$ reflects one side of a line onto the other. After
+    $m$ folds all points lie at angles between 0 and $2\beta$,
+    $\beta=\pi/2^m$, where $x\cdot(\cos\beta,\sin\beta)$ is within
+    $(1-\cos\beta)|x|$ of $|x|$. On the disc of the radius, inside the square.
 
     >>> two = folding_network_of_norm(2)
     >>> round(two.bound, 6), len([m for m in two.network if isinstance(m, ResidualBlock)])
@@ -272,19 +272,19 @@ def folding_network_of_norm(folds: int, radius: float = 1.0) -> Approximant:
 
 
 def radial_network(knots: Tensor, values: Tensor, folds: int, radius: float = 1.0) -> Approximant:
-    r"""A radial function :math:`h(|x|)` in the plane, by blocks of one neuron.
+    r"""A radial function $h(|x|)$ in the plane, by blocks of one neuron.
 
-    :func:`folding_network_of_norm` leaves :math:`p\cdot x\approx|x|`; every further block adds
-    :math:`c_k\varrho(p\cdot x-t_k)` in the direction orthogonal to :math:`p`, which does not
-    disturb :math:`p\cdot x`. For the broken line :math:`h` of slopes at most :math:`S` the error
-    is at most :math:`R[S(1-\cos\beta)+\sin\beta]`, :math:`\beta=\pi/2^m`,
-    :math:`R=\sqrt2\,`radius.
+    `folding_network_of_norm` leaves $p\cdot x\approx|x|$; every further block adds
+    $c_k\varrho(p\cdot x-t_k)$ in the direction orthogonal to $p$, which does not
+    disturb $p\cdot x$. For the broken line $h$ of slopes at most $S$ the error
+    is at most $R[S(1-\cos\beta)+\sin\beta]$, $\beta=\pi/2^m$,
+    $R=\sqrt2\,$radius.
 
     Args:
-        knots, values: ``[p + 1]``, the broken line; the first knot is 0, and beyond the last one
+        knots, values: `[p + 1]`, the broken line; the first knot is 0, and beyond the last one
             the last piece goes on.
-        folds: :math:`m`.
-        radius: of the square :math:`[-r,r]^2` on which the bound holds.
+        folds: $m$.
+        radius: of the square $[-r,r]^2$ on which the bound holds.
 
     >>> ramp = radial_network(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.0]), 8, 2.0)
     >>> round(ramp(torch.tensor([[0.3, 0.4]]).double()).item(), 1)

@@ -1,8 +1,8 @@
 r"""A convolution is a matrix with few different entries, and commutes with shifts.
 
-The layer :math:`z=w*x+b` is :math:`z=Wx+b` with a sparse :math:`W`: each row holds the filter,
+The layer $z=w*x+b$ is $z=Wx+b$ with a sparse $W$: each row holds the filter,
 moved to its place (locality), and all rows hold the same numbers (weight sharing). With periodic
-padding and stride 1 the layer commutes with every shift :math:`T`; zeros at the border, strides
+padding and stride 1 the layer commutes with every shift $T$; zeros at the border, strides
 and pooling break this. Source: Mathematical Aspects of Deep Learning, section 3.8.1.
 """
 
@@ -24,18 +24,18 @@ Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def convolution_matrix(layer: nn.Module, input_shape: Sequence[int]) -> Tensor:
-    r"""The matrix :math:`W` of a convolution on flattened inputs, as a sparse tensor.
+    r"""The matrix $W$ of a convolution on flattened inputs, as a sparse tensor.
 
-    Row :math:`(c,i)` belongs to channel :math:`c` and place :math:`i` of the output. Any stride,
+    Row $(c,i)$ belongs to channel $c$ and place $i$ of the output. Any stride,
     dilation, padding and number of groups; a bias is not part of it.
 
     Args:
-        layer: ``nn.Conv1d``, ``nn.Conv2d`` or ``nn.Conv3d``.
-        input_shape: ``(channels, *sizes)`` of one input.
+        layer: `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d`.
+        input_shape: `(channels, *sizes)` of one input.
 
     Returns:
-        ``[outputs, inputs]``, coalesced, explicit zeros of the filter included. Time and memory
-        are those of the non-zero entries, ``O(outputs * taps)``.
+        `[outputs, inputs]`, coalesced, explicit zeros of the filter included. Time and memory
+        are those of the non-zero entries, `O(outputs * taps)`.
 
     Source: Mathematical Aspects of Deep Learning, section 3.8.1.
 
@@ -88,17 +88,19 @@ def convolution_matrix(layer: nn.Module, input_shape: Sequence[int]) -> Tensor:
 def equivariance_gaps(model: nn.Module, x: Tensor, shift: Sequence[int]) -> dict[str, float]:
     r"""How far each layer is from commuting with a shift, relative to its output.
 
-    .. math:: \frac{\|f_\ell(Tx)-T_\ell f_\ell(x)\|}{\|f_\ell(x)\|}
+    $$
+    \frac{\|f_\ell(Tx)-T_\ell f_\ell(x)\|}{\|f_\ell(x)\|}
+    $$
 
-    over the batch, where :math:`f_\ell` is the network up to the layer and :math:`T` moves the
-    input cyclically. On an output with :math:`m` places for :math:`n` of the input,
-    :math:`T_\ell` moves by :math:`m/n` times as much; where that is no whole number, no shift of
+    over the batch, where $f_\ell$ is the network up to the layer and $T$ moves the
+    input cyclically. On an output with $m$ places for $n$ of the input,
+    $T_\ell$ moves by $m/n$ times as much; where that is no whole number, no shift of
     the grid is the right one, and the better of the two nearest counts.
 
     Args:
         model: its leaf layers are looked at, in evaluation mode; those whose output has no
-            spatial axes (``[n, c]``) should not change at all.
-        x: ``[n, channels, *sizes]``.
+            spatial axes (`[n, c]`) should not change at all.
+        x: `[n, channels, *sizes]`.
         shift: by how many places, one whole number a spatial axis.
 
     Returns:

@@ -1,9 +1,9 @@
 r"""Networks whose layers may read every earlier layer, and what they cost without that.
 
-A sum :math:`x-\sum_m4^{-m}g_m(x)` of what appears in layer after layer is read off directly where
-the output may look at every layer: :math:`O(L)` weights. A plain network that hands every number
-on to the end needs :math:`O(L^2)`. (A plain network that keeps a running sum needs :math:`O(L)` as
-well, :func:`~torchtheory.approximation.polynomials.squaring.square_network`.) Source: Mathematical Aspects of
+A sum $x-\sum_m4^{-m}g_m(x)$ of what appears in layer after layer is read off directly where
+the output may look at every layer: $O(L)$ weights. A plain network that hands every number
+on to the end needs $O(L^2)$. (A plain network that keeps a running sum needs $O(L)$ as
+well, `square_network`.) Source: Mathematical Aspects of
 Deep Learning, Theorem 3.10, footnote 7, and section 3.8.2.
 """
 
@@ -28,10 +28,10 @@ SkipLayer = tuple[Mapping[int, Tensor], Tensor]
 
 
 class SkipNetwork(nn.Module):
-    r"""A ReLU network, :math:`h_l=\sigma(b_l+\sum_{s<l}W_{ls}h_s)` with :math:`h_0=x`, last affine.
+    r"""A ReLU network, $h_l=\sigma(b_l+\sum_{s<l}W_{ls}h_s)$ with $h_0=x$, last affine.
 
     Args:
-        layers: for each layer its matrices ``[width, width of s]`` by source :math:`s`, and its
+        layers: for each layer its matrices `[width, width of s]` by source $s$, and its
             bias.
 
     >>> one = torch.ones(1, 1).double()
@@ -117,10 +117,10 @@ def skip_to_plain(network: SkipNetwork) -> nn.Sequential:
 
 
 def skip_local_line(cells: int, levels: int) -> SkipNetwork:
-    r""":math:`x\,\psi(3Nx)` with skips: one patch of Yarotsky's network for :math:`d=1,\ n=2`.
+    r"""$x\,\psi(3Nx)$ with skips: one patch of Yarotsky's network for $d=1,\ n=2$.
 
     The output reads the saw-teeth of every layer. The function is that of
-    :func:`~torchtheory.approximation.piecewise.yarotsky.local_monomial` for :math:`\alpha=(1)`.
+    `local_monomial` for $\alpha=(1)$.
 
     >>> skip_local_line(2, 6)(torch.tensor([[0.125], [0.5]]).double()).flatten().tolist()
     [0.125, 0.0]
@@ -154,12 +154,12 @@ def skip_local_line(cells: int, levels: int) -> SkipNetwork:
 
 
 def skip_taylor_network(function: Function, cells: int, levels: int) -> SkipNetwork:
-    r""":math:`\sum_m\psi(3N(x-m/N))\,[f(m/N)+f'(m/N)(x-m/N)]` with skips: all of Yarotsky's network
-    for :math:`d=1,\ n=2`.
+    r"""$\sum_m\psi(3N(x-m/N))\,[f(m/N)+f'(m/N)(x-m/N)]$ with skips: all of Yarotsky's network
+    for $d=1,\ n=2$.
 
-    The copies of :func:`skip_local_line` stand side by side, and the output reads the trapezoids
+    The copies of `skip_local_line` stand side by side, and the output reads the trapezoids
     themselves for the values. The function is that of
-    :func:`~torchtheory.approximation.piecewise.yarotsky.smooth_network` with as many cells and levels.
+    `smooth_network` with as many cells and levels.
 
     >>> net = skip_taylor_network(lambda x: 2 * x + 1, 4, 5)
     >>> net(torch.tensor([[0.0], [0.25], [1.0]]).double()).flatten().tolist()

@@ -1,11 +1,13 @@
 r"""The approximate Carathéodory lemma without luck, and pruning of shallow ReLU networks with it.
 
-For :math:`X=\sum_jp_jV_j` in a Hilbert space, :math:`k` terms chosen one after the other, each so
+For $X=\sum_jp_jV_j$ in a Hilbert space, $k$ terms chosen one after the other, each so
 that the running sum stays nearest to its mean,
 
-.. math:: j_t=\arg\min_j\Big\|\sum_{s<t}V_{j_s}+V_j-tX\Big\|,
+$$
+j_t=\arg\min_j\Big\|\sum_{s<t}V_{j_s}+V_j-tX\Big\|,
+$$
 
-always satisfy :math:`\|X-\frac1k\sum_tV_{j_t}\|^2\le(\mathbb E\|V\|^2-\|X\|^2)/k`, which random
+always satisfy $\|X-\frac1k\sum_tV_{j_t}\|^2\le(\mathbb E\|V\|^2-\|X\|^2)/k$, which random
 terms reach only on average: the best next term is at least as good as a random one (the method of
 conditional expectations, and a relaxed greedy algorithm). Units of a wide network are such terms,
 so one percent of them, reweighted, stand for all of them. Source: Mathematical Aspects of Deep
@@ -40,12 +42,12 @@ class Selection:
     r"""A short mixture in place of a long one.
 
     Attributes:
-        coefficients: ``[m]``; :math:`\sum_jc_jv_j\approx\sum_ja_jv_j`, at most :math:`k` of them
-            not zero, with :math:`\|c\|_1=\|a\|_1`.
-        error: :math:`\|\sum_j(c_j-a_j)v_j\|`.
-        bound: :math:`\sqrt{(\mathbb E\|V\|^2-\|X\|^2)/k}`; chosen greedily the error is never
+        coefficients: `[m]`; $\sum_jc_jv_j\approx\sum_ja_jv_j$, at most $k$ of them
+            not zero, with $\|c\|_1=\|a\|_1$.
+        error: $\|\sum_j(c_j-a_j)v_j\|$.
+        bound: $\sqrt{(\mathbb E\|V\|^2-\|X\|^2)/k}$; chosen greedily the error is never
             larger, drawn at random its root mean square is exactly this.
-        worst: :math:`\max_j\|V_j\|/\sqrt k=C/\sqrt k`, the bound of the lemma.
+        worst: $\max_j\|V_j\|/\sqrt k=C/\sqrt k$, the bound of the lemma.
     """
 
     coefficients: Tensor
@@ -62,20 +64,20 @@ def few_terms(
     method: Literal["greedy", "sample"] = "greedy",
     random: RandomSource = None,
 ) -> Selection:
-    r"""At most :math:`k` of the terms of :math:`X=\sum_ja_jv_j`, with new coefficients.
+    r"""At most $k$ of the terms of $X=\sum_ja_jv_j$, with new coefficients.
 
-    With :math:`V_j=\operatorname{sign}(a_j)\|a\|_1v_j` the target is the mean of :math:`V` under
-    :math:`p_j=|a_j|/\|a\|_1`, and the result is :math:`\frac1k\sum_tV_{j_t}`; a term may be taken
+    With $V_j=\operatorname{sign}(a_j)\|a\|_1v_j$ the target is the mean of $V$ under
+    $p_j=|a_j|/\|a\|_1$, and the result is $\frac1k\sum_tV_{j_t}$; a term may be taken
     more than once.
 
     Args:
-        points: :math:`v_j`, ``[m, D]``.
-        weights: :math:`a`, ``[m]``, of any sign.
-        terms: :math:`k`.
-        method: ``"greedy"`` by conditional expectations, ``"sample"`` independent draws.
-        random: for ``"sample"``.
+        points: $v_j$, `[m, D]`.
+        weights: $a$, `[m]`, of any sign.
+        terms: $k$.
+        method: `"greedy"` by conditional expectations, `"sample"` independent draws.
+        random: for `"sample"`.
 
-    Cost: greedy :math:`O(k\,m\,D)`.
+    Cost: greedy $O(k\,m\,D)$.
 
     >>> corners = torch.eye(4, dtype=torch.float64)
     >>> made = few_terms(corners, torch.full((4,), 0.25).double(), 4)
@@ -118,11 +120,11 @@ class PrunedNetwork:
     r"""A shallow ReLU network of which few units are left, in the architecture it had.
 
     Attributes:
-        model: ``Linear -> ReLU -> Linear``; the kept units have their old inner weights and
+        model: `Linear -> ReLU -> Linear`; the kept units have their old inner weights and
             biases and new outer weights, everything else is 0.
         units: how many are kept.
-        error: :math:`\|\Phi-\tilde\Phi\|_{L^2(\mu)}` for the given inputs.
-        bound: :math:`M/\sqrt k`, :math:`M=\sum_i|w_i|\max(r\|a_i\|+b_i,0)`; never exceeded when
+        error: $\|\Phi-\tilde\Phi\|_{L^2(\mu)}$ for the given inputs.
+        bound: $M/\sqrt k$, $M=\sum_i|w_i|\max(r\|a_i\|+b_i,0)$; never exceeded when
             chosen greedily. It is known without the inputs.
         zero_share: the share of the parameters that are 0.
     """
@@ -142,24 +144,24 @@ def prune_units(
     method: Literal["greedy", "sample"] = "greedy",
     random: RandomSource = None,
 ) -> PrunedNetwork:
-    r"""Keep a share of the units of :math:`\Phi(x)=\sum_iw_i\max(\langle a_i,x\rangle+b_i,0)+w_0`.
+    r"""Keep a share of the units of $\Phi(x)=\sum_iw_i\max(\langle a_i,x\rangle+b_i,0)+w_0$.
 
-    On the ball of radius :math:`r` a unit is at most :math:`s_i=\max(r\|a_i\|+b_i,0)`. Divided by
-    :math:`s_i`, with its outer weight multiplied by it, it is at most 1, and :math:`\Phi-w_0` is a
-    mixture of total mass :math:`M=\sum_i|w_i|s_i`. Carathéodory's lemma keeps
-    :math:`k=\lfloor\text{keep}\cdot n\rfloor` units with
-    :math:`\|\Phi-\tilde\Phi\|_{L^2(\mu)}\le M/\sqrt k`, for :math:`\mu` uniform on the inputs.
-    With :math:`r=1`, :math:`\|a_i\|\le\frac12`, :math:`b_i\le\frac12` and one percent kept,
-    :math:`M/\sqrt k\le15\|w\|_1/\sqrt n` for :math:`n\ge100`: Proposition 1.29.
+    On the ball of radius $r$ a unit is at most $s_i=\max(r\|a_i\|+b_i,0)$. Divided by
+    $s_i$, with its outer weight multiplied by it, it is at most 1, and $\Phi-w_0$ is a
+    mixture of total mass $M=\sum_i|w_i|s_i$. Carathéodory's lemma keeps
+    $k=\lfloor\text{keep}\cdot n\rfloor$ units with
+    $\|\Phi-\tilde\Phi\|_{L^2(\mu)}\le M/\sqrt k$, for $\mu$ uniform on the inputs.
+    With $r=1$, $\|a_i\|\le\frac12$, $b_i\le\frac12$ and one percent kept,
+    $M/\sqrt k\le15\|w\|_1/\sqrt n$ for $n\ge100$: Proposition 1.29.
 
     Args:
-        model: ``nn.Sequential(Linear, ReLU, Linear)`` with one output; it stays as it is.
-        inputs: the points :math:`\mu` lives on, ``[N, d]``; :math:`r` is the length of the
+        model: `nn.Sequential(Linear, ReLU, Linear)` with one output; it stays as it is.
+        inputs: the points $\mu$ lives on, `[N, d]`; $r$ is the length of the
             longest.
         keep: share of the units.
-        method: as in :func:`few_terms`; drawn at random, the bound holds in the mean square.
+        method: as in `few_terms`; drawn at random, the bound holds in the mean square.
 
-    Cost: :math:`O(k\,n\,N)` greedily; memory :math:`O(n\,N)`.
+    Cost: $O(k\,n\,N)$ greedily; memory $O(n\,N)$.
 
     >>> wide = nn.Sequential(nn.Linear(2, 400), nn.ReLU(), nn.Linear(400, 1)).double()
     >>> x = torch.tensor([[0.0, 1.0], [0.6, -0.8], [0.1, 0.2]], dtype=torch.float64)

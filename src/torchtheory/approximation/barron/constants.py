@@ -1,11 +1,13 @@
 r"""Barron's constant where no formula is at hand: by quadrature, by the FFT, by sampling.
 
-.. math:: C_f=\int_{\mathbb R^d}|\omega|\,|F(\omega)|\,d\omega,\qquad
-          f(x)=\int e^{i\omega^\top x}F(\omega)\,d\omega .
+$$
+C_f=\int_{\mathbb R^d}|\omega|\,|F(\omega)|\,d\omega,\qquad
+f(x)=\int e^{i\omega^\top x}F(\omega)\,d\omega .
+$$
 
-Frequencies are angular; the lectures' constant with :math:`e^{2\pi i\omega^\top x}` is
-:math:`C_f/2\pi`. Exact values belong to the classes of
-:mod:`torchtheory.approximation.barron.spectra`. A finite constant needs a continuous gradient: a kink or
+Frequencies are angular; the lectures' constant with $e^{2\pi i\omega^\top x}$ is
+$C_f/2\pi$. Exact values belong to the classes of
+`torchtheory.approximation.barron.spectra`. A finite constant needs a continuous gradient: a kink or
 a jump makes the estimates grow with every refinement. Sources: Foundations of Deep Learning,
 sections 4.1 and 4.4; Mathematical Foundations of Deep Learning (slides), "Barron's Theorem".
 """
@@ -29,10 +31,10 @@ from torchtheory.primer.function_spaces import fourier_transform
 
 @dataclass(frozen=True, slots=True)
 class BarronEstimate:
-    r"""An estimate of :math:`C_f`.
+    r"""An estimate of $C_f$.
 
     Attributes:
-        value: :math:`C_f`, angular frequencies.
+        value: $C_f$, angular frequencies.
         error: how far the estimate on half the resolution is away.
     """
 
@@ -41,7 +43,7 @@ class BarronEstimate:
 
     @property
     def in_cycles(self) -> float:
-        r""":math:`C_f/2\pi`, the constant for :math:`e^{2\pi i\omega^\top x}`."""
+        r"""$C_f/2\pi$, the constant for $e^{2\pi i\omega^\top x}$."""
         return self.value / (2 * math.pi)
 
 
@@ -49,11 +51,11 @@ def grid_barron_constant(values: Tensor, start: float, spacing: float) -> Barron
     r"""The constant of a function given on a grid, by the fast Fourier transform.
 
     The function must have decayed at the ends of the grid. The error compares with the same grid
-    with every second point left out; where :math:`C_f` is infinite the value grows with every
-    refinement and the error does not shrink. Cost: :math:`O(N\log N)`.
+    with every second point left out; where $C_f$ is infinite the value grows with every
+    refinement and the error does not shrink. Cost: $O(N\log N)$.
 
     Args:
-        values: ``[n]`` or ``[n, ..., n]``, the same grid on every axis.
+        values: `[n]` or `[n, ..., n]`, the same grid on every axis.
         start, spacing: of each axis.
 
     >>> x = torch.arange(-40, 40, 0.125).double()
@@ -83,14 +85,16 @@ def _grid_constant(values: Tensor, start: float, spacing: float) -> float:
 def radial_barron_constant(
     magnitude: Callable[[float], float], dimension: int, *, cutoff: float = math.inf
 ) -> BarronEstimate:
-    r"""The constant of a function with radial magnitudes, :math:`|F(\omega)|=m(|\omega|)`.
+    r"""The constant of a function with radial magnitudes, $|F(\omega)|=m(|\omega|)$.
 
-    .. math:: C_f=\frac{2\pi^{d/2}}{\Gamma(d/2)}\int_0^\Omega\rho^d\,m(\rho)\,d\rho
+    $$
+    C_f=\frac{2\pi^{d/2}}{\Gamma(d/2)}\int_0^\Omega\rho^d\,m(\rho)\,d\rho
+    $$
 
     Args:
-        magnitude: :math:`m`, of a length.
-        dimension: :math:`d`.
-        cutoff: :math:`\Omega`; the frequencies above it are left out.
+        magnitude: $m$, of a length.
+        dimension: $d$.
+        cutoff: $\Omega$; the frequencies above it are left out.
 
     >>> bell = lambda rho: math.exp(-rho**2 / 2) / (2 * math.pi)
     >>> round(radial_barron_constant(bell, 2).value, 6)
@@ -110,12 +114,12 @@ def monte_carlo_barron_constant(
     frequencies: Tensor,
     confidence: float = 0.99,
 ) -> Interval:
-    r"""The constant by importance sampling, :math:`\mathbb E_q\,|\omega||F(\omega)|/q(\omega)`.
+    r"""The constant by importance sampling, $\mathbb E_q\,|\omega||F(\omega)|/q(\omega)$.
 
     Args:
-        magnitude: :math:`|F|`, of rows of frequencies.
-        density: :math:`q`, the density the frequencies were drawn from.
-        frequencies: draws, ``[n, d]``.
+        magnitude: $|F|$, of rows of frequencies.
+        density: $q$, the density the frequencies were drawn from.
+        frequencies: draws, `[n, d]`.
 
     Returns:
         the mean with Student's interval; it means something when the terms have a variance.
@@ -135,13 +139,15 @@ def monte_carlo_barron_constant(
 
 
 def gaussian_density(dimension: int, deviation: float) -> GaussianBump:
-    r"""The density of :math:`N(0,\sigma^2I_d)` as a function with known frequencies.
+    r"""The density of $N(0,\sigma^2I_d)$ as a function with known frequencies.
 
-    .. math:: C_f=(2\pi\sigma^2)^{-d/2}\,\frac{\sqrt2\,\Gamma(\frac{d+1}2)}{\sigma\Gamma(\frac d2)}
-              \le(2\pi\sigma^2)^{-d/2}\frac{\sqrt d}\sigma
+    $$
+    C_f=(2\pi\sigma^2)^{-d/2}\,\frac{\sqrt2\,\Gamma(\frac{d+1}2)}{\sigma\Gamma(\frac d2)}
+    \le(2\pi\sigma^2)^{-d/2}\frac{\sqrt d}\sigma
+    $$
 
-    As :math:`d` grows it vanishes for :math:`2\pi\sigma^2>1`, explodes for
-    :math:`2\pi\sigma^2<1`, and grows like :math:`\sqrt{2\pi d}` at equality.
+    As $d$ grows it vanishes for $2\pi\sigma^2>1$, explodes for
+    $2\pi\sigma^2<1$, and grows like $\sqrt{2\pi d}$ at equality.
 
     >>> f = gaussian_density(1, 1.0)
     >>> round(f.barron_constant / (2 * math.pi), 6), round(1 / (2 * math.pi**2), 6)
@@ -155,7 +161,7 @@ def gaussian_density(dimension: int, deviation: float) -> GaussianBump:
 
 
 def root_dimension_bound(bump: GaussianBump) -> float:
-    r""":math:`|h|\sqrt d/s`, Jensen's upper bound on the constant of a Gaussian.
+    r"""$|h|\sqrt d/s$, Jensen's upper bound on the constant of a Gaussian.
 
     >>> round(root_dimension_bound(gaussian_density(1, 1.0)) / (2 * math.pi), 5)
     0.06349

@@ -1,16 +1,18 @@
 r"""What no fixed basis can do: a lower bound on linear approximation of Barron's class.
 
-Let :math:`\Gamma_C` be the functions on the cube :math:`[-\frac12,\frac12]^d` with
-:math:`C_f\le C`. It contains :math:`\frac C{2\pi|\ell|}\cos2\pi\ell^\top x` and the sines for all
-whole vectors :math:`\ell\ne0`; they are orthogonal with squared norm
-:math:`\frac{C^2}{8\pi^2|\ell|^2}`. For any :math:`k`-dimensional space and :math:`N` orthogonal
-functions of squared norm at least :math:`\rho`, the mean squared distance is at least
-:math:`\rho(1-k/N)`, so that
+Let $\Gamma_C$ be the functions on the cube $[-\frac12,\frac12]^d$ with
+$C_f\le C$. It contains $\frac C{2\pi|\ell|}\cos2\pi\ell^\top x$ and the sines for all
+whole vectors $\ell\ne0$; they are orthogonal with squared norm
+$\frac{C^2}{8\pi^2|\ell|^2}$. For any $k$-dimensional space and $N$ orthogonal
+functions of squared norm at least $\rho$, the mean squared distance is at least
+$\rho(1-k/N)$, so that
 
-.. math:: \inf_{\dim V=k}\sup_{f\in\Gamma_C}\operatorname{dist}(f,V)^2\ge
-          \max_{N>k}\Big(1-\frac kN\Big)\frac{C^2}{8\pi^2|\ell_N|^2}\sim k^{-2/d}
+$$
+\inf_{\dim V=k}\sup_{f\in\Gamma_C}\operatorname{dist}(f,V)^2\ge
+\max_{N>k}\Big(1-\frac kN\Big)\frac{C^2}{8\pi^2|\ell_N|^2}\sim k^{-2/d}
+$$
 
-while networks of :math:`k` units reach :math:`d\,C^2/k`. Source: Foundations of Deep Learning,
+while networks of $k$ units reach $d\,C^2/k$. Source: Foundations of Deep Learning,
 section 4.1, Remark 3, after Barron (1993), Theorem 6.
 """
 
@@ -28,7 +30,7 @@ def lattice_shells(dimension: int, functions: int) -> list[tuple[int, int]]:
     r"""How many whole vectors have each squared length, until there are enough of them.
 
     Args:
-        dimension: :math:`d`.
+        dimension: $d$.
         functions: how many vectors other than 0 are wanted at least.
 
     Returns:
@@ -59,14 +61,14 @@ def lattice_shells(dimension: int, functions: int) -> list[tuple[int, int]]:
 
 
 def fixed_basis_floor(terms: int, dimension: int, barron_constant: float = 1.0) -> float:
-    r"""A squared error that some function of the class has in every :math:`k`-dimensional space.
+    r"""A squared error that some function of the class has in every $k$-dimensional space.
 
     Args:
-        terms: :math:`k`, the number of basis functions, chosen before the target is known.
-        dimension: :math:`d`.
-        barron_constant: :math:`C` of the class.
+        terms: $k$, the number of basis functions, chosen before the target is known.
+        dimension: $d$.
+        barron_constant: $C$ of the class.
 
-    Cost: :math:`O(d\,q^{3/2})` with :math:`q` the largest squared length, :math:`k^{2/d}` or so.
+    Cost: $O(d\,q^{3/2})$ with $q$ the largest squared length, $k^{2/d}$ or so.
 
     >>> round(fixed_basis_floor(4, 2) * 8 * math.pi**2, 6)      # max over N: (1 - 4/8) / 2
     0.25
@@ -85,9 +87,9 @@ def fixed_basis_floor(terms: int, dimension: int, barron_constant: float = 1.0) 
 
 
 def fourier_basis_error(terms: int, dimension: int, barron_constant: float = 1.0) -> float:
-    r"""The worst squared error over the waves of the class with the :math:`k` lowest ones as basis.
+    r"""The worst squared error over the waves of the class with the $k$ lowest ones as basis.
 
-    :math:`\frac{C^2}{8\pi^2|\ell_{k+1}|^2}`: the lowest frequencies are the natural fixed basis.
+    $\frac{C^2}{8\pi^2|\ell_{k+1}|^2}$: the lowest frequencies are the natural fixed basis.
 
     >>> round(fourier_basis_error(4, 2) * 8 * math.pi**2, 6)
     0.5
@@ -99,11 +101,11 @@ def fourier_basis_error(terms: int, dimension: int, barron_constant: float = 1.0
 
 
 def network_beats_every_basis(dimension: int, most: int = 10**9) -> int:
-    r"""The first power of two :math:`k` at which :math:`dC^2/k` is below the floor of every basis.
+    r"""The first power of two $k$ at which $dC^2/k$ is below the floor of every basis.
 
-    From there on a network of :math:`k` units is provably better, in the worst case over the
-    class, than any :math:`k` functions fixed in advance. The ball around the cube has radius
-    :math:`\sqrt d/2`, hence :math:`(2rC)^2/k=dC^2/k`.
+    From there on a network of $k$ units is provably better, in the worst case over the
+    class, than any $k$ functions fixed in advance. The ball around the cube has radius
+    $\sqrt d/2$, hence $(2rC)^2/k=dC^2/k$.
 
     >>> network_beats_every_basis(8)
     8192

@@ -1,9 +1,11 @@
 r"""Fourier pairs on the line, and the convolution theorem.
 
-.. math:: \hat f(\xi)=\int f(x)e^{-2\pi ix\xi}dx,\qquad
-          \widehat{f*g}=\hat f\,\hat g .
+$$
+\hat f(\xi)=\int f(x)e^{-2\pi ix\xi}dx,\qquad
+\widehat{f*g}=\hat f\,\hat g .
+$$
 
-The transform on a grid is :func:`torchtheory.primer.function_spaces.fourier_transform`. Source:
+The transform on a grid is `torchtheory.primer.function_spaces.fourier_transform`. Source:
 Foundations of Deep Learning, section 4.1, Theorem 25.
 """
 
@@ -21,11 +23,11 @@ from torchtheory.nets.labeled import positive
 
 
 def convolve_on_grid(f: Tensor, g: Tensor, spacing: float) -> Tensor:
-    r"""The convolution :math:`(f*g)(x)=\int f(t)g(x-t)\,dt` by the convolution theorem.
+    r"""The convolution $(f*g)(x)=\int f(t)g(x-t)\,dt$ by the convolution theorem.
 
     The transforms of the zero-padded grids are multiplied and transformed back:
-    :math:`\widehat{f*g}=\hat f\hat g`. The result starts at the sum of the two starts and has
-    ``len(f) + len(g) - 1`` points. Cost: :math:`O(n\log n)`.
+    $\widehat{f*g}=\hat f\hat g$. The result starts at the sum of the two starts and has
+    `len(f) + len(g) - 1` points. Cost: $O(n\log n)$.
 
     >>> box = torch.ones(3, dtype=torch.float64)
     >>> convolve_on_grid(box, box, 1.0).round(decimals=9).tolist()
@@ -42,7 +44,7 @@ def convolve_on_grid(f: Tensor, g: Tensor, spacing: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class FourierPair:
-    r"""A function on the line and its transform :math:`\int f(x)e^{-2\pi ix\xi}dx`, both exact."""
+    r"""A function on the line and its transform $\int f(x)e^{-2\pi ix\xi}dx$, both exact."""
 
     name: str
     function: Callable[[Tensor], Tensor]

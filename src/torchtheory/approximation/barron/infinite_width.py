@@ -1,8 +1,8 @@
 r"""Networks of infinite width on the line: a function as an integral over cosines or steps.
 
-With :math:`f(x)=\int\cos(\omega x+\varphi(\omega))|F(\omega)|\,d\omega` (angular frequencies) both
-integrals give :math:`f(x)-f(0)`: the one over cosines everywhere, the one over steps for
-:math:`|x|\le r`. Source: Foundations of Deep Learning, Theorem 26.
+With $f(x)=\int\cos(\omega x+\varphi(\omega))|F(\omega)|\,d\omega$ (angular frequencies) both
+integrals give $f(x)-f(0)$: the one over cosines everywhere, the one over steps for
+$|x|\le r$. Source: Foundations of Deep Learning, Theorem 26.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def cosine_integral(
 ) -> Tensor:
     r"""The infinite-width representation by cosines on the line, on an even grid.
 
-    :math:`\int(\cos(\omega x+\varphi)-\cos\varphi)\,|F(\omega)|\,d\omega=f(x)-f(0)`.
+    $\int(\cos(\omega x+\varphi)-\cos\varphi)\,|F(\omega)|\,d\omega=f(x)-f(0)$.
 
     Args:
-        magnitude, phase: :math:`|F(\omega)|` and :math:`\varphi(\omega)`.
-        points: :math:`x`, ``[n]``.
-        frequencies: ``[m]``, even spacing.
+        magnitude, phase: $|F(\omega)|$ and $\varphi(\omega)$.
+        points: $x$, `[n]`.
+        frequencies: `[m]`, even spacing.
 
     >>> w = torch.linspace(-9, 9, 181, dtype=torch.float64)
     >>> bell = lambda w: torch.exp(-w**2 / 2) / (2 * torch.pi) ** 0.5
@@ -56,18 +56,20 @@ def step_integral(
 ) -> Tensor:
     r"""The infinite-width representation by steps on the line, as a double integral.
 
-    .. math:: -\int\!\int_0^{r|\omega|}1[\omega x\ge u]\sin(u+\varphi)|F|\,du\,d\omega
-              +\int\!\int_{-r|\omega|}^01[\omega x\le u]\sin(u+\varphi)|F|\,du\,d\omega ,
+    $$
+    -\int\!\int_0^{r|\omega|}1[\omega x\ge u]\sin(u+\varphi)|F|\,du\,d\omega
+    +\int\!\int_{-r|\omega|}^01[\omega x\le u]\sin(u+\varphi)|F|\,du\,d\omega ,
+    $$
 
-    which is :math:`f(x)-f(0)` for :math:`|x|\le r`, and another function beyond.
+    which is $f(x)-f(0)$ for $|x|\le r$, and another function beyond.
 
     Args:
-        magnitude, phase: :math:`|F(\omega)|` and :math:`\varphi(\omega)`.
-        points: :math:`x`, ``[n]``.
-        frequencies: an even grid of :math:`\omega`, ``[m]``.
+        magnitude, phase: $|F(\omega)|$ and $\varphi(\omega)$.
+        points: $x$, `[n]`.
+        frequencies: an even grid of $\omega$, `[m]`.
         offsets: midpoints of the inner integral on either side.
 
-    Cost: :math:`O(nm\cdot\text{offsets})`; the error of the inner rule is of order 1/offsets.
+    Cost: $O(nm\cdot\text{offsets})$; the error of the inner rule is of order 1/offsets.
 
     >>> w = torch.linspace(-8, 8, 161, dtype=torch.float64)
     >>> bell = lambda w: torch.exp(-w**2 / 2) / (2 * torch.pi) ** 0.5

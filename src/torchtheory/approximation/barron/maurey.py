@@ -1,13 +1,15 @@
-r"""Maurey's lemma: an average of :math:`k` random elements comes near any mixture.
+r"""Maurey's lemma: an average of $k$ random elements comes near any mixture.
 
-If :math:`X=\mathbb EV` in a Hilbert space and :math:`V_1,\dots,V_k` are independent copies,
+If $X=\mathbb EV$ in a Hilbert space and $V_1,\dots,V_k$ are independent copies,
 
-.. math:: \mathbb E\Big\|X-\frac1k\sum_iV_i\Big\|^2=\frac{\mathbb E\|V\|^2-\|X\|^2}k
-          \le\frac{\sup\|V\|^2}k ,
+$$
+\mathbb E\Big\|X-\frac1k\sum_iV_i\Big\|^2=\frac{\mathbb E\|V\|^2-\|X\|^2}k
+\le\frac{\sup\|V\|^2}k ,
+$$
 
-and some choice is at least as good. With signed weights, :math:`\sum_ja_jv_j` is the mean of
-:math:`V=\operatorname{sign}(a_j)\|a\|_1v_j`, :math:`j` drawn with probability
-:math:`|a_j|/\|a\|_1`: a wide network with one hidden layer is compressed to :math:`k` units.
+and some choice is at least as good. With signed weights, $\sum_ja_jv_j$ is the mean of
+$V=\operatorname{sign}(a_j)\|a\|_1v_j$, $j$ drawn with probability
+$|a_j|/\|a\|_1$: a wide network with one hidden layer is compressed to $k$ units.
 Source: Foundations of Deep Learning, Lemmas 28 and 29.
 """
 
@@ -34,12 +36,12 @@ from torchtheory.nets.labeled import points as as_points
 
 @dataclass(frozen=True, slots=True)
 class MaureyError:
-    r"""What sampling :math:`k` terms costs in mean square.
+    r"""What sampling $k$ terms costs in mean square.
 
     Attributes:
-        expected: :math:`(\mathbb E\|V\|^2-\|X\|^2)/k`, exact.
-        second_moment: :math:`\mathbb E\|V\|^2/k`.
-        worst: :math:`\max_j\|V_j\|^2/k`, which does not need the distribution.
+        expected: $(\mathbb E\|V\|^2-\|X\|^2)/k$, exact.
+        second_moment: $\mathbb E\|V\|^2/k$.
+        worst: $\max_j\|V_j\|^2/k$, which does not need the distribution.
     """
 
     expected: float
@@ -48,12 +50,12 @@ class MaureyError:
 
 
 def maurey_error(points: Tensor, weights: Tensor, terms: int) -> MaureyError:
-    r"""The error of :math:`k` sampled terms of :math:`X=\sum_ja_jv_j`, exactly and bounded.
+    r"""The error of $k$ sampled terms of $X=\sum_ja_jv_j$, exactly and bounded.
 
     Args:
-        points: :math:`v_j`, ``[m, D]``.
-        weights: :math:`a`, ``[m]``, of any sign.
-        terms: :math:`k`.
+        points: $v_j$, `[m, D]`.
+        weights: $a$, `[m]`, of any sign.
+        terms: $k$.
 
     >>> found = maurey_error(torch.eye(4).double(), torch.full((4,), 0.25).double(), 3)
     >>> found.expected, found.worst        # (1 - 1/4)/3 and 1/3
@@ -71,9 +73,9 @@ def maurey_error(points: Tensor, weights: Tensor, terms: int) -> MaureyError:
 def maurey_average(
     points: Tensor, weights: Tensor, terms: int, draws: int = 1, random: RandomSource = None
 ) -> Tensor:
-    r"""Averages of :math:`k` sampled terms, ``[draws, D]``; each has :math:`\sum_ja_jv_j` as mean.
+    r"""Averages of $k$ sampled terms, `[draws, D]`; each has $\sum_ja_jv_j$ as mean.
 
-    Cost: :math:`O(m\,D)` a draw.
+    Cost: $O(m\,D)$ a draw.
 
     >>> maurey_average(torch.eye(2).double(), torch.tensor([1.0, -1.0]).double(), 2, 2).shape
     torch.Size([2, 2])
@@ -85,10 +87,10 @@ def maurey_average(
 
 @dataclass(frozen=True, slots=True)
 class CompressedNetwork:
-    r"""A network with :math:`k` of the units of a wider one.
+    r"""A network with $k$ of the units of a wider one.
 
     Attributes:
-        model: ``Linear -> activation -> Linear``; units drawn repeatedly are one unit.
+        model: `Linear -> activation -> Linear`; units drawn repeatedly are one unit.
         units: how many different units were drawn.
         error: the mean squared change of the outputs on the given inputs that was to be expected.
     """
@@ -101,11 +103,11 @@ class CompressedNetwork:
 def compress_network(
     model: nn.Sequential, inputs: Tensor, terms: int, *, random: RandomSource = None
 ) -> CompressedNetwork:
-    r"""Sample :math:`k` units of a network with one hidden layer and one output.
+    r"""Sample $k$ units of a network with one hidden layer and one output.
 
-    :math:`f(x)=\sum_ja_jg_j(x)+a_0` becomes
-    :math:`\frac{\|a\|_1}k\sum_i\operatorname{sign}(a_{j_i})g_{j_i}(x)+a_0`, with
-    :math:`j_i` drawn with probability :math:`|a_j|/\|a\|_1`. The expected mean squared change on
+    $f(x)=\sum_ja_jg_j(x)+a_0$ becomes
+    $\frac{\|a\|_1}k\sum_i\operatorname{sign}(a_{j_i})g_{j_i}(x)+a_0$, with
+    $j_i$ drawn with probability $|a_j|/\|a\|_1$. The expected mean squared change on
     the inputs is known exactly before anything is drawn. The given model stays as it is.
 
     >>> wide = nn.Sequential(nn.Linear(2, 500), nn.Tanh(), nn.Linear(500, 1)).double()
@@ -169,7 +171,7 @@ def _scaled(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counts(chance: Tensor, terms: int, draws: int, random: RandomSource) -> Tensor:
-    """How often each of the m terms is drawn, ``[draws, m]``."""
+    """How often each of the m terms is drawn, `[draws, m]`."""
     at_least(terms, 1, "terms")
     at_least(draws, 1, "draws")
     source = as_generator(random)

@@ -1,16 +1,18 @@
 r"""Barron's theorem with two steps a draw, its exponentials, and functions that are mean steps.
 
-With :math:`f(x)=\int\cos(\omega^\top x+\vartheta(\omega))\,|F|(d\omega)` (angular frequencies),
-draw :math:`\omega` from :math:`|\omega||F|/C_f` and :math:`u` uniform on :math:`[0,1]`, let
-:math:`e=\omega/|\omega|` and, for a ball of radius :math:`r`,
+With $f(x)=\int\cos(\omega^\top x+\vartheta(\omega))\,|F|(d\omega)$ (angular frequencies),
+draw $\omega$ from $|\omega||F|/C_f$ and $u$ uniform on $[0,1]$, let
+$e=\omega/|\omega|$ and, for a ball of radius $r$,
 
-.. math:: \Gamma(x)=-\sin(ru|\omega|+\vartheta)\,1[e^\top x>ru]
-          +\sin(\vartheta-ru|\omega|)\,1[-e^\top x>ru] .
+$$
+\Gamma(x)=-\sin(ru|\omega|+\vartheta)\,1[e^\top x>ru]
++\sin(\vartheta-ru|\omega|)\,1[-e^\top x>ru] .
+$$
 
-Then :math:`f(x)-f(0)=rC_f\,\mathbb E\,\Gamma(x)` for :math:`|x|\le r`, and :math:`|\Gamma|\le1`:
-:math:`n` draws err by at most :math:`(rC_f)^2/n` in the mean square. The two steps need weights of
-their own; with one sign for both every :math:`\Gamma` would be odd. With frequencies in cycles,
-:math:`C_f=2\pi C_g`. Source: Mathematical Aspects of Deep Learning, section 1.4.2.
+Then $f(x)-f(0)=rC_f\,\mathbb E\,\Gamma(x)$ for $|x|\le r$, and $|\Gamma|\le1$:
+$n$ draws err by at most $(rC_f)^2/n$ in the mean square. The two steps need weights of
+their own; with one sign for both every $\Gamma$ would be odd. With frequencies in cycles,
+$C_f=2\pi C_g$. Source: Mathematical Aspects of Deep Learning, section 1.4.2.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ from torchtheory.nets.labeled import at_least, positive
 
 @dataclass(frozen=True, slots=True)
 class StepPairs:
-    r"""Pairs of steps :math:`x\mapsto\alpha_i1[e_i^\top x>t_i]+\beta_i1[-e_i^\top x>t_i]`.
+    r"""Pairs of steps $x\mapsto\alpha_i1[e_i^\top x>t_i]+\beta_i1[-e_i^\top x>t_i]$.
 
     Attributes:
-        directions: :math:`e`, unit vectors ``[n, d]``.
-        thresholds: :math:`t`, ``[n]``, from 0 to the radius.
-        ahead, behind: :math:`\alpha` and :math:`\beta`, ``[n]``, at most :math:`rC_f` in size.
-        at_origin: :math:`f(0)`, which the mean of the pairs leaves out.
+        directions: $e$, unit vectors `[n, d]`.
+        thresholds: $t$, `[n]`, from 0 to the radius.
+        ahead, behind: $\alpha$ and $\beta$, `[n]`, at most $rC_f$ in size.
+        at_origin: $f(0)$, which the mean of the pairs leaves out.
     """
 
     directions: Tensor
@@ -50,7 +52,7 @@ class StepPairs:
     at_origin: float = 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The values of the pairs at the points ``x[m, d]``, ``[m, n]``."""
+        """The values of the pairs at the points `x[m, d]`, `[m, n]`."""
         if x.ndim != 2 or x.shape[1] != self.directions.shape[1]:
             raise ShapeMismatch(
                 f"the points must be [m, {self.directions.shape[1]}], not {list(x.shape)}"
@@ -62,9 +64,9 @@ class StepPairs:
 def draw_step_pairs(
     target: Spectrum, count: int, radius: float = 1.0, random: RandomSource = None
 ) -> StepPairs:
-    r"""Independent pairs of steps, each with mean :math:`f-f(0)` on the ball of radius :math:`r`.
+    r"""Independent pairs of steps, each with mean $f-f(0)$ on the ball of radius $r$.
 
-    Cost: :math:`O(nd)`.
+    Cost: $O(nd)$.
 
     >>> from torchtheory.approximation.barron.spectra import GaussianBump
     >>> pairs = draw_step_pairs(GaussianBump(3), 100, random=0)
@@ -93,17 +95,17 @@ def step_pair_network(
     *,
     width: float = 1e-3,
 ) -> nn.Sequential:
-    r"""The mean of :math:`n` pairs of steps, plus :math:`f(0)`, as a network of one hidden layer.
+    r"""The mean of $n$ pairs of steps, plus $f(0)$, as a network of one hidden layer.
 
-    ``"step"``: :math:`2n` units :math:`1[z>0]`. ``"sigmoid"``: :math:`2n` logistic units
-    :math:`\varrho(az-\sqrt a)`, :math:`a=1/\delta`, which tend to the step at every :math:`z`,
-    also at 0. ``"relu"``: :math:`4n` units, as
-    :math:`1[z>0]=\lim_{\delta\to0}\varrho_R(z/\delta)-\varrho_R(z/\delta-1)`.
+    `"step"`: $2n$ units $1[z>0]$. `"sigmoid"`: $2n$ logistic units
+    $\varrho(az-\sqrt a)$, $a=1/\delta$, which tend to the step at every $z$,
+    also at 0. `"relu"`: $4n$ units, as
+    $1[z>0]=\lim_{\delta\to0}\varrho_R(z/\delta)-\varrho_R(z/\delta-1)$.
 
     Args:
-        pairs: from :func:`draw_step_pairs`.
+        pairs: from `draw_step_pairs`.
         units: of the hidden layer.
-        width: :math:`\delta`, over which a unit that is no step rises.
+        width: $\delta$, over which a unit that is no step rises.
 
     >>> from torchtheory.approximation.barron.spectra import GaussianBump
     >>> pairs = draw_step_pairs(GaussianBump(2), 10)
@@ -134,12 +136,12 @@ def step_pair_network(
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    r"""A sum of complex exponentials, :math:`x\mapsto c_0+\sum_jc_je^{i\omega_j^\top x}`.
+    r"""A sum of complex exponentials, $x\mapsto c_0+\sum_jc_je^{i\omega_j^\top x}$.
 
     Attributes:
-        coefficients: :math:`c_1,\dots,c_n`, complex ``[n]``.
-        frequencies: :math:`\omega`, angular, ``[n, d]``.
-        constant: :math:`c_0`.
+        coefficients: $c_1,\dots,c_n$, complex `[n]`.
+        frequencies: $\omega$, angular, `[n, d]`.
+        constant: $c_0$.
     """
 
     coefficients: Tensor
@@ -147,7 +149,7 @@ class Exponentials:
     constant: complex
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Complex values at the points ``x[m, d]``, ``[m]``."""
+        """Complex values at the points `x[m, d]`, `[m]`."""
         if x.ndim != 2 or x.shape[1] != self.frequencies.shape[1]:
             raise ShapeMismatch(
                 f"the points must be [m, {self.frequencies.shape[1]}], not {list(x.shape)}"
@@ -156,12 +158,14 @@ class Exponentials:
 
 
 def sampled_exponentials(target: Spectrum, terms: int, random: RandomSource = None) -> Exponentials:
-    r"""The target as :math:`n` complex exponentials at frequencies drawn from :math:`|\omega||F|`.
+    r"""The target as $n$ complex exponentials at frequencies drawn from $|\omega||F|$.
 
-    .. math:: f(0)+\frac{C_f}n\sum_je^{i\vartheta_j}\frac{e^{i\omega_j^\top x}-1}{|\omega_j|},
-              \qquad\Big|\frac{e^{i\omega^\top x}-1}{|\omega|}\Big|\le|x| ,
+    $$
+    f(0)+\frac{C_f}n\sum_je^{i\vartheta_j}\frac{e^{i\omega_j^\top x}-1}{|\omega_j|},
+    \qquad\Big|\frac{e^{i\omega^\top x}-1}{|\omega|}\Big|\le|x| ,
+    $$
 
-    so that the mean squared error on the ball of radius :math:`r` is at most :math:`(rC_f)^2/n`.
+    so that the mean squared error on the ball of radius $r$ is at most $(rC_f)^2/n$.
     Each frequency is turned around with its phase by a fair coin, which makes the mean real.
 
     >>> from torchtheory.approximation.barron.spectra import GaussianBump
@@ -181,16 +185,16 @@ def sampled_exponentials(target: Spectrum, terms: int, random: RandomSource = No
 
 @dataclass(frozen=True, slots=True)
 class MeanOfSteps:
-    r"""A generalized Barron function, :math:`x\mapsto\mathbb E[A\,1[\langle\Xi,x\rangle>T]]`.
+    r"""A generalized Barron function, $x\mapsto\mathbb E[A\,1[\langle\Xi,x\rangle>T]]$.
 
-    A variable with values in an interval of length :math:`\ell` has a variance of at most
-    :math:`\ell^2/4`, so a mean of :math:`n` draws errs by at most :math:`\ell^2/(4n)` in the mean
-    square, at every :math:`x`: :math:`1/(4n)` without amplitudes (:math:`A=1`), when all values lie
-    in :math:`[0,1]`. Signed amplitudes make these functions a vector space.
+    A variable with values in an interval of length $\ell$ has a variance of at most
+    $\ell^2/4$, so a mean of $n$ draws errs by at most $\ell^2/(4n)$ in the mean
+    square, at every $x$: $1/(4n)$ without amplitudes ($A=1$), when all values lie
+    in $[0,1]$. Signed amplitudes make these functions a vector space.
 
     Attributes:
-        sampler: ``sampler(n, generator)`` gives directions ``[n, d]``, thresholds ``[n]`` and
-            amplitudes ``[n]``, independent rows.
+        sampler: `sampler(n, generator)` gives directions `[n, d]`, thresholds `[n]` and
+            amplitudes `[n]`, independent rows.
         lowest, highest: bounds of the amplitudes.
 
     >>> def ramp(n, g):                       # P(x > T) for T uniform on [0, 1]
@@ -205,7 +209,7 @@ class MeanOfSteps:
     highest: float = 1.0
 
     def subsample(self, units: int, random: RandomSource = None) -> nn.Sequential:
-        """A network of ``units`` steps whose mean over draws is the function itself."""
+        """A network of `units` steps whose mean over draws is the function itself."""
         at_least(units, 1, "units")
         inner, thresholds, amplitudes = self.sampler(units, as_generator(random))
         if inner.ndim != 2 or {len(inner), *thresholds.shape, *amplitudes.shape} != {units}:
@@ -225,7 +229,7 @@ class MeanOfSteps:
         )
 
     def error_bound(self, units: int) -> float:
-        r"""The mean squared error of :meth:`subsample` at any point is at most this.
+        r"""The mean squared error of `subsample` at any point is at most this.
 
         >>> MeanOfSteps(lambda n, g: None).error_bound(25)            # 1 / (4 * 25)
         0.01

@@ -1,19 +1,23 @@
 r"""Barron's theorem as a generator of networks with a guaranteed error.
 
-On the ball of radius :math:`r` a plane wave is a mixture of steps: for :math:`|z|\le R`,
+On the ball of radius $r$ a plane wave is a mixture of steps: for $|z|\le R$,
 
-.. math:: \cos(z+\varphi)-\cos\varphi=-\int_0^R1[z>u]\sin(u+\varphi)\,du
-          +\int_{-R}^01[z<u]\sin(u+\varphi)\,du .
+$$
+\cos(z+\varphi)-\cos\varphi=-\int_0^R1[z>u]\sin(u+\varphi)\,du
++\int_{-R}^01[z<u]\sin(u+\varphi)\,du .
+$$
 
-With :math:`z=\omega^\top x`, :math:`R=r|\omega|`, integrated over the magnitudes of a
-:class:`~torchtheory.approximation.barron.spectra.Spectrum`, this writes :math:`f-f(0)` as an integral
+With $z=\omega^\top x$, $R=r|\omega|$, integrated over the magnitudes of a
+`Spectrum`, this writes $f-f(0)$ as an integral
 over steps (a network of infinite width) with total mass
 
-.. math:: v=\int\int_{-r|\omega|}^{r|\omega|}|\sin(u+\varphi(\omega))|\,du\,|F|(d\omega)
-          \le2rC_f .
+$$
+v=\int\int_{-r|\omega|}^{r|\omega|}|\sin(u+\varphi(\omega))|\,du\,|F|(d\omega)
+\le2rC_f .
+$$
 
-:math:`n` steps drawn from it, each with weight :math:`\pm v/n`, are a network whose mean squared
-error, for any probability on the ball, is at most :math:`v^2/n\le(2rC_f)^2/n` on average over
+$n$ steps drawn from it, each with weight $\pm v/n$, are a network whose mean squared
+error, for any probability on the ball, is at most $v^2/n\le(2rC_f)^2/n$ on average over
 the draws. Sources: Foundations of Deep Learning, Theorems 26 and 27; Mathematical Foundations of
 Deep Learning (slides), "Barron's Theorem".
 """
@@ -38,7 +42,7 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def absolute_sine_integral(angle: Tensor) -> Tensor:
-    r""":math:`G(y)=\int_0^y|\sin t|\,dt`, increasing; 2 for every half turn.
+    r"""$G(y)=\int_0^y|\sin t|\,dt$, increasing; 2 for every half turn.
 
     >>> absolute_sine_integral(torch.tensor([0.0, torch.pi / 2, -torch.pi])).tolist()
     [0.0, 1.0, -2.0]
@@ -48,7 +52,7 @@ def absolute_sine_integral(angle: Tensor) -> Tensor:
 
 
 def inverse_sine_integral(value: Tensor) -> Tensor:
-    r"""The angle :math:`y` with :math:`\int_0^y|\sin t|\,dt` equal to ``value``.
+    r"""The angle $y$ with $\int_0^y|\sin t|\,dt$ equal to `value`.
 
     >>> inverse_sine_integral(torch.tensor([1.0, 2.0])) / torch.pi
     tensor([0.5000, 1.0000])
@@ -58,11 +62,11 @@ def inverse_sine_integral(value: Tensor) -> Tensor:
 
 
 def wave_variation(reach: Tensor, phases: Tensor) -> Tensor:
-    r""":math:`\int_{-R}^R|\sin(u+\varphi)|\,du\le2R`, the mass of steps one wave needs.
+    r"""$\int_{-R}^R|\sin(u+\varphi)|\,du\le2R$, the mass of steps one wave needs.
 
     Args:
-        reach: :math:`R=r|\omega|`.
-        phases: :math:`\varphi`.
+        reach: $R=r|\omega|$.
+        phases: $\varphi$.
 
     >>> round(float(wave_variation(torch.tensor(torch.pi), torch.tensor(0.3))), 6)
     4.0
@@ -71,7 +75,7 @@ def wave_variation(reach: Tensor, phases: Tensor) -> Tensor:
 
 
 def total_variation(target: PlaneWaves, radius: float = 1.0) -> float:
-    r""":math:`v=\sum_j|c_j|\int_{-r|a_j|}^{r|a_j|}|\sin(u+\varphi_j)|\,du\le2rC_f`, exactly.
+    r"""$v=\sum_j|c_j|\int_{-r|a_j|}^{r|a_j|}|\sin(u+\varphi_j)|\,du\le2rC_f$, exactly.
 
     >>> wave = PlaneWaves(torch.ones(1).double(), torch.tensor([[torch.pi]]).double())
     >>> round(total_variation(wave), 6), round(2 * wave.barron_constant, 6)
@@ -83,7 +87,7 @@ def total_variation(target: PlaneWaves, radius: float = 1.0) -> float:
 
 
 class OpenStep(nn.Module):
-    r""":math:`1[z>0]`, or the steep sigmoid :math:`1/(1+e^{-\kappa z})` with a finite sharpness.
+    r"""$1[z>0]$, or the steep sigmoid $1/(1+e^{-\kappa z})$ with a finite sharpness.
 
     >>> OpenStep()(torch.tensor([-1.0, 0.0, 1.0])).tolist()
     [0.0, 0.0, 1.0]
@@ -106,12 +110,12 @@ class OpenStep(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    r"""Steps :math:`x\mapsto\beta_i1[\theta_i^\top x>t_i]`, one a row.
+    r"""Steps $x\mapsto\beta_i1[\theta_i^\top x>t_i]$, one a row.
 
     Attributes:
-        directions: :math:`\theta`, unit vectors ``[n, d]``.
-        thresholds: :math:`t`, ``[n]``, from 0 to the radius.
-        weights: :math:`\beta`, ``[n]``; the mean over the rows estimates :math:`f-f(0)`.
+        directions: $\theta$, unit vectors `[n, d]`.
+        thresholds: $t$, `[n]`, from 0 to the radius.
+        weights: $\beta$, `[n]`; the mean over the rows estimates $f-f(0)$.
     """
 
     directions: Tensor
@@ -119,7 +123,7 @@ class Steps:
     weights: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The values of the weighted steps at the points ``x[m, d]``, ``[m, n]``."""
+        """The values of the weighted steps at the points `x[m, d]`, `[m, n]`."""
         return (x @ self.directions.T > self.thresholds) * self.weights
 
 
@@ -128,11 +132,11 @@ class SampledNetwork:
     r"""A network drawn by the proof of Barron's theorem.
 
     Attributes:
-        model: ``Linear -> OpenStep -> Linear`` with :math:`n` hidden units and offset
-            :math:`f(0)`.
-        guarantee: :math:`(2rC_f)^2/n`: the mean squared error on the ball is at most this, on
+        model: `Linear -> OpenStep -> Linear` with $n$ hidden units and offset
+            $f(0)$.
+        guarantee: $(2rC_f)^2/n$: the mean squared error on the ball is at most this, on
             average over the draws and hence for some of them.
-        weight_sum: :math:`\sum_i|a_i|`, at most :math:`2rC_f`.
+        weight_sum: $\sum_i|a_i|$, at most $2rC_f$.
         radius: of the ball on which this holds.
     """
 
@@ -142,7 +146,7 @@ class SampledNetwork:
     radius: float
 
     def chance_above(self, error: float) -> float:
-        """At most this share of the draws has a mean squared error of ``error`` or more (Markov).
+        """At most this share of the draws has a mean squared error of `error` or more (Markov).
 
         >>> from torchtheory.approximation.barron.spectra import GaussianBump
         >>> found = barron_network(GaussianBump(2), 1000)
@@ -155,14 +159,14 @@ class SampledNetwork:
 def draw_steps(
     target: Spectrum, count: int, radius: float = 1.0, random: RandomSource = None
 ) -> Steps:
-    r"""Independent steps whose mean is :math:`f-f(0)` on the ball of radius :math:`r`.
+    r"""Independent steps whose mean is $f-f(0)$ on the ball of radius $r$.
 
-    A frequency is drawn from :math:`|\omega||F|/C_f`, an offset :math:`u` from the density
-    proportional to :math:`|\sin(u+\varphi)|` on :math:`[-r|\omega|,r|\omega|]` by inverting its
+    A frequency is drawn from $|\omega||F|/C_f$, an offset $u$ from the density
+    proportional to $|\sin(u+\varphi)|$ on $[-r|\omega|,r|\omega|]$ by inverting its
     integral, and the step gets the weight
-    :math:`\pm\frac{C_f}{|\omega|}\int|\sin(u+\varphi)|du`, at most :math:`2rC_f` in size. For
+    $\pm\frac{C_f}{|\omega|}\int|\sin(u+\varphi)|du$, at most $2rC_f$ in size. For
     plane waves the wave is drawn with the mass of its steps instead, and every weight is
-    :math:`\pm v`. Cost: :math:`O(nd)`.
+    $\pm v$. Cost: $O(nd)$.
 
     >>> wave = PlaneWaves(torch.ones(1).double(), torch.tensor([[2 * torch.pi]]).double())
     >>> draw_steps(wave, 3).weights.abs().round(decimals=6).tolist()
@@ -201,15 +205,17 @@ def barron_network(
     sharpness: float = math.inf,
     random: RandomSource = None,
 ) -> SampledNetwork:
-    r"""A network with ``units`` hidden steps, drawn as the proof of Barron's theorem draws them.
+    r"""A network with `units` hidden steps, drawn as the proof of Barron's theorem draws them.
 
-    .. math:: \mathbb E\int_{B_r}(f-f_n)^2d\mu\le\frac{(2rC_f)^2}n
-              \quad\text{for every probability }\mu\text{ on }B_r .
+    $$
+    \mathbb E\int_{B_r}(f-f_n)^2d\mu\le\frac{(2rC_f)^2}n
+    \quad\text{for every probability }\mu\text{ on }B_r .
+    $$
 
     Args:
-        target: :math:`f`, with known magnitudes.
-        units: :math:`n`.
-        radius: :math:`r`.
+        target: $f$, with known magnitudes.
+        units: $n$.
+        radius: $r$.
         sharpness: of the sigmoids in place of the steps; the guarantee is for steps, its limit.
 
     >>> from torchtheory.approximation.barron.spectra import GaussianBump
@@ -259,7 +265,7 @@ def best_network(
 
 
 def units_for_error(error: float, barron_constant: float, radius: float = 1.0) -> int:
-    r"""The width with that mean squared error promised, :math:`\lceil(2rC_f)^2/\epsilon\rceil`.
+    r"""The width with that mean squared error promised, $\lceil(2rC_f)^2/\epsilon\rceil$.
 
     >>> units_for_error(0.01, 2.0)
     1600
@@ -272,7 +278,7 @@ def units_for_error(error: float, barron_constant: float, radius: float = 1.0) -
 def ball_points(
     count: int, dimension: int, radius: float = 1.0, random: RandomSource = None
 ) -> Tensor:
-    r"""Points uniform on the ball :math:`|x|\le r`, ``[n, d]``, double precision.
+    r"""Points uniform on the ball $|x|\le r$, `[n, d]`, double precision.
 
     >>> bool((ball_points(100, 3, 2.0).norm(dim=1) <= 2).all())
     True

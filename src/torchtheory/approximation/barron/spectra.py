@@ -2,13 +2,15 @@ r"""Functions known by their frequencies, and how to draw frequencies from them.
 
 A function with an integrable spectrum is a mixture of plane waves,
 
-.. math:: f(x)=\int\cos(\omega^\top x+\varphi(\omega))\,|F|(d\omega),\qquad
-          C_f=\int|\omega|\,|F|(d\omega),
+$$
+f(x)=\int\cos(\omega^\top x+\varphi(\omega))\,|F|(d\omega),\qquad
+C_f=\int|\omega|\,|F|(d\omega),
+$$
 
-with a positive measure :math:`|F|`, the magnitudes, and phases :math:`\varphi`. Barron's constant
-:math:`C_f` is its first moment. Frequencies are angular here, as in Barron's paper and in the
-slides; with :math:`e^{2\pi i\omega^\top x}`, as in the lectures, the constant is
-:math:`C_f/2\pi`. Sources: Foundations of Deep Learning, section 4.1; Mathematical Foundations of
+with a positive measure $|F|$, the magnitudes, and phases $\varphi$. Barron's constant
+$C_f$ is its first moment. Frequencies are angular here, as in Barron's paper and in the
+slides; with $e^{2\pi i\omega^\top x}$, as in the lectures, the constant is
+$C_f/2\pi$. Sources: Foundations of Deep Learning, section 4.1; Mathematical Foundations of
 Deep Learning (slides), "Barron's Theorem".
 """
 
@@ -28,12 +30,12 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 class Spectrum(ABC):
-    r"""A function :math:`f(x)=\int\cos(\omega^\top x+\varphi)\,|F|(d\omega)`.
+    r"""A function $f(x)=\int\cos(\omega^\top x+\varphi)\,|F|(d\omega)$.
 
     Attributes:
-        dimension: :math:`d`, of the inputs.
-        mass: :math:`|F|(\mathbb R^d)`.
-        barron_constant: :math:`C_f=\int|\omega|\,|F|(d\omega)`, angular frequencies.
+        dimension: $d$, of the inputs.
+        mass: $|F|(\mathbb R^d)$.
+        barron_constant: $C_f=\int|\omega|\,|F|(d\omega)$, angular frequencies.
     """
 
     dimension: int
@@ -42,18 +44,18 @@ class Spectrum(ABC):
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
-        """The function itself at the rows of ``x[n, d]``."""
+        """The function itself at the rows of `x[n, d]`."""
 
     @abstractmethod
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        r"""Frequencies ``[n, d]`` from :math:`|\omega|\,|F|(d\omega)/C_f`, and their phases."""
+        r"""Frequencies `[n, d]` from $|\omega|\,|F|(d\omega)/C_f$, and their phases."""
 
     @abstractmethod
     def draw_plain(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        r"""Frequencies ``[n, d]`` from :math:`|F|/|F|(\mathbb R^d)`, and their phases."""
+        r"""Frequencies `[n, d]` from $|F|/|F|(\mathbb R^d)$, and their phases."""
 
     def at_origin(self) -> float:
-        """:math:`f(0)`."""
+        """$f(0)$."""
         return float(self(torch.zeros(1, self.dimension, dtype=torch.float64)))
 
     def _points(self, x: Tensor) -> Tensor:
@@ -64,15 +66,15 @@ class Spectrum(ABC):
 
 
 class PlaneWaves(Spectrum):
-    r"""A finite sum of plane waves, :math:`f(x)=\sum_jc_j\cos(a_j^\top x+\varphi_j)`.
+    r"""A finite sum of plane waves, $f(x)=\sum_jc_j\cos(a_j^\top x+\varphi_j)$.
 
-    :math:`C_f=\sum_j|c_j||a_j|` where the :math:`\pm a_j` differ; with repeated frequencies it is
+    $C_f=\sum_j|c_j||a_j|$ where the $\pm a_j$ differ; with repeated frequencies it is
     the constant of this way of writing the function, an upper bound.
 
     Args:
-        amplitudes: :math:`c`, ``[m]``.
-        frequencies: :math:`a`, ``[m, d]``.
-        phases: :math:`\varphi`, ``[m]``; zeros unless told.
+        amplitudes: $c$, `[m]`.
+        frequencies: $a$, `[m, d]`.
+        phases: $\varphi$, `[m]`; zeros unless told.
 
     >>> a = torch.tensor([[3.0, 4.0], [0.0, 1.0]], dtype=torch.float64)
     >>> f = PlaneWaves(torch.tensor([2.0, -1.0], dtype=torch.float64), a)
@@ -109,7 +111,7 @@ class PlaneWaves(Spectrum):
         return angles.cos() @ self.amplitudes
 
     def __mul__(self, other: PlaneWaves) -> PlaneWaves:
-        r"""The product, :math:`\cos A\cos B=\tfrac12\cos(A+B)+\tfrac12\cos(A-B)`.
+        r"""The product, $\cos A\cos B=\tfrac12\cos(A+B)+\tfrac12\cos(A-B)$.
 
         >>> w = PlaneWaves(torch.ones(1), torch.tensor([[3.0]]))
         >>> (w * w).barron_constant                     # 1/2 + cos(6x)/2
@@ -147,22 +149,24 @@ class PlaneWaves(Spectrum):
     def pick(
         self, weights: Tensor, count: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Waves with probabilities proportional to ``weights[m]``: frequencies and phases."""
+        """Waves with probabilities proportional to `weights[m]`: frequencies and phases."""
         chosen = torch.multinomial(weights, count, replacement=True, generator=generator)
         return self.frequencies[chosen], self.phases[chosen]
 
 
 class GaussianBump(Spectrum):
-    r"""A bump :math:`f(x)=h\,e^{-|x-c|^2/2s^2}` in :math:`d` dimensions.
+    r"""A bump $f(x)=h\,e^{-|x-c|^2/2s^2}$ in $d$ dimensions.
 
-    Its magnitudes are :math:`|h|` times the density of :math:`N(0,s^{-2}I)` and its phases
-    :math:`-\omega^\top c`, so that
+    Its magnitudes are $|h|$ times the density of $N(0,s^{-2}I)$ and its phases
+    $-\omega^\top c$, so that
 
-    .. math:: C_f=\frac{|h|}s\,\frac{\sqrt2\,\Gamma(\frac{d+1}2)}{\Gamma(\frac d2)}
-              \le\frac{|h|}s\sqrt d .
+    $$
+    C_f=\frac{|h|}s\,\frac{\sqrt2\,\Gamma(\frac{d+1}2)}{\Gamma(\frac d2)}
+    \le\frac{|h|}s\sqrt d .
+    $$
 
-    With :math:`h=(2\pi s^2)^{-d/2}` it is a Gaussian density. Drawn by :meth:`draw`, the length
-    of a frequency is :math:`s^{-1}` times a :math:`\chi_{d+1}` variable.
+    With $h=(2\pi s^2)^{-d/2}$ it is a Gaussian density. Drawn by `draw`, the length
+    of a frequency is $s^{-1}$ times a $\chi_{d+1}$ variable.
 
     >>> [round(GaussianBump(d).barron_constant, 6) for d in (1, 2, 3)]
     [0.797885, 1.253314, 1.595769]
@@ -210,11 +214,11 @@ class GaussianBump(Spectrum):
 
 
 class RidgeSpectrum(Spectrum):
-    r"""A function of one direction, :math:`f(x)=g(u^\top x)`; :math:`C_f=|u|\,C_g`.
+    r"""A function of one direction, $f(x)=g(u^\top x)$; $C_f=|u|\,C_g$.
 
     Args:
-        profile: :math:`g`, of one variable.
-        direction: :math:`u`, ``[d]``, not zero.
+        profile: $g$, of one variable.
+        direction: $u$, `[d]`, not zero.
 
     >>> u = torch.tensor([0.0, 2.0], dtype=torch.float64)
     >>> round(RidgeSpectrum(GaussianBump(1), u).barron_constant, 6)

@@ -1,18 +1,22 @@
 r"""Steps drawn one from every stratum: the rate of Makovoz.
 
-A mixture of half-spaces on the unit ball of :math:`\mathbb R^d`,
+A mixture of half-spaces on the unit ball of $\mathbb R^d$,
 
-.. math:: f(x)=\int s(\theta,b)\,1[\theta^\top x>b]\,d\nu(\theta,b),
+$$
+f(x)=\int s(\theta,b)\,1[\theta^\top x>b]\,d\nu(\theta,b),
+$$
 
-has :math:`d` parameters a step. :math:`N` steps drawn independently err by :math:`N^{-1/2}` in
-:math:`L_2`, whatever :math:`d` is. With one step from each of :math:`N` cells of equal probability
-and diameter of order :math:`N^{-1/d}` only what varies *within* a cell is left,
+has $d$ parameters a step. $N$ steps drawn independently err by $N^{-1/2}$ in
+$L_2$, whatever $d$ is. With one step from each of $N$ cells of equal probability
+and diameter of order $N^{-1/d}$ only what varies *within* a cell is left,
 
-.. math:: \mathbb E\Big\|f-\frac1N\sum_iV_i\Big\|^2=\frac1{N^2}\sum_i\operatorname{Var}_iV
-          \lesssim\frac1N\cdot N^{-1/d},
+$$
+\mathbb E\Big\|f-\frac1N\sum_iV_i\Big\|^2=\frac1{N^2}\sum_i\operatorname{Var}_iV
+\lesssim\frac1N\cdot N^{-1/d},
+$$
 
-because two half-spaces at distance :math:`\delta` differ on a set of measure of order
-:math:`\delta`: the error is of order :math:`N^{-1/2-1/2d}`. Source: Mathematical Aspects of Deep
+because two half-spaces at distance $\delta$ differ on a set of measure of order
+$\delta$: the error is of order $N^{-1/2-1/2d}$. Source: Mathematical Aspects of Deep
 Learning, Theorem 3.9 (Makovoz, 1996).
 """
 
@@ -36,14 +40,14 @@ Amplitude = Callable[[Tensor, Tensor], Tensor]
 
 
 def half_spaces(u: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The unit cube as directions ``[n, d]``, uniform on the sphere, and thresholds in [-1, 1].
+    r"""The unit cube as directions `[n, d]`, uniform on the sphere, and thresholds in [-1, 1].
 
     The map keeps the measure and is Lipschitz away from the poles: cells that are small in the cube
-    are families of similar half-spaces. Written down for :math:`d=1,2,3`; on the line the direction
+    are families of similar half-spaces. Written down for $d=1,2,3$; on the line the direction
     is 1.
 
     Args:
-        u: ``[n, d]``, between 0 and 1.
+        u: `[n, d]`, between 0 and 1.
 
     >>> directions, thresholds = half_spaces(torch.tensor([[0.25, 0.75]]).double())
     >>> directions.round(decimals=6).abs().tolist(), thresholds.tolist()
@@ -74,13 +78,13 @@ def steps_in_strata(
     strata: bool = True,
     random: RandomSource = None,
 ) -> Steps:
-    r"""One step from each of :math:`N=k^d` cells; their mean has :math:`f` as expectation.
+    r"""One step from each of $N=k^d$ cells; their mean has $f$ as expectation.
 
     Args:
-        amplitude: :math:`s`, from directions ``[n, d]`` and thresholds ``[n]`` to ``[n]``.
-        per_side: :math:`k`.
-        dimension: :math:`d`, at most 3.
-        strata: without, all :math:`N` are drawn from the whole.
+        amplitude: $s$, from directions `[n, d]` and thresholds `[n]` to `[n]`.
+        per_side: $k$.
+        dimension: $d$, at most 3.
+        strata: without, all $N$ are drawn from the whole.
 
     >>> steps = steps_in_strata(lambda theta, b: torch.ones_like(b), 50, 1, random=0)
     >>> x = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]          # the mean is (x + 1)/2

@@ -1,14 +1,16 @@
 r"""Convolutional arithmetic circuits: one product of everything against products of pairs.
 
-An image of :math:`m` places with :math:`r` features each gets the score
+An image of $m$ places with $r$ features each gets the score
 
-.. math:: h(X)=\sum_{i_1,\dots,i_m=1}^r c_{i_1\dots i_m}\prod_{j=1}^m f_{i_j}(x_j).
+$$
+h(X)=\sum_{i_1,\dots,i_m=1}^r c_{i_1\dots i_m}\prod_{j=1}^m f_{i_j}(x_j).
+$$
 
-A circuit is a network of :math:`1\times1` convolutions, no activation and product pooling. With
-one pooling over all places it is a CP decomposition of :math:`c`; with pairwise poolings in
-:math:`\log_2m` levels, a hierarchical Tucker decomposition. The rank of :math:`c` as a matrix of
-odd against even places tells them apart: at most :math:`Z` for a CP decomposition of :math:`Z`
-terms, and :math:`r^{m/2}` for almost every deep circuit. Source: Mathematical Aspects of Deep
+A circuit is a network of $1\times1$ convolutions, no activation and product pooling. With
+one pooling over all places it is a CP decomposition of $c$; with pairwise poolings in
+$\log_2m$ levels, a hierarchical Tucker decomposition. The rank of $c$ as a matrix of
+odd against even places tells them apart: at most $Z$ for a CP decomposition of $Z$
+terms, and $r^{m/2}$ for almost every deep circuit. Source: Mathematical Aspects of Deep
 Learning, section 3.8.1 (Cohen et al. 2016).
 """
 
@@ -26,13 +28,13 @@ from torchtheory.nets.labeled import at_least
 
 
 class ShallowCircuit(nn.Module):
-    r"""Scores by a CP decomposition, :math:`c^n=\sum_{z\le Z}a^n_z\,a^{z,1}\otimes\dots`.
+    r"""Scores by a CP decomposition, $c^n=\sum_{z\le Z}a^n_z\,a^{z,1}\otimes\dots$.
 
     Args:
-        factors: ``[m, Z, r]``, the vectors :math:`a^{z,j}`: a convolution of its own at each place.
-        outputs: ``[N, Z]``, the numbers :math:`a^n_z`.
+        factors: `[m, Z, r]`, the vectors $a^{z,j}$: a convolution of its own at each place.
+        outputs: `[N, Z]`, the numbers $a^n_z$.
 
-    Maps features ``[n, m, r]`` to scores ``[n, N]``.
+    Maps features `[n, m, r]` to scores `[n, N]`.
 
     >>> circuit = ShallowCircuit(torch.ones(2, 1, 1), torch.ones(1, 1))
     >>> circuit(torch.tensor([[[3.0], [5.0]]])).item()          # one term: the product
@@ -60,11 +62,11 @@ class DeepCircuit(nn.Module):
     r"""Scores by a hierarchical Tucker decomposition: convolve, multiply neighbors, repeat.
 
     Args:
-        levels: ``[m, r_0, r]``, ``[m/2, r_1, r_0]``, ..., ``[2, r_l, r_{l-1}]``: the convolution
-            of each level, one matrix a place (a single matrix ``[1, ., .]`` is shared by all).
-        outputs: ``[N, r_l]``.
+        levels: `[m, r_0, r]`, `[m/2, r_1, r_0]`, ..., `[2, r_l, r_{l-1}]`: the convolution
+            of each level, one matrix a place (a single matrix `[1, ., .]` is shared by all).
+        outputs: `[N, r_l]`.
 
-    Maps features ``[n, m, r]`` to scores ``[n, N]``; :math:`m=2^{l+1}` places.
+    Maps features `[n, m, r]` to scores `[n, N]`; $m=2^{l+1}$ places.
 
     >>> one = torch.ones(1, 1, 1)
     >>> circuit = DeepCircuit([one, one], torch.ones(1, 1))
@@ -93,7 +95,7 @@ class DeepCircuit(nn.Module):
 
     @property
     def places(self) -> int:
-        """The number :math:`m` of places."""
+        """The number $m$ of places."""
         return 1 << len(self.levels)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -117,9 +119,9 @@ def random_deep_circuit(
     """A deep circuit with normal weights, in double precision.
 
     Args:
-        places: ``m``, a power of 2, at least 2.
-        ranks: ``r_0, r_1, ...``, one number a level, ``log2(m)`` of them.
-        features: ``r``.
+        places: `m`, a power of 2, at least 2.
+        ranks: `r_0, r_1, ...`, one number a level, `log2(m)` of them.
+        features: `r`.
         shared: one matrix a level, as a convolution has it, instead of one a place.
 
     >>> random_deep_circuit(8, [2, 2, 2], 2)(torch.ones(5, 8, 2).double()).shape
@@ -143,9 +145,9 @@ def random_deep_circuit(
 
 
 def coefficient_tensor(circuit: ShallowCircuit | DeepCircuit) -> Tensor:
-    r"""The coefficients :math:`c^n_{i_1\dots i_m}` of a circuit, ``[N, r, ..., r]``.
+    r"""The coefficients $c^n_{i_1\dots i_m}$ of a circuit, `[N, r, ..., r]`.
 
-    Time and memory ``O(N Z r^m)``, with the last rank for ``Z``.
+    Time and memory `O(N Z r^m)`, with the last rank for `Z`.
 
     >>> circuit = ShallowCircuit(torch.tensor([[[1.0, 2.0]], [[1.0, 3.0]]]), torch.ones(1, 1))
     >>> coefficient_tensor(circuit)[0].tolist()
@@ -171,7 +173,7 @@ def coefficient_tensor(circuit: ShallowCircuit | DeepCircuit) -> Tensor:
 def matricize(tensor: Tensor, split: Literal["odd-even", "halves"] = "odd-even") -> Tensor:
     r"""A tensor of even order as a matrix: odd places are the rows, even ones the columns.
 
-    ``"halves"`` takes the first half of the places for the rows. The tensor of a deep circuit has
+    `"halves"` takes the first half of the places for the rows. The tensor of a deep circuit has
     a large rank in the first way and, in the second, no larger one than its last rank.
 
     >>> matricize(torch.arange(16.0).reshape(2, 2, 2, 2)).tolist()[0]
@@ -194,7 +196,7 @@ def matricization_rank(
     *,
     tolerance: float | None = None,
 ) -> int:
-    """The rank of :func:`matricize`: singular values above ``tolerance`` times the largest.
+    """The rank of `matricize`: singular values above `tolerance` times the largest.
 
     Unless told, the tolerance is a hundred times the rounding of a matrix of that size, since the
     tensor itself is a sum of rounded products.
@@ -223,8 +225,8 @@ def generic_rank(
     The weights are drawn among the whole numbers modulo a prime, where there is no rounding; the
     floating-point rank of a random circuit is unsafe, since its smallest singular values are
     often below rounding. The rank found is never larger than that of almost every real circuit,
-    and smaller only with a probability of order ``degree / prime`` (Schwartz and Zippel).
-    Time ``O(r^{3m/2})``.
+    and smaller only with a probability of order `degree / prime` (Schwartz and Zippel).
+    Time `O(r^{3m/2})`.
 
     >>> generic_rank(4, [3, 3], 3), generic_rank(4, [2, 3], 3), generic_rank(8, [2, 2, 2], 2)
     (9, 4, 16)
@@ -270,7 +272,7 @@ def _rank_modulo(matrix: Tensor, prime: int) -> int:
 
 
 def shallow_from_tensor(tensor: Tensor) -> ShallowCircuit:
-    r"""A shallow circuit with any coefficients ``[r, ..., r]``, of :math:`r^{m-1}` terms.
+    r"""A shallow circuit with any coefficients `[r, ..., r]`, of $r^{m-1}$ terms.
 
     One term for each choice of all places but the last; its vectors are unit vectors there and a
     row of the tensor at the last place. So every score function is a shallow circuit, of a size
@@ -293,12 +295,12 @@ def shallow_from_tensor(tensor: Tensor) -> ShallowCircuit:
 def best_shallow_circuit(
     tensor: Tensor, terms: int, *, sweeps: int = 50, random: RandomSource = None
 ) -> ShallowCircuit:
-    r"""A shallow circuit of ``terms`` terms near a tensor, by alternating least squares.
+    r"""A shallow circuit of `terms` terms near a tensor, by alternating least squares.
 
     Each step solves exactly for the vectors of one place. The distance falls with every step, to
-    a local minimum in general; no circuit of :math:`Z` terms comes closer than the Euclidean norm
-    of the singular values after the :math:`Z`-th of any matricization (Eckart and Young).
-    Time ``O(sweeps * m * Z * r^m)``.
+    a local minimum in general; no circuit of $Z$ terms comes closer than the Euclidean norm
+    of the singular values after the $Z$-th of any matricization (Eckart and Young).
+    Time `O(sweeps * m * Z * r^m)`.
 
     >>> c = coefficient_tensor(best_shallow_circuit(torch.ones(2, 2, 2, 2).double(), 1))
     >>> bool((c - 1).abs().max() < 1e-9)
@@ -328,7 +330,7 @@ def best_shallow_circuit(
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:
-    """Row by row the tensor product, flattened: ``[z, p]`` and ``[z, q]`` to ``[z, p q]``."""
+    """Row by row the tensor product, flattened: `[z, p]` and `[z, q]` to `[z, p q]`."""
     return (a[:, :, None] * b[:, None, :]).flatten(1)
 
 

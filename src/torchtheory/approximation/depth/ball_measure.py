@@ -1,12 +1,14 @@
 r"""Drawing from the density of Eldan and Shamir, and tubes on spheres of frequencies.
 
-The density :math:`\varphi^2` of :mod:`~torchtheory.approximation.depth.band_limited` is radial. With
-:math:`\nu=n/2` and :math:`z=2\pi R_n\|x\|` its length has the density :math:`nJ_\nu(z)^2/z` and
+The density $\varphi^2$ of `band_limited` is radial. With
+$\nu=n/2$ and $z=2\pi R_n\|x\|$ its length has the density $nJ_\nu(z)^2/z$ and
 the distribution
 
-.. math:: P(\|x\|\le\rho)=n\int_0^z\frac{J_\nu(t)^2}t\,dt=J_\nu(z)^2+2\sum_{k\ge1}J_{\nu+k}(z)^2,
+$$
+P(\|x\|\le\rho)=n\int_0^z\frac{J_\nu(t)^2}t\,dt=J_\nu(z)^2+2\sum_{k\ge1}J_{\nu+k}(z)^2,
+$$
 
-with a tail like :math:`n/(\pi z)`: no mean. Source: Mathematical Aspects of Deep Learning, section
+with a tail like $n/(\pi z)$: no mean. Source: Mathematical Aspects of Deep Learning, section
 1.3.1, Eqs. (1.30) and (1.31).
 """
 
@@ -26,9 +28,9 @@ from torchtheory.nets.labeled import at_least
 
 
 def length_distribution(lengths: Tensor, dimension: int) -> Tensor:
-    r""":math:`P(\|x\|\le\rho)` under :math:`\varphi^2`, at the given :math:`\rho\ge0`.
+    r"""$P(\|x\|\le\rho)$ under $\varphi^2$, at the given $\rho\ge0$.
 
-    Cost: a Bessel function for each of about :math:`z_{\max}` orders and each length.
+    Cost: a Bessel function for each of about $z_{\max}$ orders and each length.
 
     >>> found = length_distribution(torch.tensor([0.0, 1.0, 1000.0]).double(), 1)
     >>> [round(v, 3) for v in found.tolist()]          # n = 1: the integral of sinc² over [-ρ, ρ]
@@ -49,9 +51,9 @@ def length_distribution(lengths: Tensor, dimension: int) -> Tensor:
 
 
 def draw_band_limited(count: int, dimension: int, random: RandomSource = None) -> Tensor:
-    r"""Independent points with density :math:`\varphi^2`, ``[count, n]``, double precision.
+    r"""Independent points with density $\varphi^2$, `[count, n]`, double precision.
 
-    The length by rejection from :math:`\min(c,M/z^2)`, the direction uniform.
+    The length by rejection from $\min(c,M/z^2)$, the direction uniform.
 
     >>> x = draw_band_limited(2000, 3, random=0)
     >>> share = float((x.norm(dim=1) <= 1).double().mean())
@@ -91,11 +93,11 @@ def draw_band_limited(count: int, dimension: int, random: RandomSource = None) -
 
 
 def sphere_tube_share(dimension: int, ratio: float) -> float:
-    r"""The share of a sphere of radius :math:`\rho` within distance :math:`r` of a line through 0.
+    r"""The share of a sphere of radius $\rho$ within distance $r$ of a line through 0.
 
-    For :math:`\rho/r\ge1` it is :math:`I_{(r/\rho)^2}(\frac{d-1}2,\frac12)`: the squared distance
-    of a uniform point from the line, over :math:`\rho^2`, is
-    :math:`\mathrm{Beta}(\frac{d-1}2,\frac12)`.
+    For $\rho/r\ge1$ it is $I_{(r/\rho)^2}(\frac{d-1}2,\frac12)$: the squared distance
+    of a uniform point from the line, over $\rho^2$, is
+    $\mathrm{Beta}(\frac{d-1}2,\frac12)$.
 
     >>> round(sphere_tube_share(2, 2.0), 6), round(sphere_tube_share(3, 2.0), 6)
     (0.333333, 0.133975)

@@ -1,14 +1,16 @@
 r"""The density of Eldan and Shamir, and how little of a ball a few tubes cover.
 
-Let :math:`\varphi` have the indicator of the ball of volume 1 as its transform,
+Let $\varphi$ have the indicator of the ball of volume 1 as its transform,
 
-.. math:: \varphi(x)=\Big(\frac{R_n}{\|x\|}\Big)^{n/2}J_{n/2}(2\pi R_n\|x\|),\qquad
-          R_n=\frac{\Gamma(n/2+1)^{1/n}}{\sqrt\pi} .
+$$
+\varphi(x)=\Big(\frac{R_n}{\|x\|}\Big)^{n/2}J_{n/2}(2\pi R_n\|x\|),\qquad
+R_n=\frac{\Gamma(n/2+1)^{1/n}}{\sqrt\pi} .
+$$
 
-Then :math:`\varphi^2` is a density, and seen through it a sum of :math:`m` ridge functions lives,
-on the side of the frequencies, in :math:`m` tubes around lines. One tube of radius 1 covers the
-share :math:`I_{1/r^2}(\frac{n-1}2,\frac32)` of the ball of radius :math:`r`, which falls
-exponentially with :math:`n`. Source: Foundations of Deep Learning, section 4.2.2.
+Then $\varphi^2$ is a density, and seen through it a sum of $m$ ridge functions lives,
+on the side of the frequencies, in $m$ tubes around lines. One tube of radius 1 covers the
+share $I_{1/r^2}(\frac{n-1}2,\frac32)$ of the ball of radius $r$, which falls
+exponentially with $n$. Source: Foundations of Deep Learning, section 4.2.2.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torchtheory.nets.labeled import at_least
 
 
 def unit_volume_radius(dimension: int) -> float:
-    r""":math:`R_n=\Gamma(n/2+1)^{1/n}/\sqrt\pi`, the radius of the ball of volume 1.
+    r"""$R_n=\Gamma(n/2+1)^{1/n}/\sqrt\pi$, the radius of the ball of volume 1.
 
     >>> unit_volume_radius(1), round(unit_volume_radius(2) ** 2 * math.pi, 12)
     (0.5, 1.0)
@@ -34,12 +36,12 @@ def unit_volume_radius(dimension: int) -> float:
 
 
 def band_limited_root(lengths: Tensor, dimension: int, radius: float | None = None) -> Tensor:
-    r""":math:`\varphi` at points of given lengths: the transform of a ball's indicator.
+    r"""$\varphi$ at points of given lengths: the transform of a ball's indicator.
 
     Args:
-        lengths: :math:`\|x\|\ge0`.
-        dimension: :math:`n`.
-        radius: of the ball of frequencies; :math:`R_n`, where :math:`\int\varphi^2=1`, unless told.
+        lengths: $\|x\|\ge0$.
+        dimension: $n$.
+        radius: of the ball of frequencies; $R_n$, where $\int\varphi^2=1$, unless told.
 
     >>> x = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
     >>> torch.allclose(band_limited_root(x, 1), torch.sinc(x))
@@ -55,10 +57,10 @@ def band_limited_root(lengths: Tensor, dimension: int, radius: float | None = No
 
 
 def tube_share(dimension: int, radius: float) -> float:
-    r"""The share of the ball of radius :math:`r` within distance 1 of a line through its center.
+    r"""The share of the ball of radius $r$ within distance 1 of a line through its center.
 
-    The squared distance from the line, over :math:`r^2`, of a uniform point of the ball is
-    :math:`\mathrm{Beta}(\frac{n-1}2,\frac32)`, hence :math:`I_{1/r^2}(\frac{n-1}2,\frac32)`.
+    The squared distance from the line, over $r^2$, of a uniform point of the ball is
+    $\mathrm{Beta}(\frac{n-1}2,\frac32)$, hence $I_{1/r^2}(\frac{n-1}2,\frac32)$.
 
     >>> round(tube_share(3, 2.0), 6)                 # 1 - (1 - 1/4)^(3/2)
     0.350481
@@ -73,8 +75,8 @@ def covered_share(points: Tensor, directions: Tensor) -> float:
     r"""The share of given points within distance 1 of one of several lines through the origin.
 
     Args:
-        points: ``[N, n]``, e.g. uniform on a ball.
-        directions: unit vectors ``[m, n]``.
+        points: `[N, n]`, e.g. uniform on a ball.
+        directions: unit vectors `[m, n]`.
 
     >>> covered_share(torch.tensor([[3.0, 0.5], [2.0, 2.0]]), torch.tensor([[1.0, 0.0]]))
     0.5
@@ -88,7 +90,7 @@ def covered_share(points: Tensor, directions: Tensor) -> float:
 
 
 def tubes_needed(share: float, dimension: int, radius: float) -> int:
-    r"""Fewer tubes than this cannot cover the share of the ball: :math:`\lceil s/I\rceil`.
+    r"""Fewer tubes than this cannot cover the share of the ball: $\lceil s/I\rceil$.
 
     >>> tubes_needed(0.5, 3, 2.0) <= tubes_needed(0.5, 20, 2.0)
     True

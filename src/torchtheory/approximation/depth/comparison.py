@@ -38,9 +38,9 @@ class DepthComparison:
 
 
 def equal_widths(dimension: int, parameters: int) -> tuple[int, int]:
-    r"""The widest :math:`(d,m,1)` and :math:`(d,w,w,1)` with at most that many parameters.
+    r"""The widest $(d,m,1)$ and $(d,w,w,1)$ with at most that many parameters.
 
-    :math:`m(d+2)+1` and :math:`w^2+w(d+3)+1`.
+    $m(d+2)+1$ and $w^2+w(d+3)+1$.
 
     >>> equal_widths(2, 100)
     (24, 7)
@@ -70,11 +70,11 @@ def compare_depth(
     All seeds of a depth are trained together, on the mean squared error over all training points.
 
     Args:
-        target: from ``[n, d]`` to ``[n]``.
-        train, test: points, ``[n, d]`` each.
+        target: from `[n, d]` to `[n]`.
+        train, test: points, `[n, d]` each.
         parameters: budget of either network.
 
-    Cost: ``steps`` gradients of ``seeds`` networks.
+    Cost: `steps` gradients of `seeds` networks.
 
     >>> x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
     >>> found = compare_depth(lambda x: x[:, 0], x, x, parameters=60, steps=100, seeds=2)

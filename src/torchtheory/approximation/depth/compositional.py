@@ -1,10 +1,10 @@
 r"""Functions that are compositions, by networks that follow the composition.
 
-A chain :math:`g_1\circ\dots\circ g_k\circ l` of smooth functions of one variable after a
+A chain $g_1\circ\dots\circ g_k\circ l$ of smooth functions of one variable after a
 polynomial takes the Taylor polynomials of its parts; a binary tree of functions of two variables
-takes a network for each of its :math:`d-1` nodes. Errors are handed on through Lipschitz
-constants, and the exact clipping :math:`\sigma(x+1)-\sigma(x-1)-1` keeps what is handed on in
-:math:`[-1,1]`, where the next part is understood. Source: Mathematical Aspects of Deep Learning,
+takes a network for each of its $d-1$ nodes. Errors are handed on through Lipschitz
+constants, and the exact clipping $\sigma(x+1)-\sigma(x-1)-1$ keeps what is handed on in
+$[-1,1]$, where the next part is understood. Source: Mathematical Aspects of Deep Learning,
 section 3.6.1 (Liang and Srikant; Poggio and others).
 """
 
@@ -41,19 +41,19 @@ SQUARE = ((-1.0, 1.0), (-1.0, 1.0))
 
 @dataclass(frozen=True, slots=True)
 class SmoothFunction:
-    r"""A function from :math:`[-1,1]` to :math:`[-1,1]` with bounds of its derivatives.
+    r"""A function from $[-1,1]$ to $[-1,1]$ with bounds of its derivatives.
 
     Attributes:
-        function: :math:`g`, applied to a tensor entry by entry.
-        derivative_bound: :math:`k\mapsto M_k\ge\max_{[-1,1]}|g^{(k)}|`, for
-            :math:`k=1,\dots,13`; :math:`M_1` is the Lipschitz constant.
+        function: $g$, applied to a tensor entry by entry.
+        derivative_bound: $k\mapsto M_k\ge\max_{[-1,1]}|g^{(k)}|$, for
+            $k=1,\dots,13$; $M_1$ is the Lipschitz constant.
     """
 
     function: Scalar
     derivative_bound: Callable[[int], float]
 
     def taylor_degree(self, error: float) -> int:
-        r"""The least :math:`k` with :math:`M_{k+1}/(k+1)!\le\epsilon`, the remainder at 0.
+        r"""The least $k$ with $M_{k+1}/(k+1)!\le\epsilon$, the remainder at 0.
 
         >>> SmoothFunction(torch.sin, lambda k: 1.0).taylor_degree(1e-3)
         6
@@ -75,16 +75,16 @@ class SmoothFunction:
 def composite_network(
     outer: Sequence[SmoothFunction], inner: Polynomial, error: float
 ) -> Approximant:
-    r""":math:`g_1\circ\dots\circ g_k\circ l` on :math:`[-1,1]^d` within :math:`\epsilon`.
+    r"""$g_1\circ\dots\circ g_k\circ l$ on $[-1,1]^d$ within $\epsilon$.
 
-    Each of the :math:`k+1` parts gets an equal share of :math:`\epsilon`, divided by the product
+    Each of the $k+1$ parts gets an equal share of $\epsilon$, divided by the product
     of the Lipschitz constants of the functions after it; half of a share is for the Taylor
-    remainder, half for the products. Depth and size are polynomials of :math:`\log(1/\epsilon)`.
+    remainder, half for the products. Depth and size are polynomials of $\log(1/\epsilon)$.
 
     Args:
-        outer: :math:`g_1,\dots,g_k`, the outermost first.
-        inner: :math:`l`, with :math:`|l|\le1` on the cube.
-        error: :math:`\epsilon`.
+        outer: $g_1,\dots,g_k$, the outermost first.
+        inner: $l$, with $|l|\le1$ on the cube.
+        error: $\epsilon$.
 
     >>> sine = SmoothFunction(torch.sin, lambda k: 1.0)
     >>> made = composite_network([sine, sine], {(1, 1): 1.0}, 0.01)
@@ -116,16 +116,18 @@ def bilinear_network(
     lipschitz: float = math.inf,
     curvature: float = math.inf,
 ) -> Approximant:
-    r"""The bilinear interpolant of a function on :math:`[-1,1]^2` as a ReLU network.
+    r"""The bilinear interpolant of a function on $[-1,1]^2$ as a ReLU network.
 
-    With hats :math:`\psi_j` on :math:`m+1` equal points and the broken lines :math:`C_j(x)`
-    through the values in column :math:`j`, the interpolant is :math:`\sum_j\psi_j(y)C_j(x)`:
-    :math:`m+1` products after a linear map of :math:`2m` ReLUs, :math:`O(m^2)` weights. With
-    :math:`h=2/m` the error is at most
+    With hats $\psi_j$ on $m+1$ equal points and the broken lines $C_j(x)$
+    through the values in column $j$, the interpolant is $\sum_j\psi_j(y)C_j(x)$:
+    $m+1$ products after a linear map of $2m$ ReLUs, $O(m^2)$ weights. With
+    $h=2/m$ the error is at most
 
-    .. math:: \min\{\lambda h,\ \tfrac14\kappa h^2\}+2\max|f|\,4^{-(n+1)},
+    $$
+    \min\{\lambda h,\ \tfrac14\kappa h^2\}+2\max|f|\,4^{-(n+1)},
+    $$
 
-    :math:`\lambda` a Lipschitz constant in each variable, :math:`\kappa\ge|f_{xx}|,|f_{yy}|`; at
+    $\lambda$ a Lipschitz constant in each variable, $\kappa\ge|f_{xx}|,|f_{yy}|$; at
     any point at most two hats are not 0, and a product with 0 is exactly 0.
 
     >>> made = bilinear_network(lambda x: x.prod(1), 2, 6, curvature=1e-9)
@@ -159,10 +161,10 @@ def bilinear_network(
 
 
 def tree_values(nodes: Sequence[Function], x: Tensor) -> Tensor:
-    r"""A binary tree of functions of two variables at points ``x[n, d]``: ``[n]``.
+    r"""A binary tree of functions of two variables at points `x[n, d]`: `[n]`.
 
     Args:
-        nodes: :math:`d-1` functions from ``[n, 2]`` to ``[n]``, the leaves' first, from left to
+        nodes: $d-1$ functions from `[n, 2]` to `[n]`, the leaves' first, from left to
             right, the root last.
 
     >>> add = lambda x: x.sum(1)
@@ -192,17 +194,17 @@ def tree_levels(nodes: Sequence[object], inputs: int) -> int:
 
 
 def tree_network(nodes: Sequence[Approximant], inputs: int, lipschitz: float) -> Approximant:
-    r"""The tree of networks for a tree of functions from :math:`[-1,1]^2` to :math:`[-1,1]`.
+    r"""The tree of networks for a tree of functions from $[-1,1]^2$ to $[-1,1]$.
 
-    If the functions of the nodes are :math:`\lambda`-Lipschitz in the sup norm and each network
-    is within :math:`\delta` of its function, the tree errs by at most
-    :math:`\delta\sum_{k<\log_2d}\lambda^k`: what comes from a level below is clipped to
-    :math:`[-1,1]`, which brings it closer, and multiplied by :math:`\lambda`. The weights are
+    If the functions of the nodes are $\lambda$-Lipschitz in the sup norm and each network
+    is within $\delta$ of its function, the tree errs by at most
+    $\delta\sum_{k<\log_2d}\lambda^k$: what comes from a level below is clipped to
+    $[-1,1]$, which brings it closer, and multiplied by $\lambda$. The weights are
     those of the nodes together.
 
     Args:
-        nodes: :math:`d-1` networks of two variables and equal depth, in the order of
-            :func:`tree_values`.
+        nodes: $d-1$ networks of two variables and equal depth, in the order of
+            `tree_values`.
 
     >>> times = bilinear_network(lambda x: x.prod(1), 2, 6, curvature=1e-9)
     >>> tree_network([times] * 3, 4, lipschitz=2.0).bound == 3 * times.bound

@@ -1,10 +1,10 @@
-r"""How narrow a ReLU network may be: :math:`d+1` units a layer suffice, :math:`d` do not.
+r"""How narrow a ReLU network may be: $d+1$ units a layer suffice, $d$ do not.
 
-A string of maxima and minima of affine functions is exactly a network of width :math:`d+1`: the
-inputs are carried along in :math:`d` units and one more holds
-:math:`\max(y,\ell)=\ell+\varrho(y-\ell)` or :math:`\min(y,\ell)=\ell-\varrho(\ell-y)`. A network
-all of whose hidden layers have at most :math:`d` units never rises along some path from any point
-to infinity (:func:`level_path`), so it cannot come close to :math:`|x|^2`. Source: Mathematical
+A string of maxima and minima of affine functions is exactly a network of width $d+1$: the
+inputs are carried along in $d$ units and one more holds
+$\max(y,\ell)=\ell+\varrho(y-\ell)$ or $\min(y,\ell)=\ell-\varrho(\ell-y)$. A network
+all of whose hidden layers have at most $d$ units never rises along some path from any point
+to infinity (`level_path`), so it cannot come close to $|x|^2$. Source: Mathematical
 Aspects of Deep Learning, section 3.3 (Hanin and Sellke; Lu et al.).
 """
 
@@ -31,12 +31,12 @@ Space = Literal["continuous on a cube", "integrable"]
 def max_min_string(
     operations: Sequence[Operation], weight: Tensor, bias: Tensor, x: Tensor
 ) -> Tensor:
-    r""":math:`o_{m-1}(\dots o_1(\ell_1,\ell_2)\dots,\ell_m)` of :math:`\ell_i(x)=w_i\cdot x+b_i`.
+    r"""$o_{m-1}(\dots o_1(\ell_1,\ell_2)\dots,\ell_m)$ of $\ell_i(x)=w_i\cdot x+b_i$.
 
     Args:
-        operations: :math:`m-1` times ``"max"`` or ``"min"``.
-        weight, bias: ``[m, d]`` and ``[m]``.
-        x: ``[n, d]``.
+        operations: $m-1$ times `"max"` or `"min"`.
+        weight, bias: `[m, d]` and `[m]`.
+        x: `[n, d]`.
 
     >>> hat = torch.tensor([[1.0], [-1.0]]), torch.tensor([0.0, 1.0])
     >>> max_min_string(["min"], *hat, torch.tensor([[0.5], [1.0]])).tolist()
@@ -57,12 +57,12 @@ def max_min_network(
     bias: Tensor,
     domain: Sequence[tuple[float, float]] | tuple[float, float],
 ) -> nn.Sequential:
-    r"""A string of :math:`m` affine functions as :math:`m-1` hidden layers of width :math:`d+1`.
+    r"""A string of $m$ affine functions as $m-1$ hidden layers of width $d+1$.
 
-    Exact on the box: coordinate :math:`i` is carried as :math:`\varrho(x_i-a_i)=x_i-a_i`.
+    Exact on the box: coordinate $i$ is carried as $\varrho(x_i-a_i)=x_i-a_i$.
 
     Args:
-        operations, weight, bias: as of :func:`max_min_string`.
+        operations, weight, bias: as of `max_min_string`.
         domain: the box.
 
     >>> hat = torch.tensor([[1.0], [-1.0]]).double(), torch.tensor([0.0, 1.0]).double()
@@ -98,15 +98,15 @@ def max_min_network(
 def narrow_broken_line(knots: Tensor, values: Tensor) -> nn.Sequential:
     r"""A broken line on an interval, exactly, by hidden layers of two units.
 
-    One unit carries :math:`u_k=\varrho(u_{k-1}-(t_k-t_{k-1}))=\varrho(x-t_k)`, the other the sum
-    so far, :math:`s_{k+1}=\varrho(s_k+c_ku_k)`, shifted so that it stays positive.
+    One unit carries $u_k=\varrho(u_{k-1}-(t_k-t_{k-1}))=\varrho(x-t_k)$, the other the sum
+    so far, $s_{k+1}=\varrho(s_k+c_ku_k)$, shifted so that it stays positive.
 
     Args:
-        knots: ``[p + 1]``, increasing; the network is the broken line between the first and last.
-        values: ``[p + 1]``.
+        knots: `[p + 1]`, increasing; the network is the broken line between the first and last.
+        values: `[p + 1]`.
 
     Returns:
-        A network with :math:`p-1` hidden layers for :math:`p` pieces.
+        A network with $p-1$ hidden layers for $p$ pieces.
 
     >>> tent = narrow_broken_line(torch.tensor([0.0, 0.5, 1.0]), torch.tensor([0.0, 1.0, 0.0]))
     >>> tent(torch.tensor([[0.25], [0.5], [1.0]]).double()).flatten().tolist()
@@ -145,15 +145,15 @@ def tangent_network(
     cells: int,
     domain: Sequence[tuple[float, float]] | tuple[float, float],
 ) -> Approximant:
-    r"""A convex function as the largest of its tangents: width :math:`d+1` and any precision.
+    r"""A convex function as the largest of its tangents: width $d+1$ and any precision.
 
-    Tangents touch at the centers :math:`c` of ``cells`` :math:`^d` cells. Where the Hessian is at
-    most :math:`M` (as an operator), the error at :math:`x` is at most
-    :math:`\tfrac M2|x-c|^2\le\tfrac M2\cdot\tfrac14\sum_jh_j^2`, :math:`h` the sides of a cell.
+    Tangents touch at the centers $c$ of `cells` $^d$ cells. Where the Hessian is at
+    most $M$ (as an operator), the error at $x$ is at most
+    $\tfrac M2|x-c|^2\le\tfrac M2\cdot\tfrac14\sum_jh_j^2$, $h$ the sides of a cell.
 
     Args:
-        function: convex and differentiable, from ``[n, d]`` to ``[n]``.
-        curvature: :math:`M`.
+        function: convex and differentiable, from `[n, d]` to `[n]`.
+        curvature: $M$.
 
     >>> bowl = tangent_network(lambda x: x.square().sum(-1), 2.0, 3, ((-1.0, 1.0), (-1.0, 1.0)))
     >>> bowl.size.width, bowl.size.depth, round(bowl.bound, 4)
@@ -183,18 +183,18 @@ def tangent_network(
 def level_path(network: nn.Sequential, start: Tensor) -> tuple[Tensor, Tensor]:
     r"""A path from a point to infinity on which a narrow ReLU network never rises.
 
-    All hidden layers have at most :math:`d` units, :math:`d` the inputs. As long as every unit is
+    All hidden layers have at most $d$ units, $d$ the inputs. As long as every unit is
     active and every matrix invertible the network is an affine bijection; the path starts in a
     direction in which the first layer that is neither (or the last) gives nothing or falls. Where
-    it meets the kink of a unit :math:`j` of an earlier layer it turns to the direction that only
+    it meets the kink of a unit $j$ of an earlier layer it turns to the direction that only
     lowers that unit, so that nothing behind it changes any more.
 
     Args:
         network: affine, ReLU, ..., affine with one output.
-        start: ``[d]``.
+        start: `[d]`.
 
     Returns:
-        The corners ``[c, d]`` of the path, the start first, and the direction ``[d]`` of the ray
+        The corners `[c, d]` of the path, the start first, and the direction `[d]` of the ray
         it ends in.
 
     >>> net = chain([(torch.eye(2), torch.ones(2)), (torch.ones(1, 2), torch.zeros(1))],
@@ -263,10 +263,10 @@ def _first_kink(
 
 
 def sphere_witness(network: nn.Sequential, radius: float = 1.0) -> Tensor:
-    r"""A point :math:`|x|=r` with :math:`g(x)\le g(0)`, for a ReLU network no wider than its input.
+    r"""A point $|x|=r$ with $g(x)\le g(0)$, for a ReLU network no wider than its input.
 
-    So :math:`\max(|g(0)-0|,|g(x)-r^2|)\ge r^2/2`: no such network is closer to :math:`|x|^2` than
-    :math:`1/2` on the unit ball. It lies on the :func:`level_path` from 0.
+    So $\max(|g(0)-0|,|g(x)-r^2|)\ge r^2/2$: no such network is closer to $|x|^2$ than
+    $1/2$ on the unit ball. It lies on the `level_path` from 0.
 
     >>> from torchtheory.nets.feedforward import mlp
     >>> net = mlp([3, 3, 3, 1], random=0)
@@ -292,10 +292,10 @@ def sphere_witness(network: nn.Sequential, radius: float = 1.0) -> Tensor:
 def fixed_size_floor(hidden: Sequence[int], alternations: int) -> float:
     r"""What every ReLU network of one input with these hidden widths misses of some zigzag.
 
-    The zigzag takes the values 0 and 1 in turn at :math:`q+1` points. A function nearer than
-    :math:`\tfrac12` crosses the level :math:`\tfrac12` :math:`q` times, and one of :math:`p`
-    affine pieces at most :math:`p` times: for :math:`q>p` the error is at least
-    :math:`\tfrac12`, whatever the weights; :math:`p\le\prod(n_\ell+1)`.
+    The zigzag takes the values 0 and 1 in turn at $q+1$ points. A function nearer than
+    $\tfrac12$ crosses the level $\tfrac12$ $q$ times, and one of $p$
+    affine pieces at most $p$ times: for $q>p$ the error is at least
+    $\tfrac12$, whatever the weights; $p\le\prod(n_\ell+1)$.
 
     >>> fixed_size_floor([3, 3], 17), fixed_size_floor([3, 3], 16)
     (0.5, 0.0)
@@ -322,12 +322,10 @@ class WidthThreshold:
 def minimal_width(space: Space, inputs: int, outputs: int = 1) -> WidthThreshold:
     r"""The least width for density, between two bounds.
 
-    ====================================  ===============  =====================
-    :math:`C([0,1]^d,\mathbb R^n)`        at least         enough
-    ====================================  ===============  =====================
-    continuous on a cube                  :math:`d+1`      :math:`d+n`
-    integrable, :math:`L_1(\mathbb R^d)`  :math:`d+1`      :math:`d+4`, one output
-    ====================================  ===============  =====================
+    | $C([0,1]^d,\mathbb R^n)$ | at least | enough |
+    |---|---|---|
+    | continuous on a cube | $d+1$ | $d+n$ |
+    | integrable, $L_1(\mathbb R^d)$ | $d+1$ | $d+4$, one output |
 
     >>> minimal_width("continuous on a cube", 3).upper
     4

@@ -1,13 +1,15 @@
 r"""Functions of a length as networks with two hidden layers, weights written down.
 
-The squared length is a sum over the coordinates, so one hidden layer draws :math:`t\mapsto t^2`
+The squared length is a sum over the coordinates, so one hidden layer draws $t\mapsto t^2$
 as a broken line for each of them and the next one the profile:
 
-.. math:: \tilde g(\|x\|^2)\approx\hat g\Big(\sum_{i=1}^d\hat q(x_i)\Big),\qquad
-          |\hat q(t)-t^2|\le\frac{h^2}4 .
+$$
+\tilde g(\|x\|^2)\approx\hat g\Big(\sum_{i=1}^d\hat q(x_i)\Big),\qquad
+|\hat q(t)-t^2|\le\frac{h^2}4 .
+$$
 
-The length :math:`\|x\|_1=\sum_i\max(x_i,0)+\max(-x_i,0)` is exact, and so is a broken line of it.
-The size is polynomial in :math:`d`; with one hidden layer it would have to be exponential.
+The length $\|x\|_1=\sum_i\max(x_i,0)+\max(-x_i,0)$ is exact, and so is a broken line of it.
+The size is polynomial in $d$; with one hidden layer it would have to be exponential.
 Sources: Mathematical Aspects of Deep Learning, sections 1.3.1 and 3.7; Foundations of Deep
 Learning, section 4.2.2.
 """
@@ -31,7 +33,7 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def sum_over_coordinates(network: nn.Sequential, dimension: int) -> nn.Sequential:
-    r""":math:`x\mapsto\sum_{i=1}^df(x_i)` for a network :math:`f` of one variable.
+    r"""$x\mapsto\sum_{i=1}^df(x_i)$ for a network $f$ of one variable.
 
     Every coordinate gets its own copy of the hidden units.
 
@@ -52,19 +54,21 @@ def sum_over_coordinates(network: nn.Sequential, dimension: int) -> nn.Sequentia
 def squared_length_network(
     profile: Function, dimension: int, squares: int, pieces: int, *, lipschitz: float
 ) -> Approximant:
-    r""":math:`g(x)=\tilde g(\|x\|_2^2)` on :math:`[0,1]^d` with two hidden layers.
+    r"""$g(x)=\tilde g(\|x\|_2^2)$ on $[0,1]^d$ with two hidden layers.
 
-    The first has :math:`k` units a coordinate, the broken line of :math:`t^2` with :math:`k`
-    pieces; the second :math:`m`, the broken line of :math:`\tilde g` on :math:`[0,d]`. The
-    architecture is :math:`(d,dk,m,1)`, and
+    The first has $k$ units a coordinate, the broken line of $t^2$ with $k$
+    pieces; the second $m$, the broken line of $\tilde g$ on $[0,d]$. The
+    architecture is $(d,dk,m,1)$, and
 
-    .. math:: \|g-\Phi\|_\infty\le\mathrm{Lip}(\tilde g)\Big(\frac d{4k^2}+\frac d{2m}\Big) .
+    $$
+    \|g-\Phi\|_\infty\le\mathrm{Lip}(\tilde g)\Big(\frac d{4k^2}+\frac d{2m}\Big) .
+    $$
 
     Args:
-        profile: :math:`\tilde g`, from ``[n]`` to ``[n]``, on :math:`[0,d]`.
-        dimension: :math:`d`.
-        squares: :math:`k`.
-        pieces: :math:`m`.
+        profile: $\tilde g$, from `[n]` to `[n]`, on $[0,d]$.
+        dimension: $d$.
+        squares: $k$.
+        pieces: $m$.
         lipschitz: of the profile; the bound is wrong if it is too small.
 
     >>> made = squared_length_network(torch.sin, 3, squares=10, pieces=40, lipschitz=1.0)
@@ -83,11 +87,11 @@ def squared_length_network(
 
 
 def squared_length_size(lipschitz: float, dimension: int, error: float) -> tuple[int, int]:
-    r"""The :math:`(k,m)` whose two errors are :math:`\epsilon/2` each, rounded up.
+    r"""The $(k,m)$ whose two errors are $\epsilon/2$ each, rounded up.
 
-    :math:`k=\lceil\sqrt{\mathrm{Lip}\,d/2\epsilon}\rceil` and
-    :math:`m=\lceil\mathrm{Lip}\,d/\epsilon\rceil`: the width is
-    :math:`O(d\sqrt{d/\epsilon}+d/\epsilon)`.
+    $k=\lceil\sqrt{\mathrm{Lip}\,d/2\epsilon}\rceil$ and
+    $m=\lceil\mathrm{Lip}\,d/\epsilon\rceil$: the width is
+    $O(d\sqrt{d/\epsilon}+d/\epsilon)$.
 
     >>> squared_length_size(1.0, 8, 0.01)
     (20, 800)
@@ -102,13 +106,13 @@ def squared_length_size(lipschitz: float, dimension: int, error: float) -> tuple
 def absolute_sum_network(
     knots: Tensor, values: Tensor, dimension: int, *, right_slope: float = 0.0
 ) -> nn.Sequential:
-    r""":math:`x\mapsto g(\|x\|_1)` for a broken line :math:`g`, exactly.
+    r"""$x\mapsto g(\|x\|_1)$ for a broken line $g$, exactly.
 
-    Hidden layers :math:`\max(\pm x_i,0)`, :math:`2d` units, and one unit a knot.
+    Hidden layers $\max(\pm x_i,0)$, $2d$ units, and one unit a knot.
 
     Args:
-        knots, values: of :math:`g`, ``[k]``; constant before the first knot.
-        dimension: :math:`d`.
+        knots, values: of $g$, `[k]`; constant before the first knot.
+        dimension: $d$.
         right_slope: after the last knot.
 
     >>> tent = absolute_sum_network(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 0.0]), 3)
@@ -130,12 +134,12 @@ def absolute_sum_network(
 
 @dataclass(frozen=True, slots=True)
 class RadialShells:
-    r"""Signs on shells, :math:`g(x)=\sum_i\varepsilon_i1[r_{i-1}\le\|x\|<r_i]`; 0 outside.
+    r"""Signs on shells, $g(x)=\sum_i\varepsilon_i1[r_{i-1}\le\|x\|<r_i]$; 0 outside.
 
     Attributes:
-        dimension: :math:`n`.
-        radii: :math:`0=r_0<\dots<r_N=R`, ``[N + 1]``.
-        signs: :math:`\varepsilon`, ``[N]``.
+        dimension: $n$.
+        radii: $0=r_0<\dots<r_N=R$, `[N + 1]`.
+        signs: $\varepsilon$, `[N]`.
     """
 
     dimension: int
@@ -143,7 +147,7 @@ class RadialShells:
     signs: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The values at points ``x[m, n]``, ``[m]``."""
+        """The values at points `x[m, n]`, `[m]`."""
         if x.ndim != 2 or x.shape[1] != self.dimension:
             raise ShapeMismatch(f"the points must be [m, {self.dimension}], not {list(x.shape)}")
         shell = torch.searchsorted(self.radii, x.norm(dim=1), right=True) - 1
@@ -151,12 +155,12 @@ class RadialShells:
         return padded[shell.clamp(max=len(self.signs))]
 
     def network(self, squares: int, ramp: float) -> nn.Sequential:
-        r"""The ReLU network :math:`(n,nK,2N',1)` that draws the shells, :math:`N'` jumps.
+        r"""The ReLU network $(n,nK,2N',1)$ that draws the shells, $N'$ jumps.
 
-        The first hidden layer is the broken line of :math:`t^2` on :math:`[-R,R]` with :math:`K`
-        pieces a coordinate, the second a ramp of width :math:`\delta` at each squared radius where
-        the value jumps. It equals the shells wherever :math:`\|x\|\le R` and
-        :math:`\|x\|^2` is not within :meth:`blur` below a squared radius.
+        The first hidden layer is the broken line of $t^2$ on $[-R,R]$ with $K$
+        pieces a coordinate, the second a ramp of width $\delta$ at each squared radius where
+        the value jumps. It equals the shells wherever $\|x\|\le R$ and
+        $\|x\|^2$ is not within `blur` below a squared radius.
         """
         positive(ramp, "ramp")
         reach = float(self.radii[-1])
@@ -177,7 +181,7 @@ class RadialShells:
         return compose(broken_line_network(knots, levels, 0.0, 0.0), length)
 
     def blur(self, squares: int, ramp: float) -> float:
-        r""":math:`n(R/K)^2+\delta`: the only squared lengths met wrongly are this close to a jump.
+        r"""$n(R/K)^2+\delta$: the only squared lengths met wrongly are this close to a jump.
 
         >>> shells = RadialShells(4, torch.tensor([0.0, 2.0]), torch.ones(1))
         >>> shells.blur(16, 0.0625)

@@ -1,8 +1,8 @@
 r"""Sum-product networks: layers of products and layers of weighted sums, nothing else.
 
-The full binary tree over :math:`d=4^i` inputs multiplies pairs, adds pairs of the products with
-weights, and repeats both :math:`i` times: :math:`d-1` neurons in :math:`\log_2d` layers. What it
-computes is a polynomial of :math:`m_i=2m_{i-1}^2`, that is :math:`2^{\sqrt d-1}`, monomials, and a
+The full binary tree over $d=4^i$ inputs multiplies pairs, adds pairs of the products with
+weights, and repeats both $i$ times: $d-1$ neurons in $\log_2d$ layers. What it
+computes is a polynomial of $m_i=2m_{i-1}^2$, that is $2^{\sqrt d-1}$, monomials, and a
 shallow sum-product network (one layer of products, one sum) has a product neuron for each
 monomial. Source: Mathematical Aspects of Deep Learning, section 3.7 (Delalleau and Bengio).
 """
@@ -20,14 +20,14 @@ from torchtheory.nets.labeled import at_least
 
 
 class SumProductTree(nn.Module):
-    r"""The full binary tree of :math:`d=4^i` inputs, from ``[n, d]`` to ``[n, 1]``.
+    r"""The full binary tree of $d=4^i$ inputs, from `[n, d]` to `[n, 1]`.
 
     Args:
-        rounds: :math:`i`, of a product layer and a sum layer each.
-        weights: the weights :math:`(\lambda,\mu)` of the sums of each round, ``[units, 2]`` with
-            :math:`4^{i-1},\dots,4,1` units; all 1 unless told.
+        rounds: $i$, of a product layer and a sum layer each.
+        weights: the weights $(\lambda,\mu)$ of the sums of each round, `[units, 2]` with
+            $4^{i-1},\dots,4,1$ units; all 1 unless told.
 
-    Time ``O(n d)``.
+    Time `O(n d)`.
 
     >>> tree = SumProductTree(1)                              # x1 x2 + x3 x4
     >>> tree(torch.tensor([[1.0, 2.0, 3.0, 4.0]]).double()).item(), tree.neurons, tree.depth
@@ -53,12 +53,12 @@ class SumProductTree(nn.Module):
 
     @property
     def neurons(self) -> int:
-        """Sums and products: :math:`d-1`."""
+        """Sums and products: $d-1$."""
         return sum(2 * len(w) + len(w) for w in self.weights)
 
     @property
     def depth(self) -> int:
-        """Layers: :math:`2i=\\log_2d`."""
+        """Layers: $2i=\\log_2d$."""
         return 2 * self.rounds
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class SumProductTree(nn.Module):
 def expand_tree(tree: SumProductTree) -> Polynomial:
     r"""The polynomial of a tree, term by term: terms with coefficient 0 are left out.
 
-    Time and memory :math:`O(d\,2^{\sqrt d})`: 128 terms for :math:`d=64`, refused beyond 256.
+    Time and memory $O(d\,2^{\sqrt d})$: 128 terms for $d=64$, refused beyond 256.
 
     >>> expand_tree(SumProductTree(1))
     {(1, 1, 0, 0): 1.0, (0, 0, 1, 1): 1.0}
@@ -96,7 +96,7 @@ def expand_tree(tree: SumProductTree) -> Polynomial:
 
 
 class ShallowSumProduct(nn.Module):
-    r"""One layer of products and one weighted sum, from ``[n, d]`` to ``[n, 1]``.
+    r"""One layer of products and one weighted sum, from `[n, d]` to `[n, 1]`.
 
     Args:
         terms: the polynomial; one product neuron for each term.
@@ -118,7 +118,7 @@ class ShallowSumProduct(nn.Module):
         return len(self.weight)
 
     def monomials(self, x: Tensor) -> Tensor:
-        """The product neurons, ``[n, products]``."""
+        """The product neurons, `[n, products]`."""
         exponents = self.get_buffer("exponents")
         if x.ndim != 2 or x.shape[1] != exponents.shape[1]:
             raise ShapeMismatch(f"the terms take [n, {exponents.shape[1]}], not {list(x.shape)}")

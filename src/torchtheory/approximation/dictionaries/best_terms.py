@@ -1,9 +1,11 @@
-r"""Best :math:`M`-term approximation: which few coefficients of a system carry a function.
+r"""Best $M$-term approximation: which few coefficients of a system carry a function.
 
-.. math:: \Sigma_M(f)=\inf_{|I|=M,\,(c_i)}\Bigl\|f-\sum_{i\in I}c_i\phi_i\Bigr\|
+$$
+\Sigma_M(f)=\inf_{|I|=M,\,(c_i)}\Bigl\|f-\sum_{i\in I}c_i\phi_i\Bigr\|
+$$
 
-For an orthonormal basis the infimum keeps the :math:`M` largest coefficients, and
-:math:`\Sigma_M^2` is the sum of the squares of all others. For other systems the greedy choice
+For an orthonormal basis the infimum keeps the $M$ largest coefficients, and
+$\Sigma_M^2$ is the sum of the squares of all others. For other systems the greedy choice
 (orthogonal matching pursuit) gives an upper bound. Source: The Modern Mathematics of Deep Learning,
 Definition 3.19.
 """
@@ -22,12 +24,12 @@ from torchtheory.nets.labeled import at_least, points, targets
 
 
 def haar_transform(values: Tensor) -> Tensor:
-    r"""Coefficients of an array with :math:`2^J` entries a side in the orthonormal Haar basis.
+    r"""Coefficients of an array with $2^J$ entries a side in the orthonormal Haar basis.
 
-    Along each axis :math:`(u,v)\mapsto((u+v)/\sqrt2,(u-v)/\sqrt2)`; the averages are split again.
-    Where the entries are averages of a function over the cells of :math:`[0,1]^d`, the result
-    times :math:`2^{-Jd/2}` is that function's coefficients in :math:`L_2`. The coarse corner holds
-    the averages, as usual. Time and memory ``O(entries)``.
+    Along each axis $(u,v)\mapsto((u+v)/\sqrt2,(u-v)/\sqrt2)$; the averages are split again.
+    Where the entries are averages of a function over the cells of $[0,1]^d$, the result
+    times $2^{-Jd/2}$ is that function's coefficients in $L_2$. The coarse corner holds
+    the averages, as usual. Time and memory `O(entries)`.
 
     >>> haar_transform(torch.tensor([1.0, 1.0, 1.0, 1.0])).tolist()
     [2.0, 0.0, 0.0, 0.0]
@@ -45,7 +47,7 @@ def haar_transform(values: Tensor) -> Tensor:
 
 
 def inverse_haar_transform(coefficients: Tensor) -> Tensor:
-    """The array with these Haar coefficients; inverse of :func:`haar_transform`.
+    """The array with these Haar coefficients; inverse of `haar_transform`.
 
     >>> inverse_haar_transform(haar_transform(torch.tensor([0.0, 4.0]).double())).round().tolist()
     [0.0, 4.0]
@@ -64,7 +66,7 @@ def inverse_haar_transform(coefficients: Tensor) -> Tensor:
 
 
 def largest_terms(coefficients: Tensor, terms: int) -> Tensor:
-    """The ``terms`` largest coefficients in absolute value, all others 0.
+    """The `terms` largest coefficients in absolute value, all others 0.
 
     >>> largest_terms(torch.tensor([1.0, -3.0, 2.0]), 2).tolist()
     [0.0, -3.0, 2.0]
@@ -79,7 +81,7 @@ def largest_terms(coefficients: Tensor, terms: int) -> Tensor:
 
 
 def best_terms_errors(coefficients: Tensor, counts: Sequence[int]) -> Tensor:
-    r""":math:`\Sigma_M` of an orthonormal expansion for every ``M`` in ``counts``.
+    r"""$\Sigma_M$ of an orthonormal expansion for every `M` in `counts`.
 
     >>> best_terms_errors(torch.tensor([3.0, 4.0, 12.0]), [0, 1, 2, 3]).tolist()
     [13.0, 5.0, 3.0, 0.0]
@@ -107,14 +109,14 @@ class GreedyTerms(NamedTuple):
 def greedy_terms(dictionary: Tensor, target: Tensor, terms: int) -> GreedyTerms:
     r"""Orthogonal matching pursuit: a small set of columns by greedy choice.
 
-    Each step takes the column with the largest correlation :math:`|\langle r,d_i\rangle|/\|d_i\|`
+    Each step takes the column with the largest correlation $|\langle r,d_i\rangle|/\|d_i\|$
     with the residual and then fits all chosen columns by least squares. Errors are Euclidean
-    norms; they bound :math:`\Sigma_M` of the sampled system from above. Time
-    ``O(terms (m N + m terms^2))``.
+    norms; they bound $\Sigma_M$ of the sampled system from above. Time
+    `O(terms (m N + m terms^2))`.
 
     Args:
-        dictionary: ``[m, N]``, elements as columns.
-        target: ``[m]``.
+        dictionary: `[m, N]`, elements as columns.
+        target: `[m]`.
         terms: how many columns to choose.
 
     >>> greedy_terms(torch.eye(3).double(), torch.tensor([1.0, 3.0, 2.0]).double(), 2).chosen

@@ -1,9 +1,9 @@
 r"""Networks for cartoon-like functions: hats for what is smooth, horizon patches for the jump.
 
-A curve of smoothness :math:`n\in\{1,2\}` is followed by a polygon of :math:`m` sides within an area
-:math:`O(m^{-n})`, so the :math:`L_2` error is :math:`O(m^{-n/2})` with :math:`M=O(m)` weights, and
+A curve of smoothness $n\in\{1,2\}$ is followed by a polygon of $m$ sides within an area
+$O(m^{-n})$, so the $L_2$ error is $O(m^{-n/2})$ with $M=O(m)$ weights, and
 no method with encodable weights does better. Source: The Modern Mathematics of Deep Learning,
-section 3.5 (the exponent :math:`\gamma^*=2/n`).
+section 3.5 (the exponent $\gamma^*=2/n$).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SQUARE = ((0.0, 1.0), (0.0, 1.0))
 
 
 def cartoon_network(drawing: Cartoon, sides: int) -> nn.Sequential:
-    r"""A ReLU network for :math:`f_1+\mathbf 1_Bf_2` with :math:`O(m)` weights.
+    r"""A ReLU network for $f_1+\mathbf 1_Bf_2$ with $O(m)$ weights.
 
-    :math:`B` becomes a polygon with ``sides`` sides and ramps of width :math:`m^{-n}/100`; the
-    smooth parts become hats on a mesh with about :math:`m` nodes; one ReLU gates :math:`f_2`.
+    $B$ becomes a polygon with `sides` sides and ramps of width $m^{-n}/100$; the
+    smooth parts become hats on a mesh with about $m$ nodes; one ReLU gates $f_2$.
 
     >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
     >>> drawing = cartoon(2, random=0)
@@ -54,14 +54,14 @@ def cartoon_network(drawing: Cartoon, sides: int) -> nn.Sequential:
 def cartoon_error(
     drawing: Cartoon, approximation: Function, width: float, *, points: int = 64
 ) -> float:
-    r"""The :math:`L_2([0,1]^2)` distance, with polar coordinates where the jump is.
+    r"""The $L_2([0,1]^2)$ distance, with polar coordinates where the jump is.
 
-    The band of half-width ``width`` around the curve is integrated by the midpoint rule in angle
-    and radius, the rest by that of ``points`` squared cells: what happens in a thin band is not
+    The band of half-width `width` around the curve is integrated by the midpoint rule in angle
+    and radius, the rest by that of `points` squared cells: what happens in a thin band is not
     left to the few pixels that meet it.
 
     Args:
-        approximation: from ``[n, 2]`` to ``[n]``.
+        approximation: from `[n, 2]` to `[n]`.
         width: at least the distance of the polygon to the curve, and ramps.
         points: cells a side; the band gets 32 times as many angles and 8 radii.
 
@@ -88,7 +88,7 @@ def cartoon_error(
 
 
 def polygon_distance(drawing: Cartoon, sides: int, points: int = 64) -> float:
-    """The largest difference of the curve's radius and the polygon's, on ``points`` angles a side.
+    """The largest difference of the curve's radius and the polygon's, on `points` angles a side.
 
     >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
     >>> drawing = cartoon(2, random=0)

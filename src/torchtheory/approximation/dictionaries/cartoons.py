@@ -1,10 +1,11 @@
 r"""Cartoon-like functions: smooth, but for a jump along a smooth closed curve.
 
-.. math::
-    \mathcal E^n([0,1]^2)=\{f_1+\mathbf 1_Bf_2:\ \|f_i\|_{C^n}\le1,\ B\subset(0,1)^2,\
-    \partial B\in C^n,\ \|\partial B\|_{C^n}\le1\}
+$$
+\mathcal E^n([0,1]^2)=\{f_1+\mathbf 1_Bf_2:\ \|f_i\|_{C^n}\le1,\ B\subset(0,1)^2,\
+\partial B\in C^n,\ \|\partial B\|_{C^n}\le1\}
+$$
 
-The norm of a curve needs a parametrization: here :math:`B` is star-shaped, and the norm is that of
+The norm of a curve needs a parametrization: here $B$ is star-shaped, and the norm is that of
 its radius as a function of the angle. Source: The Modern Mathematics of Deep Learning, section 3.5,
 Figure 3.5.
 """
@@ -26,13 +27,13 @@ from torchtheory.nets.labeled import at_least
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    r"""A trigonometric polynomial :math:`a_0+\sum_ka_k\cos(\omega_k\cdot x+\theta_k)`.
+    r"""A trigonometric polynomial $a_0+\sum_ka_k\cos(\omega_k\cdot x+\theta_k)$.
 
     Attributes:
-        amplitude: ``[K]``.
-        frequency: ``[K, d]``.
-        phase: ``[K]``.
-        constant: :math:`a_0`.
+        amplitude: `[K]`.
+        frequency: `[K, d]`.
+        phase: `[K]`.
+        constant: $a_0$.
     """
 
     amplitude: Tensor
@@ -44,25 +45,25 @@ class Waves:
         return torch.cos(x @ self.frequency.T + self.phase) @ self.amplitude + self.constant
 
     def derivative_bound(self, order: int) -> float:
-        r"""A bound of all derivatives of that order, :math:`\sum_k|a_k|\max_j|\omega_{kj}|^n`."""
+        r"""A bound of all derivatives of that order, $\sum_k|a_k|\max_j|\omega_{kj}|^n$."""
         largest = self.frequency.abs().amax(1) ** order
         total = float((self.amplitude.abs() * largest).sum())
         return total + (abs(self.constant) if order == 0 else 0.0)
 
     def norm_bound(self, order: int) -> float:
-        r"""A bound of :math:`\|\cdot\|_{C^n}`, the largest derivative of order 0 to ``order``."""
+        r"""A bound of $\|\cdot\|_{C^n}$, the largest derivative of order 0 to `order`."""
         return max(self.derivative_bound(k) for k in range(order + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Cartoon:
-    r"""One element of :math:`\mathcal E^n([0,1]^2)`; calling it evaluates it at ``x[m, 2]``.
+    r"""One element of $\mathcal E^n([0,1]^2)$; calling it evaluates it at `x[m, 2]`.
 
     Attributes:
-        smoothness: :math:`n`.
-        background, inside: :math:`f_1` and :math:`f_2`.
-        radius: of :math:`B` as a function of the angle ``[m, 1]``.
-        center: ``[2]``.
+        smoothness: $n$.
+        background, inside: $f_1$ and $f_2$.
+        radius: of $B$ as a function of the angle `[m, 1]`.
+        center: `[2]`.
     """
 
     smoothness: int
@@ -75,7 +76,7 @@ class Cartoon:
         return self.background(x) + self.indicator(x) * self.inside(x)
 
     def indicator(self, x: Tensor) -> Tensor:
-        r""":math:`\mathbf 1_B` at ``x[m, 2]``, as numbers 0 and 1."""
+        r"""$\mathbf 1_B$ at `x[m, 2]`, as numbers 0 and 1."""
         if x.ndim != 2 or x.shape[1] != 2:
             raise ShapeMismatch(f"points of the square are [m, 2], not {list(x.shape)}")
         away = x - self.center
@@ -84,22 +85,22 @@ class Cartoon:
         return inside.to(x.dtype)
 
     def boundary(self, angle: Tensor) -> Tensor:
-        r"""The curve :math:`\partial B` at angles ``[m]``: ``[m, 2]``."""
+        r"""The curve $\partial B$ at angles `[m]`: `[m, 2]`."""
         direction = torch.stack([torch.cos(angle), torch.sin(angle)], 1)
         return self.center + self.radius(angle.unsqueeze(1)).unsqueeze(1) * direction
 
     def polygon(self, sides: int) -> Tensor:
-        """Points of the curve at equal angles, counter-clockwise: ``[sides, 2]``."""
+        """Points of the curve at equal angles, counter-clockwise: `[sides, 2]`."""
         angles = torch.arange(at_least(sides, 3, "sides"), dtype=torch.float64)
         return self.boundary(2 * math.pi * angles / sides)
 
     def image(self, resolution: int) -> Tensor:
-        """The values at the centers of the pixels, ``[resolution, resolution]``; the first index
-        is :math:`x_1`."""
+        """The values at the centers of the pixels, `[resolution, resolution]`; the first index
+        is $x_1$."""
         return _pixels(self, resolution)
 
     def edge(self, resolution: int) -> Tensor:
-        r""":math:`\mathbf 1_B` alone, averaged over four points a pixel: a band-limited system sees
+        r"""$\mathbf 1_B$ alone, averaged over four points a pixel: a band-limited system sees
         the curve, and less of the pixels' stairs."""
         fine = _pixels(self.indicator, 2 * at_least(resolution, 1, "resolution"))
         return fine.unfold(0, 2, 2).unfold(1, 2, 2).mean((2, 3))
@@ -115,14 +116,14 @@ def _pixels(function: Callable[[Tensor], Tensor], resolution: int) -> Tensor:
 def cartoon(smoothness: int = 2, *, random: RandomSource = None, octaves: int = 10) -> Cartoon:
     r"""A random cartoon whose curve is no smoother than it has to be.
 
-    The radius is :math:`r_0+\sum_ka_k\cos(2^k\theta+\theta_k)` with :math:`\sum_k|a_k|2^{nk}\le1`,
-    every octave taking an equal part: the :math:`n`-th derivative is bounded and has every scale
-    in it. :math:`f_1,f_2` are sums of four waves with :math:`C^n` norm at most 1.
+    The radius is $r_0+\sum_ka_k\cos(2^k\theta+\theta_k)$ with $\sum_k|a_k|2^{nk}\le1$,
+    every octave taking an equal part: the $n$-th derivative is bounded and has every scale
+    in it. $f_1,f_2$ are sums of four waves with $C^n$ norm at most 1.
 
     Args:
-        smoothness: :math:`n\ge1`.
+        smoothness: $n\ge1$.
         random: a generator or a seed.
-        octaves: the number of scales of the radius; a polygon with more than :math:`2^K` sides sees
+        octaves: the number of scales of the radius; a polygon with more than $2^K$ sides sees
             a curve without corners.
 
     >>> drawing = cartoon(2, random=0)

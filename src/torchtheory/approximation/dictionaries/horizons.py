@@ -1,7 +1,7 @@
 r"""Edges as networks: a five-weight step, horizons, indicators, and functions gated by them.
 
-A discontinuity is out of reach in the sup norm and cheap in :math:`L_p`: two ReLUs make a ramp of
-width :math:`\delta`, and a network that follows the edge turns the ramp into the edge. Source: The
+A discontinuity is out of reach in the sup norm and cheap in $L_p$: two ReLUs make a ramp of
+width $\delta$, and a network that follows the edge turns the ramp into the edge. Source: The
 Modern Mathematics of Deep Learning, section 3.5, Theorem 3.21 (Petersen and Voigtlaender, 2018).
 """
 
@@ -21,10 +21,10 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def heaviside_network(delta: float) -> nn.Sequential:
-    r""":math:`H_\delta(x)=\rho(x/\delta)-\rho(x/\delta-1)`: the step at 0, with a ramp.
+    r"""$H_\delta(x)=\rho(x/\delta)-\rho(x/\delta-1)$: the step at 0, with a ramp.
 
-    Exactly five parameters are not zero. For :math:`0<p<\infty`,
-    :math:`\|\mathbf 1_{[0,\infty)}-H_\delta\|_p^p=\delta/(p+1)`, while the sup-norm error is 1.
+    Exactly five parameters are not zero. For $0<p<\infty$,
+    $\|\mathbf 1_{[0,\infty)}-H_\delta\|_p^p=\delta/(p+1)$, while the sup-norm error is 1.
 
     >>> step = heaviside_network(0.5)
     >>> step(torch.tensor([[-1.0], [0.0], [0.25], [3.0]]).double()).flatten().tolist()
@@ -38,7 +38,7 @@ def heaviside_network(delta: float) -> nn.Sequential:
 
 
 def heaviside_error(delta: float, p: float) -> float:
-    r"""The exact :math:`L_p` distance :math:`(\delta/(p+1))^{1/p}` of the step and its ramp.
+    r"""The exact $L_p$ distance $(\delta/(p+1))^{1/p}$ of the step and its ramp.
 
     >>> heaviside_error(0.3, 2.0) ** 2
     0.1
@@ -47,25 +47,27 @@ def heaviside_error(delta: float, p: float) -> float:
 
 
 def horizon_network(boundary: Approximant, delta: float) -> Approximant:
-    r"""The horizon function :math:`\mathbf 1[x_d\le\gamma(x')]` as
-    :math:`H_\delta(\tilde\gamma(x')-x_d)`.
+    r"""The horizon function $\mathbf 1[x_d\le\gamma(x')]$ as
+    $H_\delta(\tilde\gamma(x')-x_d)$.
 
-    The two differ only where :math:`x_d` lies between :math:`\min(\gamma,\tilde\gamma-\delta)` and
-    :math:`\max(\gamma,\tilde\gamma)`, and by at most 1, so on the unit cube
+    The two differ only where $x_d$ lies between $\min(\gamma,\tilde\gamma-\delta)$ and
+    $\max(\gamma,\tilde\gamma)$, and by at most 1, so on the unit cube
 
-    .. math:: \|\mathbf 1[x_d\le\gamma]-H_\delta(\tilde\gamma-x_d)\|_p^p
-              \le\|\gamma-\tilde\gamma\|_\infty+\delta.
+    $$
+    \|\mathbf 1[x_d\le\gamma]-H_\delta(\tilde\gamma-x_d)\|_p^p
+    \le\|\gamma-\tilde\gamma\|_\infty+\delta.
+    $$
 
-    An :math:`L_p` error :math:`\epsilon` therefore needs :math:`\gamma` within :math:`\epsilon^p`.
+    An $L_p$ error $\epsilon$ therefore needs $\gamma$ within $\epsilon^p$.
 
     Args:
-        boundary: :math:`\tilde\gamma`, a ReLU network of :math:`x'\in[0,1]^{d-1}` with its sup-norm
+        boundary: $\tilde\gamma$, a ReLU network of $x'\in[0,1]^{d-1}$ with its sup-norm
             bound.
         delta: width of the ramp.
 
     Returns:
-        the network of :math:`(x',x_d)\in[0,1]^d`; its bound is the right side above, the promise
-        for the mean error; its power :math:`1/p` is the promise in :math:`L_p`.
+        the network of $(x',x_d)\in[0,1]^d$; its bound is the right side above, the promise
+        for the mean error; its power $1/p$ is the promise in $L_p$.
 
     >>> from torchtheory.approximation.piecewise.interpolants import relu_interpolant
     >>> half = relu_interpolant(lambda x: 0 * x + 0.5, 1, lipschitz=1e-9)
@@ -91,13 +93,13 @@ def horizon_network(boundary: Approximant, delta: float) -> Approximant:
 def horizon_error(
     boundary: Function, approximation: Function, delta: float, p: float, *, points: int = 4096
 ) -> float:
-    r"""The :math:`L_p([0,1]^2)` distance of a horizon function and its network.
+    r"""The $L_p([0,1]^2)$ distance of a horizon function and its network.
 
-    For every :math:`x'` the integral over :math:`x_2` is done in closed form (powers of a ramp);
-    the one over :math:`x'` is the midpoint rule.
+    For every $x'$ the integral over $x_2$ is done in closed form (powers of a ramp);
+    the one over $x'$ is the midpoint rule.
 
     Args:
-        boundary, approximation: :math:`\gamma` and :math:`\tilde\gamma`, from ``[n]`` to ``[n]``.
+        boundary, approximation: $\gamma$ and $\tilde\gamma$, from `[n]` to `[n]`.
         delta: width of the ramp.
         p: exponent, any positive number.
         points: nodes of the midpoint rule.
@@ -125,18 +127,18 @@ def horizon_error(
 def indicator_network(vertices: Tensor, center: Tensor, delta: float) -> nn.Sequential:
     r"""The indicator of a star-shaped polygon: one horizon patch a side, glued along rays.
 
-    The polygon is the fan of the triangles :math:`(c,v_i,v_{i+1})`. With ramps :math:`H_\delta` of
-    the distance to a ray and to a side, patch :math:`i` is
-    :math:`\rho(H_\delta(\ell_i)+1-H_\delta(\ell_{i+1})+H_\delta(e_i)-2)`. Two patches share the
-    ramp along their ray, so they add to 1 across it. With :math:`m` sides: :math:`4m+m` ReLUs and
-    at most :math:`20m` parameters. What differs from the indicator has area at most
-    :math:`\delta\cdot\text{perimeter}+\pi(\delta/\sin\alpha)^2`, :math:`\alpha` the smallest angle
+    The polygon is the fan of the triangles $(c,v_i,v_{i+1})$. With ramps $H_\delta$ of
+    the distance to a ray and to a side, patch $i$ is
+    $\rho(H_\delta(\ell_i)+1-H_\delta(\ell_{i+1})+H_\delta(e_i)-2)$. Two patches share the
+    ramp along their ray, so they add to 1 across it. With $m$ sides: $4m+m$ ReLUs and
+    at most $20m$ parameters. What differs from the indicator has area at most
+    $\delta\cdot\text{perimeter}+\pi(\delta/\sin\alpha)^2$, $\alpha$ the smallest angle
     between neighboring rays.
 
     Args:
-        vertices: ``[m, 2]``, counter-clockwise around the center, each less than a half turn from
+        vertices: `[m, 2]`, counter-clockwise around the center, each less than a half turn from
             the one before.
-        center: ``[2]``, a point that sees the whole polygon.
+        center: `[2]`, a point that sees the whole polygon.
         delta: width of the ramps.
 
     >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]).double()
@@ -180,7 +182,7 @@ def indicator_network(vertices: Tensor, center: Tensor, delta: float) -> nn.Sequ
 
 
 def indicator_bound(vertices: Tensor, center: Tensor, delta: float) -> float:
-    r"""The area where :func:`indicator_network` may leave the indicator of its polygon.
+    r"""The area where `indicator_network` may leave the indicator of its polygon.
 
     >>> square = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]).double()
     >>> round(indicator_bound(square, torch.zeros(2).double(), 0.01), 6)    # 0.04 √2 + π 0.0001
@@ -196,16 +198,16 @@ def indicator_bound(vertices: Tensor, center: Tensor, delta: float) -> float:
 
 
 def gated_network(indicator: nn.Sequential, smooth: nn.Sequential, bound: float) -> nn.Sequential:
-    r""":math:`\mathbf 1_K\,g` without a multiplication: one ReLU opens and closes.
+    r"""$\mathbf 1_K\,g$ without a multiplication: one ReLU opens and closes.
 
-    For :math:`|g|\le B` and :math:`\chi\in[0,1]`,
-    :math:`\rho(g+B-2B(1-\chi))-B\chi` is :math:`g` where :math:`\chi=1` and 0 where
-    :math:`\chi=0`; in between it stays within :math:`[-B,B]`.
+    For $|g|\le B$ and $\chi\in[0,1]$,
+    $\rho(g+B-2B(1-\chi))-B\chi$ is $g$ where $\chi=1$ and 0 where
+    $\chi=0$; in between it stays within $[-B,B]$.
 
     Args:
-        indicator: :math:`\chi`, a ReLU network with values in [0, 1].
-        smooth: :math:`g`, a ReLU network of the same input.
-        bound: :math:`B\ge|g|` on the domain.
+        indicator: $\chi$, a ReLU network with values in [0, 1].
+        smooth: $g$, a ReLU network of the same input.
+        bound: $B\ge|g|$ on the domain.
 
     >>> one = chain([(torch.zeros(1, 1).double(), torch.ones(1).double())], [])
     >>> line = chain([(torch.ones(1, 1).double(), torch.zeros(1).double())], [])
@@ -221,8 +223,8 @@ def gated_network(indicator: nn.Sequential, smooth: nn.Sequential, bound: float)
 
 
 def boundary_exponent(smoothness: float, dimension: int, p: float = 2.0) -> float:
-    r"""The exponent :math:`p(d-1)/\beta`: weights :math:`M\lesssim\epsilon^{-p(d-1)/\beta}` for
-    :math:`\mathbf 1_Kg` in :math:`L_p` where :math:`\partial K\in C^\beta`.
+    r"""The exponent $p(d-1)/\beta$: weights $M\lesssim\epsilon^{-p(d-1)/\beta}$ for
+    $\mathbf 1_Kg$ in $L_p$ where $\partial K\in C^\beta$.
 
     >>> boundary_exponent(2.0, 2)
     1.0
@@ -233,7 +235,7 @@ def boundary_exponent(smoothness: float, dimension: int, p: float = 2.0) -> floa
 
 
 def matching_smoothness(smoothness: float, dimension: int, p: float = 2.0) -> float:
-    r"""The smoothness :math:`\beta'=d\beta/(p(d-1))` that makes the inside as cheap as the edge.
+    r"""The smoothness $\beta'=d\beta/(p(d-1))$ that makes the inside as cheap as the edge.
 
     >>> matching_smoothness(2.0, 2)
     2.0
@@ -242,7 +244,7 @@ def matching_smoothness(smoothness: float, dimension: int, p: float = 2.0) -> fl
 
 
 def lp_distance(f: Function, g: Function, p: float, *, points: int = 512) -> float:
-    r""":math:`\|f-g\|_{L_p([0,1]^2)}` by the midpoint rule on ``points`` squared cells.
+    r"""$\|f-g\|_{L_p([0,1]^2)}$ by the midpoint rule on `points` squared cells.
 
     >>> round(lp_distance(lambda x: x[:, 0], lambda x: 0 * x[:, 0], 1.0), 12)
     0.5

@@ -1,8 +1,8 @@
-r"""From a dictionary to a network: :math:`M` terms become a network with :math:`O(M)` weights.
+r"""From a dictionary to a network: $M$ terms become a network with $O(M)$ weights.
 
-An affine system has elements :math:`\varphi_i(x)=|\det A_i|^{1/2}\,\psi(A_ix-b_i)`, all of the same
-:math:`L_2` norm. If a network with a fixed number of weights is close to :math:`\psi`, then
-:math:`A_i,b_i` go into its first layer, the coefficient into its last, and the copies stand side by
+An affine system has elements $\varphi_i(x)=|\det A_i|^{1/2}\,\psi(A_ix-b_i)$, all of the same
+$L_2$ norm. If a network with a fixed number of weights is close to $\psi$, then
+$A_i,b_i$ go into its first layer, the coefficient into its last, and the copies stand side by
 side. Source: The Modern Mathematics of Deep Learning, Theorem 3.20.
 """
 
@@ -23,7 +23,7 @@ from torchtheory.nets.labeled import positive
 
 
 def dictionary_element(generator: Function, matrix: Tensor, shift: Tensor) -> Function:
-    r""":math:`\varphi(x)=|\det A|^{1/2}\psi(Ax-b)` as a function of ``x[n, d]``.
+    r"""$\varphi(x)=|\det A|^{1/2}\psi(Ax-b)$ as a function of `x[n, d]`.
 
     >>> box = lambda x: ((x >= 0) & (x < 1)).all(1).double()
     >>> half = dictionary_element(box, 4 * torch.eye(1).double(), torch.ones(1).double())
@@ -38,16 +38,16 @@ def dictionary_element(generator: Function, matrix: Tensor, shift: Tensor) -> Fu
 def dictionary_network(
     generator: nn.Sequential, matrices: Tensor, shifts: Tensor, coefficients: Tensor
 ) -> nn.Sequential:
-    r"""The network of :math:`\sum_{i\le M}c_i\,|\det A_i|^{1/2}\,\psi(A_ix-b_i)`.
+    r"""The network of $\sum_{i\le M}c_i\,|\det A_i|^{1/2}\,\psi(A_ix-b_i)$.
 
-    Every layer is as sparse as the generator's: at most :math:`M` times the generator's parameters,
-    and :math:`d` weights for every unit of the first layer.
+    Every layer is as sparse as the generator's: at most $M$ times the generator's parameters,
+    and $d$ weights for every unit of the first layer.
 
     Args:
-        generator: the network of :math:`\psi`, from ``[n, d]`` to ``[n, 1]``.
-        matrices: ``[M, d, d]``, none singular.
-        shifts: ``[M, d]``.
-        coefficients: ``[M]``.
+        generator: the network of $\psi$, from `[n, d]` to `[n, 1]`.
+        matrices: `[M, d, d]`, none singular.
+        shifts: `[M, d]`.
+        coefficients: `[M]`.
 
     >>> from torchtheory.approximation.piecewise.hats import hat_generator
     >>> two = torch.tensor([[[2.0]], [[2.0]]]).double()
@@ -74,10 +74,10 @@ def dictionary_network(
 
 
 def transfer_bound(term_error: float, coefficients: Tensor, generator_error: float) -> float:
-    r""":math:`\epsilon+\sum_i|c_i|\,\delta`: the dictionary's error and the generator's.
+    r"""$\epsilon+\sum_i|c_i|\,\delta$: the dictionary's error and the generator's.
 
-    :math:`\|\varphi_i-R(\Phi_i)\|_{L_2(K)}\le\|\psi-R(\Phi_\psi)\|_{L_2(\mathbb R^d)}=\delta`,
-    since the factor :math:`|\det A_i|^{1/2}` undoes the change of variables.
+    $\|\varphi_i-R(\Phi_i)\|_{L_2(K)}\le\|\psi-R(\Phi_\psi)\|_{L_2(\mathbb R^d)}=\delta$,
+    since the factor $|\det A_i|^{1/2}$ undoes the change of variables.
 
     >>> transfer_bound(0.1, torch.tensor([1.0, -1.0]), 0.05)
     0.2
@@ -86,12 +86,12 @@ def transfer_bound(term_error: float, coefficients: Tensor, generator_error: flo
 
 
 def haar_generator(kind: Sequence[int], ramp: float) -> nn.Sequential:
-    r"""A Haar generator :math:`\prod_jh_{k_j}(x_j)` with ramps, of a size that no ramp changes.
+    r"""A Haar generator $\prod_jh_{k_j}(x_j)$ with ramps, of a size that no ramp changes.
 
-    :math:`h_0=\mathbf 1_{[0,1)}` and :math:`h_1=\mathbf 1_{[0,1/2)}-\mathbf 1_{[1/2,1)}`. Each of
-    the boxes on which the product is constant is a :func:`box_indicator` whose ramps lie inside
-    it, so the network is 0 outside :math:`[0,1]^d` and closer to the generator than
-    :func:`haar_generator_error`.
+    $h_0=\mathbf 1_{[0,1)}$ and $h_1=\mathbf 1_{[0,1/2)}-\mathbf 1_{[1/2,1)}$. Each of
+    the boxes on which the product is constant is a `box_indicator` whose ramps lie inside
+    it, so the network is 0 outside $[0,1]^d$ and closer to the generator than
+    `haar_generator_error`.
 
     Args:
         kind: one 0 or 1 a dimension; all 0 is the scaling function.
@@ -114,7 +114,7 @@ def haar_generator(kind: Sequence[int], ramp: float) -> nn.Sequential:
 
 
 def haar_generator_error(kind: Sequence[int], ramp: float) -> float:
-    r"""A bound of :math:`\|\psi-R(\Phi_\psi)\|_{L_2}`: the root of the area of all ramps.
+    r"""A bound of $\|\psi-R(\Phi_\psi)\|_{L_2}$: the root of the area of all ramps.
 
     >>> round(haar_generator_error([0], 0.02) ** 2, 12)       # two ramps of width 0.02
     0.04

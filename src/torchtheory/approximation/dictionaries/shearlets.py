@@ -1,8 +1,9 @@
 r"""Shearlets: elements that are long, thin and turned, for edges in images.
 
-.. math::
-    A_j=\begin{pmatrix}2^j&0\\0&2^{j/2}\end{pmatrix},\quad S_k=\begin{pmatrix}1&k\\0&1\end{pmatrix},
-    \quad\psi_{j,k,n}(x)=2^{3j/4}\,\psi(S_kA_jx-n)
+$$
+A_j=\begin{pmatrix}2^j&0\\0&2^{j/2}\end{pmatrix},\quad S_k=\begin{pmatrix}1&k\\0&1\end{pmatrix},
+\quad\psi_{j,k,n}(x)=2^{3j/4}\,\psi(S_kA_jx-n)
+$$
 
 Their width is the square of their length. The literal system prefers one axis; for images there is
 a frame adapted to two cones of directions, here as windows that tile the plane of frequencies,
@@ -25,7 +26,7 @@ from torchtheory.nets.labeled import at_least
 
 
 def parabolic_scaling(j: int) -> Tensor:
-    r""":math:`A_j=\mathrm{diag}(2^j,2^{j/2})`.
+    r"""$A_j=\mathrm{diag}(2^j,2^{j/2})$.
 
     >>> parabolic_scaling(2).tolist()
     [[4.0, 0.0], [0.0, 2.0]]
@@ -34,7 +35,7 @@ def parabolic_scaling(j: int) -> Tensor:
 
 
 def shear(k: int) -> Tensor:
-    r""":math:`S_k`.
+    r"""$S_k$.
 
     >>> shear(3).tolist()
     [[1.0, 3.0], [0.0, 1.0]]
@@ -43,9 +44,9 @@ def shear(k: int) -> Tensor:
 
 
 def shearlet(generator: Function, j: int, k: int, shift: Tensor | None = None) -> Function:
-    r""":math:`\psi_{j,k,n}(x)=2^{3j/4}\psi(S_kA_jx-n)` as a function of ``x[m, 2]``.
+    r"""$\psi_{j,k,n}(x)=2^{3j/4}\psi(S_kA_jx-n)$ as a function of `x[m, 2]`.
 
-    :math:`|\det S_kA_j|^{1/2}=2^{3j/4}`, so all elements have the norm of :math:`\psi`.
+    $|\det S_kA_j|^{1/2}=2^{3j/4}$, so all elements have the norm of $\psi$.
 
     >>> box = lambda x: ((x >= 0) & (x < 1)).all(1).double()
     >>> shearlet(box, 2, 0)(torch.tensor([[0.2, 0.4], [0.3, 0.4]]).double()).tolist()
@@ -57,15 +58,15 @@ def shearlet(generator: Function, j: int, k: int, shift: Tensor | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class ShearletFrame:
-    r"""A cone-adapted Parseval frame for images of ``size`` by ``size`` pixels.
+    r"""A cone-adapted Parseval frame for images of `size` by `size` pixels.
 
-    Window ``w`` belongs to scale ``scales[w]`` (0 is the low frequencies), and its elements look
-    along an edge whose normal has the angle ``angles[w]``. Each window is sampled on a grid just
+    Window `w` belongs to scale `scales[w]` (0 is the low frequencies), and its elements look
+    along an edge whose normal has the angle `angles[w]`. Each window is sampled on a grid just
     fine enough for its frequencies, so that the number of coefficients is a small multiple of that
     of the pixels.
 
     Attributes:
-        windows: ``[W, size, size]`` over the frequencies of ``torch.fft.fft2``, not negative,
+        windows: `[W, size, size]` over the frequencies of `torch.fft.fft2`, not negative,
             with squares adding to 1.
         scales, angles: one a window.
         grids: the sampling grid of every window.
@@ -82,7 +83,7 @@ class ShearletFrame:
         return self.windows.shape[1]
 
     def analyze(self, image: Tensor) -> list[Tensor]:
-        """All coefficients, one array a window. Time ``O(W size^2 log size)``."""
+        """All coefficients, one array a window. Time `O(W size^2 log size)`."""
         if image.shape != (self.size, self.size):
             raise ShapeMismatch(f"the frame is for images of {self.size} pixels a side")
         transform = torch.fft.fft2(image.double(), norm="ortho")
@@ -93,7 +94,7 @@ class ShearletFrame:
         return found
 
     def synthesize(self, coefficients: list[Tensor]) -> Tensor:
-        """The adjoint of :meth:`analyze`, which is its left inverse."""
+        """The adjoint of `analyze`, which is its left inverse."""
         signed = _signed(self.size)
         total = torch.zeros(self.size, self.size, dtype=torch.complex128)
         for window, grid, values in zip(self.windows, self.grids, coefficients, strict=True):
@@ -103,13 +104,13 @@ class ShearletFrame:
         return image
 
     def element(self, window: int) -> Tensor:
-        """One element in the middle of the image, ``[size, size]``."""
+        """One element in the middle of the image, `[size, size]`."""
         values = torch.fft.ifft2(self.windows[window].to(torch.complex128), norm="ortho").real
         centered: Tensor = torch.fft.fftshift(values)
         return centered
 
     def largest(self, image: Tensor, terms: int) -> Tensor:
-        """The image from its ``terms`` largest coefficients (thresholding of the frame).
+        """The image from its `terms` largest coefficients (thresholding of the frame).
 
         The squared error is at most the sum of the squares of the coefficients left out.
         """
@@ -122,15 +123,15 @@ class ShearletFrame:
 
 
 def shearlet_frame(size: int, scales: int = 3) -> ShearletFrame:
-    r"""Windows for ``scales`` scales, with :math:`2^{\lfloor j/2\rfloor+2}` slopes in each cone.
+    r"""Windows for `scales` scales, with $2^{\lfloor j/2\rfloor+2}$ slopes in each cone.
 
-    Scale :math:`j` takes frequencies of about :math:`2^{j-J}` of the largest in the maximum norm,
+    Scale $j$ takes frequencies of about $2^{j-J}$ of the largest in the maximum norm,
     cut into directions of equal slope, so that halving the width doubles the number of directions
     every second scale: the parabolic law.
 
     Args:
         size: pixels a side, even, at least 16.
-        scales: :math:`J`.
+        scales: $J$.
 
     >>> frame = shearlet_frame(32, 2)
     >>> bool((frame.windows.square().sum(0) - 1).abs().max() < 1e-12)

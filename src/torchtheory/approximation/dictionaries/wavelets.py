@@ -1,10 +1,12 @@
-r"""Wavelet-like ReLU units: a bump of :math:`4d+1` ReLUs and differences of its scaled copies.
+r"""Wavelet-like ReLU units: a bump of $4d+1$ ReLUs and differences of its scaled copies.
 
-With the trapezoid :math:`t(x)=\rho(x+3)-\rho(x+1)-\rho(x-1)+\rho(x-3)`,
+With the trapezoid $t(x)=\rho(x+3)-\rho(x+1)-\rho(x-1)+\rho(x-3)$,
 
-.. math:: \varphi(x)=c_d\,\rho\Bigl(\sum_{j=1}^dt(x_j)-2(d-1)\Bigr)
+$$
+\varphi(x)=c_d\,\rho\Bigl(\sum_{j=1}^dt(x_j)-2(d-1)\Bigr)
+$$
 
-is :math:`2c_d` on :math:`[-1,1]^d`, 0 outside :math:`[-3,3]^d`, and :math:`c_d` makes its integral
+is $2c_d$ on $[-1,1]^d$, 0 outside $[-3,3]^d$, and $c_d$ makes its integral
 1. Source: The Modern Mathematics of Deep Learning, section 3.5 (Shaham, Cloninger, Coifman, 2018).
 """
 
@@ -21,10 +23,10 @@ from torchtheory.nets.labeled import at_least
 
 
 def bump_constant(dimension: int) -> float:
-    r""":math:`c_d`, with :math:`1/c_d=2^d\sum_{k=0}^d\binom dk\frac{2^{k+1}}{(k+1)!}`.
+    r"""$c_d$, with $1/c_d=2^d\sum_{k=0}^d\binom dk\frac{2^{k+1}}{(k+1)!}$.
 
-    Each :math:`u_j=2-t(x_j)` is 0 on a set of length 2 and has density 2 on :math:`(0,2]`; the
-    :math:`k`-th term is the integral of :math:`2-\sum u_j` over a simplex.
+    Each $u_j=2-t(x_j)$ is 0 on a set of length 2 and has density 2 on $(0,2]$; the
+    $k$-th term is the integral of $2-\sum u_j$ over a simplex.
 
     >>> 1 / bump_constant(1)            # the area of the trapezoid
     8.0
@@ -35,7 +37,7 @@ def bump_constant(dimension: int) -> float:
 
 
 def bump_network(dimension: int) -> nn.Sequential:
-    r"""The bump :math:`\varphi`: :math:`4d` ReLUs, then one.
+    r"""The bump $\varphi$: $4d$ ReLUs, then one.
 
     >>> bump = bump_network(2)
     >>> values = bump(torch.tensor([[1.0, -1.0], [2.9, 2.9], [0.0, 3.0]]).double()).flatten()
@@ -53,7 +55,7 @@ def bump_network(dimension: int) -> nn.Sequential:
 
 
 def wavelet_generator(dimension: int) -> nn.Sequential:
-    r""":math:`\psi(x)=\varphi(x)-\tfrac12\varphi(2^{-1/d}x)`: two scales of the bump, mean 0.
+    r"""$\psi(x)=\varphi(x)-\tfrac12\varphi(2^{-1/d}x)$: two scales of the bump, mean 0.
 
     >>> wavelet_generator(1)(torch.tensor([[7.0]]).double()).item()
     0.0
@@ -65,13 +67,13 @@ def wavelet_generator(dimension: int) -> nn.Sequential:
 
 
 def wavelet_grid(dimension: int, scales: int) -> tuple[Tensor, Tensor]:
-    r"""The affine maps :math:`x\mapsto2^j\cdot4x-b` of the elements that meet :math:`[0,1]^d`.
+    r"""The affine maps $x\mapsto2^j\cdot4x-b$ of the elements that meet $[0,1]^d$.
 
-    Scale :math:`j` has its centers on the grid of spacing :math:`2^{-j}/2`, so that bumps of
-    width :math:`2^{-j}\cdot6/4` overlap.
+    Scale $j$ has its centers on the grid of spacing $2^{-j}/2$, so that bumps of
+    width $2^{-j}\cdot6/4$ overlap.
 
     Returns:
-        matrices ``[N, d, d]`` and shifts ``[N, d]``, coarse scales first.
+        matrices `[N, d, d]` and shifts `[N, d]`, coarse scales first.
 
     >>> matrices, shifts = wavelet_grid(1, 1)
     >>> matrices.flatten().tolist(), shifts.flatten().tolist()

@@ -1,9 +1,9 @@
 r"""Boolean functions as threshold networks: minterms, parity by depth, shortest formulas.
 
-A unit :math:`\mathbf 1[\sum_is_ix_i\ge|a|]` with :math:`s_i=+1` where :math:`a_i=1` and
-:math:`-1` elsewhere fires at :math:`x=a` only, so one such unit for every :math:`a` with
-:math:`f(a)=1` makes any Boolean function. Parity needs :math:`2^{d-1}` of them, yet :math:`d`
-threshold units of another kind, or :math:`\log_2d` layers of exclusive ors. Sources: slides
+A unit $\mathbf 1[\sum_is_ix_i\ge|a|]$ with $s_i=+1$ where $a_i=1$ and
+$-1$ elsewhere fires at $x=a$ only, so one such unit for every $a$ with
+$f(a)=1$ makes any Boolean function. Parity needs $2^{d-1}$ of them, yet $d$
+threshold units of another kind, or $\log_2d$ layers of exclusive ors. Sources: slides
 "Barron's Theorem"; Mathematical Aspects of Deep Learning, section 3.7.
 """
 
@@ -23,13 +23,13 @@ Cube = tuple[int, int]
 
 
 def minterm_network(table: Tensor, *, complement: bool = True) -> nn.Sequential:
-    r"""The threshold network :math:`\sum_{a:f(a)=1}\mathbf 1[\sum_is_ix_i\ge|a|]`.
+    r"""The threshold network $\sum_{a:f(a)=1}\mathbf 1[\sum_is_ix_i\ge|a|]$.
 
     Args:
-        table: ``[2^d]`` of 0 and 1, in the order of
-            :func:`~torchtheory.nets.threshold_neuron.boolean_inputs`.
-        complement: write :math:`1-\sum_{a:f(a)=0}` where that is shorter, so that
-            :math:`2^{d-1}` units always suffice.
+        table: `[2^d]` of 0 and 1, in the order of
+            `boolean_inputs`.
+        complement: write $1-\sum_{a:f(a)=0}$ where that is shorter, so that
+            $2^{d-1}$ units always suffice.
 
     >>> exclusive_or = minterm_network(torch.tensor([0, 1, 1, 0]))
     >>> exclusive_or(boolean_inputs(2).double()).flatten().tolist()
@@ -50,7 +50,7 @@ def minterm_network(table: Tensor, *, complement: bool = True) -> nn.Sequential:
 
 
 def parity_network(inputs: int) -> nn.Sequential:
-    r"""Parity, :math:`\sum_{j=1}^d(-1)^{j+1}\mathbf 1[\sum_ix_i\ge j]`: :math:`d` threshold units.
+    r"""Parity, $\sum_{j=1}^d(-1)^{j+1}\mathbf 1[\sum_ix_i\ge j]$: $d$ threshold units.
 
     >>> parity_network(3)(torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 1.0]]).double()).tolist()
     [[1.0], [0.0]]
@@ -65,10 +65,10 @@ def parity_network(inputs: int) -> nn.Sequential:
 
 
 def parity_tree(inputs: int) -> nn.Sequential:
-    r"""Parity by a tree of exclusive ors, :math:`a\oplus b=\mathbf 1[a+b\ge1]-\mathbf 1[a+b\ge2]`.
+    r"""Parity by a tree of exclusive ors, $a\oplus b=\mathbf 1[a+b\ge1]-\mathbf 1[a+b\ge2]$.
 
-    :math:`\lceil\log_2d\rceil` hidden layers; an odd bit out is passed on by
-    :math:`\mathbf 1[a\ge1]`. Altogether at most :math:`2(d-1)+\lceil\log_2d\rceil` units.
+    $\lceil\log_2d\rceil$ hidden layers; an odd bit out is passed on by
+    $\mathbf 1[a\ge1]$. Altogether at most $2(d-1)+\lceil\log_2d\rceil$ units.
 
     >>> parity_tree(4)(torch.tensor([[1.0, 1.0, 1.0, 0.0]]).double()).item()
     1.0
@@ -89,10 +89,10 @@ def parity_tree(inputs: int) -> nn.Sequential:
 
 
 def prime_implicants(table: Tensor) -> list[Cube]:
-    r"""The largest cubes on which a Boolean function is 1, as ``(fixed bits, their values)``.
+    r"""The largest cubes on which a Boolean function is 1, as `(fixed bits, their values)`.
 
     Two cubes that fix the same bits and differ in one merge; what never merges is prime (Quine
-    and McCluskey). Time and memory :math:`O(3^dd)`.
+    and McCluskey). Time and memory $O(3^dd)$.
 
     >>> prime_implicants(torch.tensor([0, 0, 1, 1]))          # the first bit of two
     [(2, 2)]
@@ -118,8 +118,8 @@ def least_terms(table: Tensor) -> int:
     r"""Terms of the shortest disjunction of conjunctions (DNF) of a Boolean function.
 
     A shortest one is made of prime implicants; how few of them cover the ones is found by
-    branch and bound, so the answer is exact. Exponential in :math:`d`: meant for
-    :math:`d\le5`.
+    branch and bound, so the answer is exact. Exponential in $d$: meant for
+    $d\le5$.
 
     >>> least_terms(torch.tensor([0, 1, 1, 0])), least_terms(torch.tensor([0, 1, 1, 1]))
     (2, 2)
@@ -136,7 +136,7 @@ def least_terms(table: Tensor) -> int:
 
 
 def _least_cover(left: int, covers: list[int], most: int) -> int:
-    """The fewest sets whose union contains ``left``, or more than ``most``."""
+    """The fewest sets whose union contains `left`, or more than `most`."""
     if not left:
         return 0
     widest = max((c & left).bit_count() for c in covers)

@@ -86,16 +86,16 @@ def convolutional_interpolant(
     activation: str = "tanh",
     random: RandomSource = None,
 ) -> ZeroRiskFit:
-    r"""A convolutional network with max pooling and :math:`\sum_i|y_i-\Phi(x_i)|^2=0`.
+    r"""A convolutional network with max pooling and $\sum_i|y_i-\Phi(x_i)|^2=0$.
 
     Random filters, and the last layer solved by least squares. The fit is exact (up to rounding)
     where the rank that is returned equals the number of samples; that takes at least as many
     neurons in the second convolution as samples, and no two equal images with different labels.
 
     Args:
-        x: ``[n, colors, height, width]``.
-        y: ``[n]`` or ``[n, outputs]``.
-        channels, kernel, activation: as of :func:`pooled_network`.
+        x: `[n, colors, height, width]`.
+        y: `[n]` or `[n, outputs]`.
+        channels, kernel, activation: as of `pooled_network`.
 
     >>> x = torch.randn(12, 1, 6, 6, dtype=torch.float64, generator=as_generator(0))
     >>> fit = convolutional_interpolant(x, torch.arange(12.0), (3, 12), random=0)

@@ -1,8 +1,8 @@
 r"""Functions that carry labels: smooth ones in their peaks, sines in their frequency.
 
-:math:`f_y=\sum_my_m\,c_\phi N^{-n}\phi(N(x-x_m))` has a bump in each cell with label 1 and stays
-in the unit ball of :math:`W^{n,\infty}`: whoever approximates every :math:`f_y` closely enough
-holds :math:`N^d` labels, chosen at will. The sines :math:`\mathbf 1[\sin\theta x>0]` carry any
+$f_y=\sum_my_m\,c_\phi N^{-n}\phi(N(x-x_m))$ has a bump in each cell with label 1 and stays
+in the unit ball of $W^{n,\infty}$: whoever approximates every $f_y$ closely enough
+holds $N^d$ labels, chosen at will. The sines $\mathbf 1[\sin\theta x>0]$ carry any
 number of labels in one parameter.
 Source: Mathematical Aspects of Deep Learning, section 3.4 and Figure 3.4.
 """
@@ -22,12 +22,12 @@ from torchtheory.nets.labeled import at_least
 
 
 def label_function(labels: Tensor, smoothness: int, dimension: int = 1) -> BumpSum:
-    r""":math:`f_y`, with :math:`f_y(x_m)=y_mc_\phi N^{-n}` at the middles of the cells.
+    r"""$f_y$, with $f_y(x_m)=y_mc_\phi N^{-n}$ at the middles of the cells.
 
     Args:
-        labels: :math:`y\in\{0,1\}^{N^d}`, last coordinate fastest.
-        smoothness: :math:`n`.
-        dimension: :math:`d`.
+        labels: $y\in\{0,1\}^{N^d}$, last coordinate fastest.
+        smoothness: $n$.
+        dimension: $d$.
 
     >>> import torch
     >>> f = label_function(torch.tensor([1, 0]), smoothness=1)
@@ -46,9 +46,9 @@ def label_function(labels: Tensor, smoothness: int, dimension: int = 1) -> BumpS
 
 
 def sobolev_grid_norm(f: BumpSum, points: int = 41) -> float:
-    r""":math:`\max_{|\alpha|\le n}|D^\alpha f|` over ``points ** d`` points of every cell.
+    r"""$\max_{|\alpha|\le n}|D^\alpha f|$ over `points ** d` points of every cell.
 
-    A lower bound of :math:`\|f\|_{W^{n,\infty}}`. It looks at places in one cell that its bumps
+    A lower bound of $\|f\|_{W^{n,\infty}}$. It looks at places in one cell that its bumps
     share, so the work is that of one cell a different coefficient.
 
     >>> import torch
@@ -69,9 +69,9 @@ def sobolev_grid_norm(f: BumpSum, points: int = 41) -> float:
 
 
 def read_labels(g: Callable[[Tensor], Tensor], f: BumpSum) -> Tensor:
-    r"""The labels :math:`\mathbf 1[g(x_m)>c_\phi N^{-n}/2]` an approximation of :math:`f_y` holds.
+    r"""The labels $\mathbf 1[g(x_m)>c_\phi N^{-n}/2]$ an approximation of $f_y$ holds.
 
-    Right for every :math:`g` with :math:`\|g-f_y\|_\infty<c_\phi N^{-n}/2`.
+    Right for every $g$ with $\|g-f_y\|_\infty<c_\phi N^{-n}/2$.
 
     >>> import torch
     >>> y = torch.tensor([0, 1, 1, 0])
@@ -86,9 +86,9 @@ def read_labels(g: Callable[[Tensor], Tensor], f: BumpSum) -> Tensor:
 
 
 def sine_frequency(labels: Tensor) -> float:
-    r"""The frequency :math:`\theta=\pi\bigl(1+\sum_i(1-y_i)2^i\bigr)` of a sine with the labels.
+    r"""The frequency $\theta=\pi\bigl(1+\sum_i(1-y_i)2^i\bigr)$ of a sine with the labels.
 
-    :math:`\mathbf 1[\sin(\theta2^{-i})>0]=y_i` for :math:`i=1,\dots,m`.
+    $\mathbf 1[\sin(\theta2^{-i})>0]=y_i$ for $i=1,\dots,m$.
 
     So the sines have infinite VC dimension with one parameter; at most 40 labels, beyond which
     double precision no longer holds the angle.

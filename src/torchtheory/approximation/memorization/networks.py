@@ -1,9 +1,9 @@
 r"""Networks that go through given points exactly, written down instead of trained.
 
-With :math:`m` neurons whose values at the :math:`m` inputs make an invertible matrix
-:math:`A_{ji}=\varrho(\langle w_j,x_i\rangle+b_j)`, the output weights :math:`YA^{-1}` fit any
-labels :math:`Y`. A first layer that projects the inputs on a line brings the number of parameters
-from :math:`O(m(d+k))` down to :math:`O(d+mk)`. Source: The Modern Mathematics of Deep Learning,
+With $m$ neurons whose values at the $m$ inputs make an invertible matrix
+$A_{ji}=\varrho(\langle w_j,x_i\rangle+b_j)$, the output weights $YA^{-1}$ fit any
+labels $Y$. A first layer that projects the inputs on a line brings the number of parameters
+from $O(m(d+k))$ down to $O(d+mk)$. Source: The Modern Mathematics of Deep Learning,
 Proposition 1.17 and the remark that follows it.
 """
 
@@ -36,10 +36,10 @@ class Memorizer:
     r"""A network through given points.
 
     Attributes:
-        network: from ``[n, d]`` to ``[n, k]``.
-        residual: the largest :math:`|\Phi(x_i)-y_i|`.
-        condition: :math:`\kappa(A)` of the matrix that was inverted.
-        matrix: :math:`A`, ``[m, m]``: neuron by sample.
+        network: from `[n, d]` to `[n, k]`.
+        residual: the largest $|\Phi(x_i)-y_i|$.
+        condition: $\kappa(A)$ of the matrix that was inverted.
+        matrix: $A$, `[m, m]`: neuron by sample.
     """
 
     network: nn.Sequential
@@ -56,20 +56,20 @@ class Memorizer:
 def shallow_memorizer(
     x: Tensor, y: Tensor, activation: str = "tanh", *, random: RandomSource = None
 ) -> Memorizer:
-    r"""A network of :math:`m` neurons through :math:`m` points: :math:`W^{(2)}=YA^{-1}`, no bias.
+    r"""A network of $m$ neurons through $m$ points: $W^{(2)}=YA^{-1}$, no bias.
 
-    With ``"relu"`` the inputs are projected on a line, :math:`t_i=\langle w,x_i\rangle`, and one
-    kink stands just before each of them: in the order of the :math:`t_i` the matrix :math:`A` is
+    With `"relu"` the inputs are projected on a line, $t_i=\langle w,x_i\rangle$, and one
+    kink stands just before each of them: in the order of the $t_i$ the matrix $A$ is
     triangular with a positive diagonal. Every other activation is given four times as many random
     neurons as needed, centered between the points, of which a pivoted QR decomposition picks
-    :math:`m` independent ones. The hidden layer does not depend on ``y``.
+    $m$ independent ones. The hidden layer does not depend on `y`.
 
     Args:
-        x: ``[m, d]``, no two rows equal.
-        y: ``[m]`` or ``[m, k]``.
+        x: `[m, d]`, no two rows equal.
+        y: `[m]` or `[m, k]`.
         activation: a continuous function that is no polynomial, by its name.
 
-    Time :math:`O(m^3+m^2d)`; :math:`m(d+1)+km` parameters.
+    Time $O(m^3+m^2d)$; $m(d+1)+km$ parameters.
 
     >>> x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
     >>> shallow_memorizer(x, torch.tensor([1.0, -1.0, 1.0]), "relu").network(x).flatten().tolist()
@@ -89,14 +89,14 @@ def shallow_memorizer(
 def line_memorizer(
     x: Tensor, y: Tensor, activation: str = "relu", *, random: RandomSource = None
 ) -> Memorizer:
-    r"""The three-layer network through :math:`m` points with :math:`O(d+mk)` parameters.
+    r"""The three-layer network through $m$ points with $O(d+mk)$ parameters.
 
     The first layer projects on a line that separates the points. For ReLU it is the single neuron
-    :math:`\varrho(\langle w,x\rangle+c)` with :math:`c` so large that it is positive at every
-    :math:`x_i`: architecture :math:`(d,1,m,k)`, :math:`d+1+2m+k(m+1)` parameters. For a smooth
+    $\varrho(\langle w,x\rangle+c)$ with $c$ so large that it is positive at every
+    $x_i$: architecture $(d,1,m,k)$, $d+1+2m+k(m+1)$ parameters. For a smooth
     activation two neurons make an approximate identity,
-    :math:`[\varrho(\tfrac h2u+\lambda)-\varrho(-\tfrac h2u+\lambda)]/(h\varrho'(\lambda))
-    \approx u`: architecture :math:`(d,2,m,k)`, :math:`2(d+1)+3m+k(m+1)` parameters. The last
+    $[\varrho(\tfrac h2u+\lambda)-\varrho(-\tfrac h2u+\lambda)]/(h\varrho'(\lambda)) \approx u$:
+    architecture $(d,2,m,k)$, $2(d+1)+3m+k(m+1)$ parameters. The last
     layer is solved for what comes out of the others, so the fit is exact in both.
 
     >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
@@ -128,10 +128,10 @@ def line_memorizer(
 
 def inverse_certificate(left: Tensor, matrix: Tensor) -> float:
     r"""A lower bound of the smallest singular value of a product that is nearly the identity,
-    :math:`\sigma_{\min}(BA)\ge1-m\max_{ij}|(BA-I)_{ij}|`, since
-    :math:`\|M\|_{\mathrm{op}}\le m\max_{ij}|M_{ij}|`.
+    $\sigma_{\min}(BA)\ge1-m\max_{ij}|(BA-I)_{ij}|$, since
+    $\|M\|_{\mathrm{op}}\le m\max_{ij}|M_{ij}|$.
 
-    A positive value proves that the square matrix :math:`BA` is invertible and :math:`A` has full
+    A positive value proves that the square matrix $BA$ is invertible and $A$ has full
     column rank: the criterion of Proposition 1.17.
 
     >>> inverse_certificate(torch.eye(2), torch.tensor([[1.0, 0.25], [0.0, 1.0]]))

@@ -1,8 +1,8 @@
 r"""Twice as many points as neurons: Sontag's interpolation by sigmoidal units.
 
-:math:`2N+1` points on the line need only :math:`N+1` units. A multiple of :math:`x` makes the
-values increase; each of :math:`N` steep units then climbs through three points at once, and the
-last unit, used where it is nearly straight, takes the multiple of :math:`x` away again. Source:
+$2N+1$ points on the line need only $N+1$ units. A multiple of $x$ makes the
+values increase; each of $N$ steep units then climbs through three points at once, and the
+last unit, used where it is nearly straight, takes the multiple of $x$ away again. Source:
 Mathematical Aspects of Deep Learning, section 3.2.3.
 """
 
@@ -23,15 +23,15 @@ from torchtheory.nets.labeled import positive
 
 @dataclass(frozen=True, slots=True)
 class SontagInterpolant:
-    r"""A network of :math:`N+1` sigmoidal units near :math:`2N+1` points.
+    r"""A network of $N+1$ sigmoidal units near $2N+1$ points.
 
     Attributes:
-        network: from ``[n, 1]`` to ``[n, 1]``.
-        bound: the promised :math:`\max_i|\Phi(x_i)-y_i|`, rounding left aside.
+        network: from `[n, 1]` to `[n, 1]`.
+        bound: the promised $\max_i|\Phi(x_i)-y_i|$, rounding left aside.
         residual: the measured one.
-        tilt: :math:`A`, the multiple of :math:`x` that makes the values increase.
-        steepness: :math:`B` of the steps.
-        step: :math:`h` of the nearly straight unit.
+        tilt: $A$, the multiple of $x$ that makes the values increase.
+        steepness: $B$ of the steps.
+        step: $h$ of the nearly straight unit.
     """
 
     network: nn.Sequential
@@ -55,24 +55,26 @@ def sontag_interpolant(
     *,
     activation: Literal["logistic", "tanh"] = "logistic",
 ) -> SontagInterpolant:
-    r"""The network of :math:`N+1` units with :math:`\max_i|\Phi(x_i)-y_i|\le\epsilon`.
+    r"""The network of $N+1$ units with $\max_i|\Phi(x_i)-y_i|\le\epsilon$.
 
-    With sorted :math:`x_i`, :math:`z_i=y_i+Ax_i` strictly increasing,
-    :math:`c_i=z_{2i+1}-z_{2i-1}`, :math:`v_i=(z_{2i}-z_{2i-1})/c_i` and
-    :math:`\sigma(u_i)=v_i`,
+    With sorted $x_i$, $z_i=y_i+Ax_i$ strictly increasing,
+    $c_i=z_{2i+1}-z_{2i-1}$, $v_i=(z_{2i}-z_{2i-1})/c_i$ and
+    $\sigma(u_i)=v_i$,
 
-    .. math:: \Phi(x)=z_1+\sum_{i=1}^Nc_i\,\sigma\bigl(B(x-x_{2i})+u_i\bigr)
-              -A\,\frac{\sigma(hx)-\sigma(0)}{h\,\sigma'(0)}.
+    $$
+    \Phi(x)=z_1+\sum_{i=1}^Nc_i\,\sigma\bigl(B(x-x_{2i})+u_i\bigr)
+    -A\,\frac{\sigma(hx)-\sigma(0)}{h\,\sigma'(0)}.
+    $$
 
-    For the logistic function a step misses 0 or 1 by at most :math:`e^{-(Bg-|u_i|)}` at a
-    distance :math:`g`, and the last term misses :math:`Ax` by at most :math:`Ah^2|x|^3/12`;
-    :math:`B` and :math:`h` are chosen so that each part is at most :math:`\epsilon/2`. The points
-    are centered first. :math:`\tanh(z/2)=2\sigma(z)-1` gives the same network in tanh.
+    For the logistic function a step misses 0 or 1 by at most $e^{-(Bg-|u_i|)}$ at a
+    distance $g$, and the last term misses $Ax$ by at most $Ah^2|x|^3/12$;
+    $B$ and $h$ are chosen so that each part is at most $\epsilon/2$. The points
+    are centered first. $\tanh(z/2)=2\sigma(z)-1$ gives the same network in tanh.
 
     Args:
-        x: ``[2N + 1]``, all different.
-        y: ``[2N + 1]``.
-        error: :math:`\epsilon`.
+        x: `[2N + 1]`, all different.
+        y: `[2N + 1]`.
+        error: $\epsilon$.
 
     >>> x, y = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 0.0])
     >>> made = sontag_interpolant(x, y, 1e-3)

@@ -1,9 +1,9 @@
 r"""Continuous functions of several variables by boxes: exactly, and as ReLU networks.
 
 A box is the set where all of its coordinates' bumps are 1; a ReLU of their sum finds it. As many
-boxes as :math:`(\rho/2\epsilon)^d` are needed: the curse of dimensionality in this construction.
-Distances are measured in the maximum norm, since a cube of side :math:`\delta` has points at
-Euclidean distance :math:`\tfrac\delta2\sqrt d` from its center. Source: Foundations of Deep
+boxes as $(\rho/2\epsilon)^d$ are needed: the curse of dimensionality in this construction.
+Distances are measured in the maximum norm, since a cube of side $\delta$ has points at
+Euclidean distance $\tfrac\delta2\sqrt d$ from its center. Source: Foundations of Deep
 Learning, Lemma 15, Theorem 16 and Remark 1.
 """
 
@@ -35,7 +35,7 @@ class CellValues(nn.Module):
     Cells are half open, the last of each row closed; points outside take the nearest cell.
 
     Args:
-        values: ``[N, ..., N]``, one value a cell.
+        values: `[N, ..., N]`, one value a cell.
         domain: the box.
     """
 
@@ -58,14 +58,14 @@ class CellValues(nn.Module):
 def piecewise_constant(
     function: Function, cells: int, lipschitz: float, domain: Box | tuple[float, float]
 ) -> Approximant:
-    r"""The function's value at the center of each of :math:`N^d` cells: error at most
-    :math:`\rho\delta/2`.
+    r"""The function's value at the center of each of $N^d$ cells: error at most
+    $\rho\delta/2$.
 
     Args:
-        function: from ``[n, d]`` to ``[n]``.
-        cells: :math:`N`, along each side.
-        lipschitz: :math:`\rho` in the maximum norm, :math:`|g(x)-g(y)|\le\rho\max_j|x_j-y_j|`.
-        domain: the box; :math:`\delta` is the longest side of a cell.
+        function: from `[n, d]` to `[n]`.
+        cells: $N$, along each side.
+        lipschitz: $\rho$ in the maximum norm, $|g(x)-g(y)|\le\rho\max_j|x_j-y_j|$.
+        domain: the box; $\delta$ is the longest side of a cell.
 
     >>> steps = piecewise_constant(lambda x: x.sum(1), 2, 2.0, ((0.0, 1.0), (0.0, 1.0)))
     >>> steps(torch.tensor([[0.1, 0.1], [0.9, 0.5]]).double()).tolist(), steps.bound
@@ -80,7 +80,7 @@ def piecewise_constant(
 
 
 def cell_centers(box: Box, cells: int) -> Tensor:
-    """The centers of the cells of a regular partition, ``[cells ** d, d]``.
+    """The centers of the cells of a regular partition, `[cells ** d, d]`.
 
     >>> cell_centers(((0.0, 1.0),), 2).tolist()
     [[0.25], [0.75]]
@@ -91,12 +91,13 @@ def cell_centers(box: Box, cells: int) -> Tensor:
 
 
 def relu_bump(low: float, high: float, ramp: float) -> nn.Sequential:
-    r"""Four ReLUs that are 1 on :math:`[a,b]` and 0 outside :math:`[a-\gamma,b+\gamma]`.
+    r"""Four ReLUs that are 1 on $[a,b]$ and 0 outside $[a-\gamma,b+\gamma]$.
 
-    .. math::
-        g(z)=\tfrac1\gamma\bigl(\sigma(z-a+\gamma)-\sigma(z-a)-\sigma(z-b)+\sigma(z-b-\gamma)\bigr)
+    $$
+    g(z)=\tfrac1\gamma\bigl(\sigma(z-a+\gamma)-\sigma(z-a)-\sigma(z-b)+\sigma(z-b-\gamma)\bigr)
+    $$
 
-    It is linear in between, and :math:`\int|g-\mathbf 1_{[a,b]}|=\gamma`.
+    It is linear in between, and $\int|g-\mathbf 1_{[a,b]}|=\gamma$.
 
     >>> z = torch.tensor([[-1.0], [-0.25], [0.0], [1.0], [1.25], [9.0]]).double()
     >>> relu_bump(0.0, 1.0, 0.5)(z).flatten().tolist()
@@ -111,12 +112,14 @@ def relu_bump(low: float, high: float, ramp: float) -> nn.Sequential:
 
 
 def box_indicator(box: Sequence[tuple[float, float]], ramp: float) -> nn.Sequential:
-    r"""Two hidden layers of :math:`4d` and 1 ReLUs: 1 on the box, 0 beyond a margin of ``ramp``.
+    r"""Two hidden layers of $4d$ and 1 ReLUs: 1 on the box, 0 beyond a margin of `ramp`.
 
-    .. math:: g(x)=\sigma\Bigl(\sum_jg_j(x_j)-(d-1)\Bigr)
+    $$
+    g(x)=\sigma\Bigl(\sum_jg_j(x_j)-(d-1)\Bigr)
+    $$
 
-    with a bump :math:`g_j` for every side. :math:`\int|g-\mathbf 1_R|` is at most
-    :func:`margin_volume`.
+    with a bump $g_j$ for every side. $\int|g-\mathbf 1_R|$ is at most
+    `margin_volume`.
 
     >>> box = box_indicator([(0.0, 1.0), (0.0, 1.0)], 0.5)
     >>> x = torch.tensor([[0.5, 1.0], [1.25, 0.0], [1.25, 1.25], [2.0, 0.5]]).double()
@@ -136,7 +139,7 @@ def box_indicator(box: Sequence[tuple[float, float]], ramp: float) -> nn.Sequent
 
 
 def margin_volume(sides: Sequence[float], ramp: float) -> float:
-    r""":math:`\prod_j(s_j+2\gamma)-\prod_js_j`: what a box gains by a margin :math:`\gamma`.
+    r"""$\prod_j(s_j+2\gamma)-\prod_js_j$: what a box gains by a margin $\gamma$.
 
     >>> margin_volume([1.0, 1.0], 0.5)
     3.0
@@ -147,25 +150,26 @@ def margin_volume(sides: Sequence[float], ramp: float) -> float:
 def box_network(
     function: Function, dimension: int, lipschitz: float, error: float, *, shared: bool = True
 ) -> Approximant:
-    r"""Two hidden layers of ReLUs with :math:`\int_{[0,1]^d}|f-g|\le2\epsilon`.
+    r"""Two hidden layers of ReLUs with $\int_{[0,1]^d}|f-g|\le2\epsilon$.
 
-    :math:`N=\lceil\rho/2\epsilon\rceil` cells a side make the piecewise constant error at most
-    :math:`\epsilon`; :math:`f=\sum_i\alpha_ig_{R_i,\gamma}` with :math:`\alpha_i` the value at the
-    center of cell :math:`R_i`, and the ramp
+    $N=\lceil\rho/2\epsilon\rceil$ cells a side make the piecewise constant error at most
+    $\epsilon$; $f=\sum_i\alpha_ig_{R_i,\gamma}$ with $\alpha_i$ the value at the
+    center of cell $R_i$, and the ramp
 
-    .. math::
-        \gamma=\tfrac12\Bigl[\bigl(\delta^d+\epsilon/\textstyle\sum_i|\alpha_i|\bigr)^{1/d}-\delta\Bigr]
+    $$
+    \gamma=\tfrac12\Bigl[\bigl(\delta^d+\epsilon/\textstyle\sum_i|\alpha_i|\bigr)^{1/d}-\delta\Bigr]
+    $$
 
-    makes all the margins together weigh at most :math:`\epsilon`. Only the mean is promised: near
+    makes all the margins together weigh at most $\epsilon$. Only the mean is promised: near
     the walls of the cells the error can be as large as the values.
 
     Args:
-        function: from ``[n, d]`` to ``[n]``.
-        dimension: :math:`d`.
-        lipschitz: :math:`\rho` in the maximum norm.
-        error: :math:`\epsilon`.
-        shared: neighbors share the ReLUs of their walls: :math:`N^d+d(3N+1)` units, instead of
-            :math:`N^d(4d+1)`.
+        function: from `[n, d]` to `[n]`.
+        dimension: $d$.
+        lipschitz: $\rho$ in the maximum norm.
+        error: $\epsilon$.
+        shared: neighbors share the ReLUs of their walls: $N^d+d(3N+1)$ units, instead of
+            $N^d(4d+1)$.
 
     >>> net = box_network(lambda x: x.sum(1), 2, lipschitz=2.0, error=0.25)
     >>> net.size.units, net.bound, net.norm
@@ -218,13 +222,13 @@ def _shared_walls(heights: Tensor, d: int, cells: int, ramp: float) -> nn.Sequen
 
 @dataclass(frozen=True, slots=True)
 class FolkloreSize:
-    r"""How large the box construction is for an error :math:`\epsilon`.
+    r"""How large the box construction is for an error $\epsilon$.
 
     Attributes:
-        cells_a_side: :math:`N=\lceil\rho/2\epsilon\rceil`.
-        boxes: :math:`N^d`.
-        units: :math:`N^d(4d+1)`, every box with its own ReLUs.
-        shared_units: :math:`N^d+d(3N+1)`, walls shared.
+        cells_a_side: $N=\lceil\rho/2\epsilon\rceil$.
+        boxes: $N^d$.
+        units: $N^d(4d+1)$, every box with its own ReLUs.
+        shared_units: $N^d+d(3N+1)$, walls shared.
     """
 
     cells_a_side: int
@@ -234,7 +238,7 @@ class FolkloreSize:
 
 
 def folklore_size(lipschitz: float, error: float, dimension: int) -> FolkloreSize:
-    r"""The size of :func:`box_network` without building it: :math:`(\rho/2\epsilon)^d`.
+    r"""The size of `box_network` without building it: $(\rho/2\epsilon)^d$.
 
     >>> [folklore_size(1.0, 0.05, d).boxes for d in (1, 2, 3, 10)]
     [10, 100, 1000, 10000000000]
@@ -249,7 +253,7 @@ def folklore_size(lipschitz: float, error: float, dimension: int) -> FolkloreSiz
 
 
 def wall_distance(x: Tensor, box: Sequence[tuple[float, float]]) -> Tensor:
-    r"""How far each point ``[n, d]`` lies outside a box in the maximum norm; 0 inside it.
+    r"""How far each point `[n, d]` lies outside a box in the maximum norm; 0 inside it.
 
     >>> wall_distance(torch.tensor([[0.5, 3.0]]), [(0.0, 1.0), (0.0, 1.0)]).tolist()
     [2.0]

@@ -1,10 +1,12 @@
 r"""Every continuous piecewise linear function of one variable is one hidden layer of ReLUs.
 
-With bends at :math:`x_1<\dots<x_{m-1}` and slopes :math:`s_1,\dots,s_m`,
+With bends at $x_1<\dots<x_{m-1}$ and slopes $s_1,\dots,s_m$,
 
-.. math:: g(x)=s_1x+b+\sum_{i=1}^{m-1}(s_{i+1}-s_i)\max(x-x_i,0),\qquad b=g(x_1)-s_1x_1,
+$$
+g(x)=s_1x+b+\sum_{i=1}^{m-1}(s_{i+1}-s_i)\max(x-x_i,0),\qquad b=g(x_1)-s_1x_1,
+$$
 
-and the line :math:`s_1x` costs two more units, :math:`\max(x,0)-\max(-x,0)`. A jump is out of
+and the line $s_1x$ costs two more units, $\max(x,0)-\max(-x,0)$. A jump is out of
 reach: the function has to be continuous. Source: Deep Learning (notes), Theorem 2.11.
 """
 
@@ -23,14 +25,14 @@ def broken_line_network(
     r"""The ReLU network that is the broken line through given points, on all of the line.
 
     Args:
-        knots: :math:`x_1<\dots<x_{m-1}`, ``[m - 1]``.
-        values: :math:`g(x_i)`, ``[m - 1]``.
+        knots: $x_1<\dots<x_{m-1}$, `[m - 1]`.
+        values: $g(x_i)$, `[m - 1]`.
         left_slope: slope before the first knot.
         right_slope: slope after the last one.
 
     Returns:
-        Affine, ReLU, affine, from ``[n, 1]`` to ``[n, 1]``: a unit a knot, and two for the slope
-        on the left where it is not 0. :func:`~torchtheory.expressivity.pieces.affine_pieces`
+        Affine, ReLU, affine, from `[n, 1]` to `[n, 1]`: a unit a knot, and two for the slope
+        on the left where it is not 0. `affine_pieces`
         gives the points back.
 
     >>> tooth = broken_line_network(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 0.0]),

@@ -1,11 +1,11 @@
 r"""Bumps on the unit cube with the smallest possible top derivative, and their Sobolev norms.
 
 Lower bounds of approximation theory put a bump into every cell of a grid, and their constant is
-how high a bump of the unit ball of :math:`W^{n,\infty}` can be. In one dimension the best bump is
-a perfect spline: its :math:`n`-th derivative is constant up to sign and changes sign at the zeros
-:math:`\cos\frac{k\pi}{n+1}` of Chebyshev's :math:`U_n`, whose sign is orthogonal to every
-polynomial of degree below :math:`n`, so that :math:`n` integrations leave compact support.
-For :math:`n=1` it is a hat.
+how high a bump of the unit ball of $W^{n,\infty}$ can be. In one dimension the best bump is
+a perfect spline: its $n$-th derivative is constant up to sign and changes sign at the zeros
+$\cos\frac{k\pi}{n+1}$ of Chebyshev's $U_n$, whose sign is orthogonal to every
+polynomial of degree below $n$, so that $n$ integrations leave compact support.
+For $n=1$ it is a hat.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LARGEST_ORDER = 12
 
 @dataclass(frozen=True, slots=True)
 class SplineBump:
-    r"""The bump :math:`\phi(x)=\prod_{j\le d}\phi_1(x_j)`, 1 at the origin, 0 outside
-    :math:`(-\frac12,\frac12)^d`, with :math:`n` bounded derivatives.
+    r"""The bump $\phi(x)=\prod_{j\le d}\phi_1(x_j)$, 1 at the origin, 0 outside
+    $(-\frac12,\frac12)^d$, with $n$ bounded derivatives.
 
     Attributes:
-        order: :math:`n`.
-        dimension: :math:`d`.
-        derivative_norms: :math:`\|\phi_1^{(k)}\|_\infty` for :math:`k=0,\dots,n`.
+        order: $n$.
+        dimension: $d$.
+        derivative_norms: $\|\phi_1^{(k)}\|_\infty$ for $k=0,\dots,n$.
 
     >>> [round(norm, 9) for norm in SplineBump(2).derivative_norms]
     [1.0, 4.0, 16.0]
@@ -60,11 +60,11 @@ class SplineBump:
         object.__setattr__(self, "derivative_norms", norms)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The values ``[m]`` at points ``[m, d]``, in the dtype of the points."""
+        """The values `[m]` at points `[m, d]`, in the dtype of the points."""
         return self.derivative(x, (0,) * self.dimension)
 
     def derivative(self, x: Tensor, alpha: tuple[int, ...]) -> Tensor:
-        r""":math:`D^\alpha\phi` at ``x[m, d]``, at a jump of the top derivative from the right.
+        r"""$D^\alpha\phi$ at `x[m, d]`, at a jump of the top derivative from the right.
 
         >>> SplineBump(2).derivative(torch.tensor([[0.0], [0.45]]), (2,)).tolist()
         [-16.0, 16.0]
@@ -85,9 +85,11 @@ class SplineBump:
 
     @property
     def sobolev_norm(self) -> float:
-        r""":math:`\|\phi\|_{W^{n,\infty}}`, the largest product of norms of derivatives.
+        r"""$\|\phi\|_{W^{n,\infty}}$, the largest product of norms of derivatives.
 
-        .. math:: \max_{|\alpha|_1\le n}\prod_j\|\phi_1^{(\alpha_j)}\|_\infty
+        $$
+        \max_{|\alpha|_1\le n}\prod_j\|\phi_1^{(\alpha_j)}\|_\infty
+        $$
 
         >>> SplineBump(3, 2).sobolev_norm == SplineBump(3).derivative_norms[3]
         True
@@ -102,13 +104,13 @@ class SplineBump:
 
     @property
     def height(self) -> float:
-        r""":math:`c_\phi=\|\phi\|_\infty/\|\phi\|_{W^{n,\infty}}`: a bump on a cell of side
-        :math:`1/m` may be :math:`c_\phi m^{-n}` high and stay in the unit ball.
+        r"""$c_\phi=\|\phi\|_\infty/\|\phi\|_{W^{n,\infty}}$: a bump on a cell of side
+        $1/m$ may be $c_\phi m^{-n}$ high and stay in the unit ball.
         """
         return 1 / self.sobolev_norm
 
     def moment(self, power: int) -> float:
-        r""":math:`\int\phi^q` for ``power`` :math:`q` 1 or 2.
+        r"""$\int\phi^q$ for `power` $q$ 1 or 2.
 
         >>> round(SplineBump(1).moment(1), 6), round(SplineBump(1, 2).moment(2), 6)
         (0.5, 0.111111)
@@ -146,11 +148,11 @@ def _largest(spline: interpolate.PPoly) -> float:
 
 
 def cells_of(points: Tensor, cells: int) -> tuple[Tensor, Tensor]:
-    r"""The cell of the grid of :math:`m^d` cells of :math:`[0,1]^d` each point is in, and where.
+    r"""The cell of the grid of $m^d$ cells of $[0,1]^d$ each point is in, and where.
 
     Returns:
-        The flat index ``[k]`` of the cell, last coordinate fastest, and the position ``[k, d]``
-        in it, :math:`mx-i-\frac12\in[-\frac12,\frac12]`.
+        The flat index `[k]` of the cell, last coordinate fastest, and the position `[k, d]`
+        in it, $mx-i-\frac12\in[-\frac12,\frac12]$.
 
     >>> index, place = cells_of(torch.tensor([[0.1, 0.75], [1.0, 1.0]]), 2)
     >>> index.tolist(), place[1].tolist()
@@ -166,15 +168,15 @@ def cells_of(points: Tensor, cells: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class BumpSum:
-    r""":math:`f=h\sum_iv_i\,\phi(m(x-x_i))` over the cells of the unit cube, one bump a cell.
+    r"""$f=h\sum_iv_i\,\phi(m(x-x_i))$ over the cells of the unit cube, one bump a cell.
 
     Attributes:
-        coefficients: :math:`v`, ``[m ** d]``.
-        cells: :math:`m`, cells a side.
-        height: :math:`h`.
-        bump: :math:`\phi`.
+        coefficients: $v$, `[m ** d]`.
+        cells: $m$, cells a side.
+        height: $h$.
+        bump: $\phi$.
 
-    Calling it gives the values ``[k]`` at points ``[k, d]`` (``[k]`` when ``d = 1``).
+    Calling it gives the values `[k]` at points `[k, d]` (`[k]` when `d = 1`).
     """
 
     coefficients: Tensor
@@ -186,7 +188,7 @@ class BumpSum:
         return self.derivative(x, (0,) * self.bump.dimension)
 
     def derivative(self, x: Tensor, alpha: tuple[int, ...]) -> Tensor:
-        r""":math:`D^\alpha f` at ``x``."""
+        r"""$D^\alpha f$ at `x`."""
         points = x.unsqueeze(1) if x.ndim == 1 else x
         index, place = cells_of(points, self.cells)
         inner = self.bump.derivative(place, alpha) * self.cells ** sum(alpha)

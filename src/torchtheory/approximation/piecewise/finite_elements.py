@@ -1,12 +1,14 @@
 r"""Linear finite elements as ReLU networks, exactly: the nodal basis by minima of affine pieces.
 
-On a simplicial mesh the nodal function :math:`\phi_i` is 1 in node :math:`i`, 0 in every other
+On a simplicial mesh the nodal function $\phi_i$ is 1 in node $i$, 0 in every other
 node and affine on each simplex: a pyramid over the star of its node. Where the star is convex,
 
-.. math:: \phi_i=\max\Bigl(0,\ \min_{\tau\ni i}g_\tau\Bigr),
+$$
+\phi_i=\max\Bigl(0,\ \min_{\tau\ni i}g_\tau\Bigr),
+$$
 
-with :math:`g_\tau` the affine piece of simplex :math:`\tau`, continued to the whole space, and a
-minimum of :math:`q` numbers is a ReLU network of :math:`\lceil\log_2q\rceil` hidden layers. The
+with $g_\tau$ the affine piece of simplex $\tau$, continued to the whole space, and a
+minimum of $q$ numbers is a ReLU network of $\lceil\log_2q\rceil$ hidden layers. The
 source only asks for simplices; without a convex star the formula is wrong, and is refused.
 Sources: The Modern Mathematics of Deep Learning, section 1.4.1 (He et al.); Expressivity of Deep
 Neural Networks, section 3.4.
@@ -36,8 +38,8 @@ class Mesh:
     """A simplicial mesh of a convex set.
 
     Attributes:
-        nodes: ``[n, d]``.
-        simplices: ``[m, d + 1]``, whole numbers: the nodes of each simplex.
+        nodes: `[n, d]`.
+        simplices: `[m, d + 1]`, whole numbers: the nodes of each simplex.
 
     >>> square = Mesh(torch.tensor([[0.0, 0], [1, 0], [0, 1], [1, 1]]).double(),
     ...               torch.tensor([[0, 1, 3], [0, 2, 3]]))
@@ -80,7 +82,7 @@ class Mesh:
 
     @property
     def volumes(self) -> Tensor:
-        """``[m]``: the volume of each simplex."""
+        """`[m]`: the volume of each simplex."""
         corners = self.nodes[self.simplices].double()
         edges = corners[:, 1:] - corners[:, :1]
         volumes: Tensor = torch.linalg.det(edges).abs() / math.factorial(self.nodes.shape[1])
@@ -93,7 +95,7 @@ class Mesh:
 
 
 def line_mesh(nodes: Tensor) -> Mesh:
-    """The mesh of an interval with these nodes, ``[n]``, in any order.
+    """The mesh of an interval with these nodes, `[n]`, in any order.
 
     >>> line_mesh(torch.tensor([0.0, 1.0, 0.5])).simplices.tolist()
     [[0, 2], [2, 1]]
@@ -105,7 +107,7 @@ def line_mesh(nodes: Tensor) -> Mesh:
 
 
 def cube_mesh(cells: int, dimension: int) -> Mesh:
-    r"""The structured (Kuhn) mesh of :math:`[0,1]^d`: each of the cubes in :math:`d!` simplices.
+    r"""The structured (Kuhn) mesh of $[0,1]^d$: each of the cubes in $d!$ simplices.
 
     In the plane an inner node has six neighbors.
 
@@ -129,11 +131,13 @@ def cube_mesh(cells: int, dimension: int) -> Mesh:
 
 
 def minimum_network(count: int) -> nn.Sequential:
-    r""":math:`\min(x_1,\dots,x_q)` by a tree of :math:`\lceil\log_2q\rceil` hidden ReLU layers.
+    r"""$\min(x_1,\dots,x_q)$ by a tree of $\lceil\log_2q\rceil$ hidden ReLU layers.
 
-    .. math:: \min(a,b)=\tfrac12\bigl(\sigma(a+b)-\sigma(-a-b)-\sigma(a-b)-\sigma(b-a)\bigr)
+    $$
+    \min(a,b)=\tfrac12\bigl(\sigma(a+b)-\sigma(-a-b)-\sigma(a-b)-\sigma(b-a)\bigr)
+    $$
 
-    A number without a partner is carried on as :math:`\sigma(a)-\sigma(-a)`.
+    A number without a partner is carried on as $\sigma(a)-\sigma(-a)$.
 
     >>> smallest = minimum_network(5)
     >>> smallest(torch.tensor([[3.0, -1.0, 2.0, 7.0, 0.5]]).double()).item()
@@ -145,7 +149,7 @@ def minimum_network(count: int) -> nn.Sequential:
 
 
 def affine_pieces_around(mesh: Mesh, node: int) -> tuple[Tensor, Tensor]:
-    r"""Gradients ``[q, d]`` and constants ``[q]`` of the nodal function on the :math:`q` simplices.
+    r"""Gradients `[q, d]` and constants `[q]` of the nodal function on the $q$ simplices.
 
     >>> gradients, constants = affine_pieces_around(line_mesh(torch.tensor([0.0, 0.5, 1.0])), 1)
     >>> gradients.flatten().tolist(), constants.tolist()
@@ -161,10 +165,10 @@ def affine_pieces_around(mesh: Mesh, node: int) -> tuple[Tensor, Tensor]:
 
 
 def nodal_network(mesh: Mesh, node: int) -> nn.Sequential:
-    r""":math:`\phi_i=\max(0,\min_\tau g_\tau)` for one node of a mesh.
+    r"""$\phi_i=\max(0,\min_\tau g_\tau)$ for one node of a mesh.
 
-    Hidden layers: 1 for the outer maximum and :math:`\lceil\log_2q\rceil` for the minimum over
-    the :math:`q` simplices of the star; in the plane with six neighbors 4.
+    Hidden layers: 1 for the outer maximum and $\lceil\log_2q\rceil$ for the minimum over
+    the $q$ simplices of the star; in the plane with six neighbors 4.
 
     >>> hat = nodal_network(line_mesh(torch.tensor([0.0, 0.5, 1.0])), 1)
     >>> hat(torch.tensor([[0.0], [0.25], [0.5], [0.75]]).double()).flatten().tolist()
@@ -198,13 +202,13 @@ def convex_star(mesh: Mesh, node: int) -> bool:
 
 
 def finite_element_network(mesh: Mesh, values: Tensor) -> nn.Sequential:
-    r"""The finite element function :math:`\sum_iv_i\phi_i` as one ReLU network.
+    r"""The finite element function $\sum_iv_i\phi_i$ as one ReLU network.
 
     On an interval one hidden layer with a unit a node less one; else the nodal networks side by
-    side. The layers are dense: with :math:`n` nodes their memory grows as :math:`n^2`.
+    side. The layers are dense: with $n$ nodes their memory grows as $n^2$.
 
     Args:
-        values: ``[n]``, the values in the nodes.
+        values: `[n]`, the values in the nodes.
 
     >>> line = finite_element_network(line_mesh(torch.tensor([0.0, 0.5, 1.0]).double()),
     ...                               torch.tensor([1.0, 3.0, -1.0]).double())
@@ -232,9 +236,9 @@ def finite_element_network(mesh: Mesh, values: Tensor) -> nn.Sequential:
 
 
 def interpolate_linearly(mesh: Mesh, values: Tensor, x: Tensor) -> Tensor:
-    r"""The finite element function at points ``[k, d]`` by barycentric coordinates, no network.
+    r"""The finite element function at points `[k, d]` by barycentric coordinates, no network.
 
-    Each point is looked up in every simplex: time and memory :math:`O(km)`.
+    Each point is looked up in every simplex: time and memory $O(km)$.
 
     >>> interpolate_linearly(cube_mesh(1, 2), torch.tensor([0.0, 0, 0, 1]).double(),
     ...                      torch.tensor([[0.5, 0.25]]).double()).item()

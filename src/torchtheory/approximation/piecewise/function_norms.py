@@ -1,14 +1,14 @@
 r"""Norms of smoothness of functions on a box, and on which side the measurement errs.
 
-.. math::
+$$
+\|f\|_{C^n}=\max_{|\alpha|\le n}\|D^\alpha f\|_\infty,\qquad
+\mathrm{Lip}_\zeta(f)=\sup_{x\ne y}\frac{|f(x)-f(y)|}{|x-y|^\zeta},\qquad
+\|f\|_{W^{n,p}}=\Bigl(\sum_{|\alpha|\le n}\|D^\alpha f\|_p^p\Bigr)^{1/p},
+$$
 
-    \|f\|_{C^n}=\max_{|\alpha|\le n}\|D^\alpha f\|_\infty,\qquad
-    \mathrm{Lip}_\zeta(f)=\sup_{x\ne y}\frac{|f(x)-f(y)|}{|x-y|^\zeta},\qquad
-    \|f\|_{W^{n,p}}=\Bigl(\sum_{|\alpha|\le n}\|D^\alpha f\|_p^p\Bigr)^{1/p},
-
-and :math:`\|f\|_{W^{n,\infty}}=\|f\|_{C^n}` for functions with continuous derivatives. The largest
+and $\|f\|_{W^{n,\infty}}=\|f\|_{C^n}$ for functions with continuous derivatives. The largest
 value on a grid is a *lower* bound of a supremum. On an interval
-:func:`~torchtheory.primer.function_spaces.sobolev_norm` has fractional orders as well. Source:
+`sobolev_norm` has fractional orders as well. Source:
 Mathematical Aspects of Deep Learning, section 3.1.3, where the Sobolev norm is not written down.
 """
 
@@ -38,8 +38,8 @@ class NormEstimate:
 
     Attributes:
         value: the number.
-        direction: ``lower bound`` for the largest value on a grid, ``quadrature`` for an integral
-            by a Gauss rule, ``exact`` for a piecewise linear function met at every bend.
+        direction: `lower bound` for the largest value on a grid, `quadrature` for an integral
+            by a Gauss rule, `exact` for a piecewise linear function met at every bend.
         points: how many points were looked at.
     """
 
@@ -52,7 +52,7 @@ class NormEstimate:
 
 
 def multi_indices(dimension: int, order: int) -> list[tuple[int, ...]]:
-    r"""All :math:`\alpha\in\mathbb N_0^d` with :math:`|\alpha|\le n`, lower orders first.
+    r"""All $\alpha\in\mathbb N_0^d$ with $|\alpha|\le n$, lower orders first.
 
     >>> multi_indices(2, 1)
     [(0, 0), (0, 1), (1, 0)]
@@ -64,12 +64,12 @@ def multi_indices(dimension: int, order: int) -> list[tuple[int, ...]]:
 
 
 def partial_derivatives(function: Function, x: Tensor, order: int) -> dict[tuple[int, ...], Tensor]:
-    r""":math:`D^\alpha f` at points ``[n, d]`` for all :math:`|\alpha|\le n`, by differentiation.
+    r"""$D^\alpha f$ at points `[n, d]` for all $|\alpha|\le n$, by differentiation.
 
     Each derivative is taken once, of one of lower order. At a kink it is what torch makes of it.
 
     Returns:
-        ``[n]`` for every multi-index.
+        `[n]` for every multi-index.
 
     >>> x = torch.tensor([[2.0, 3.0]]).double()
     >>> found = partial_derivatives(lambda x: x[:, 0] ** 2 * x[:, 1], x, 2)
@@ -108,9 +108,9 @@ def partial_derivatives(function: Function, x: Tensor, order: int) -> dict[tuple
 def smooth_norm(
     function: Function, order: int, domain: Box | tuple[float, float], *, points: int = 65
 ) -> NormEstimate:
-    r""":math:`\|f\|_{C^n}`: the largest derivative up to an order, on a grid.
+    r"""$\|f\|_{C^n}$: the largest derivative up to an order, on a grid.
 
-    A lower bound, from ``points`` a side. Time and memory: ``points ** d`` evaluations with
+    A lower bound, from `points` a side. Time and memory: `points ** d` evaluations with
     their derivatives.
 
     >>> wave = smooth_norm(lambda x: torch.sin(2 * math.pi * x), 2, (0.0, 1.0))
@@ -130,9 +130,9 @@ def holder_constant(
     *,
     points: int = 33,
 ) -> NormEstimate:
-    r""":math:`\mathrm{Lip}_\zeta(f)`: the largest quotient of two points of a grid; a lower bound.
+    r"""$\mathrm{Lip}_\zeta(f)$: the largest quotient of two points of a grid; a lower bound.
 
-    Every pair is looked at: time and memory :math:`O(\text{points}^{2d})`.
+    Every pair is looked at: time and memory $O(\text{points}^{2d})$.
 
     >>> root = holder_constant(lambda x: x.abs().sqrt(), 0.5, (-1.0, 1.0))
     >>> root.value
@@ -159,8 +159,8 @@ def holder_norm(
     *,
     points: int = 33,
 ) -> NormEstimate:
-    r""":math:`\|f\|_{C^{n,\zeta}}`: the larger of :func:`smooth_norm` and the Hölder constants of
-    the derivatives of order :math:`n`; a lower bound.
+    r"""$\|f\|_{C^{n,\zeta}}$: the larger of `smooth_norm` and the Hölder constants of
+    the derivatives of order $n$; a lower bound.
 
     >>> holder_norm(lambda x: x.abs().sqrt(), 0, 0.5, (-1.0, 1.0)).value
     1.0
@@ -188,10 +188,10 @@ def box_sobolev_norm(
     *,
     panels: int = 8,
 ) -> NormEstimate:
-    r""":math:`\|f\|_{W^{n,p}}` on a box in any dimension, for whole orders.
+    r"""$\|f\|_{W^{n,p}}$ on a box in any dimension, for whole orders.
 
-    An 8-point Gauss rule on each of ``panels`` pieces a side; :math:`p=\infty` is
-    :func:`smooth_norm` on those nodes and the grid of their ends.
+    An 8-point Gauss rule on each of `panels` pieces a side; $p=\infty$ is
+    `smooth_norm` on those nodes and the grid of their ends.
 
     >>> norm = box_sobolev_norm(lambda x: x[:, 0] * x[:, 1], 1, 2.0, ((0.0, 1.0), (0.0, 1.0)))
     >>> round(norm.value**2, 12)                                # 1/9 + 1/3 + 1/3
@@ -219,7 +219,7 @@ def box_sobolev_norm(
 
 
 def network_lipschitz_norm(network: nn.Module, interval: tuple[float, float]) -> NormEstimate:
-    r""":math:`\|f\|_{C^{0,1}}=\max(\|f\|_\infty,\mathrm{Lip}_1f)` of a piecewise linear network of
+    r"""$\|f\|_{C^{0,1}}=\max(\|f\|_\infty,\mathrm{Lip}_1f)$ of a piecewise linear network of
     one variable, exactly: at its bends and from its slopes.
 
     >>> from torchtheory.approximation.piecewise.boxes import relu_bump
@@ -237,7 +237,7 @@ def network_lipschitz_norm(network: nn.Module, interval: tuple[float, float]) ->
 def into_unit_ball(
     function: Function, order: int, p: float, domain: Box | tuple[float, float], *, panels: int = 8
 ) -> Function:
-    r""":math:`f/\|f\|_{W^{n,p}}`, in the unit ball :math:`F^p_{n,d}` as far as the norm is known.
+    r"""$f/\|f\|_{W^{n,p}}$, in the unit ball $F^p_{n,d}$ as far as the norm is known.
 
     >>> half = into_unit_ball(lambda x: 2 * torch.ones_like(x), 0, math.inf, (0.0, 1.0))
     >>> half(torch.zeros(1)).item()

@@ -1,8 +1,8 @@
 r"""Hat functions of a regular mesh in one and two dimensions, as two layers of ReLUs.
 
 On the mesh of squares cut along their rising diagonals, the hat at the origin is
-:math:`\rho(1-g(x))` with the gauge :math:`g(x)=\tfrac12(|x_1|+|x_2|+|x_1-x_2|)`, the largest of the
-three numbers; on the line :math:`g(x)=|x|`. So a node costs one unit of the second layer, and the
+$\rho(1-g(x))$ with the gauge $g(x)=\tfrac12(|x_1|+|x_2|+|x_1-x_2|)$, the largest of the
+three numbers; on the line $g(x)=|x|$. So a node costs one unit of the second layer, and the
 first layer holds one unit a mesh line. Source: The Modern Mathematics of Deep Learning, sections
 1.4.1 and 3.5 (piecewise linear dictionaries are met exactly).
 """
@@ -29,15 +29,15 @@ Layer = tuple[Tensor, Tensor]
 
 
 def hat_layers(cells: int, box: Box) -> tuple[Layer, Layer, Tensor]:
-    r"""Two affine layers whose ReLUs are all hats of a mesh with ``cells`` cells a side.
+    r"""Two affine layers whose ReLUs are all hats of a mesh with `cells` cells a side.
 
-    With :math:`|t|=2\rho(t)-t`, and :math:`t` affine in coordinates that the first layer passes on
+    With $|t|=2\rho(t)-t$, and $t$ affine in coordinates that the first layer passes on
     (they are not negative once the box's corner is subtracted), the first layer needs one unit a
-    mesh line: :math:`(2d-1)n` up to constants.
+    mesh line: $(2d-1)n$ up to constants.
 
     Returns:
-        the first layer, the second layer (one row a node), and the nodes ``[(cells + 1) ** d, d]``.
-        The first ``d`` units of the first layer are the coordinates, counted from the corner.
+        the first layer, the second layer (one row a node), and the nodes `[(cells + 1) ** d, d]`.
+        The first `d` units of the first layer are the coordinates, counted from the corner.
 
     >>> first, second, nodes = hat_layers(2, ((0.0, 1.0),))
     >>> hidden = torch.relu(torch.tensor([[0.25]]).double() @ first[0].T + first[1])
@@ -91,7 +91,7 @@ def hat_layers(cells: int, box: Box) -> tuple[Layer, Layer, Tensor]:
 
 
 def hat_generator(dimension: int) -> nn.Sequential:
-    r"""The hat at the origin with support :math:`[-1,1]^d`, a network of fixed size, any input.
+    r"""The hat at the origin with support $[-1,1]^d$, a network of fixed size, any input.
 
     >>> hat_generator(2)(torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.5, -0.5]]).double()).tolist()
     [[1.0], [0.5], [0.0]]
@@ -117,15 +117,15 @@ def hat_interpolant(
     *,
     curvature: float,
 ) -> Approximant:
-    r"""The piecewise linear interpolant on a regular mesh, within :math:`\frac M8\sum_jh_j^2`.
+    r"""The piecewise linear interpolant on a regular mesh, within $\frac M8\sum_jh_j^2$.
 
     Every triangle lies in a ball of radius half its longest side, and linear interpolation errs
-    by at most :math:`MR^2/2` where the Hessian's norm is at most :math:`M`.
+    by at most $MR^2/2$ where the Hessian's norm is at most $M$.
 
     Args:
-        function: from ``[n, d]`` to ``[n]`` (``[n]`` to ``[n]`` on the line), :math:`d\le2`.
+        function: from `[n, d]` to `[n]` (`[n]` to `[n]` on the line), $d\le2$.
         cells: mesh cells a side.
-        curvature: :math:`M`.
+        curvature: $M$.
 
     >>> bowl = hat_interpolant(lambda x: (x**2).sum(1), 2, ((0.0, 1.0), (0.0, 1.0)), curvature=2.0)
     >>> bowl(torch.tensor([[0.5, 0.5], [0.25, 0.25]]).double()).tolist(), bowl.bound

@@ -1,7 +1,7 @@
 r"""Step functions and broken lines as networks with one hidden layer, weights written down.
 
-A :math:`\rho`-Lipschitz function on an interval is met within :math:`\epsilon` by
-:math:`\lceil\rho(b-a)/\epsilon\rceil` threshold units, and by half as many ReLUs. Source:
+A $\rho$-Lipschitz function on an interval is met within $\epsilon$ by
+$\lceil\rho(b-a)/\epsilon\rceil$ threshold units, and by half as many ReLUs. Source:
 Foundations of Deep Learning, Theorem 14.
 """
 
@@ -28,20 +28,22 @@ def threshold_interpolant(
     *,
     value_at: Literal["left", "middle"] = "left",
 ) -> Approximant:
-    r"""A staircase of :math:`m=\lceil\rho(b-a)/\epsilon\rceil` steps within :math:`\epsilon`.
+    r"""A staircase of $m=\lceil\rho(b-a)/\epsilon\rceil$ steps within $\epsilon$.
 
-    With :math:`b_i=a+i\epsilon/\rho`, :math:`a_0=g(b_0)` and :math:`a_i=g(b_i)-g(b_{i-1})`,
+    With $b_i=a+i\epsilon/\rho$, $a_0=g(b_0)$ and $a_i=g(b_i)-g(b_{i-1})$,
 
-    .. math:: f(x)=\sum_{i=0}^{m-1}a_i\,\mathbf 1[x\ge b_i].
+    $$
+    f(x)=\sum_{i=0}^{m-1}a_i\,\mathbf 1[x\ge b_i].
+    $$
 
-    Hidden weights 1, hidden biases :math:`-b_i`, output weights :math:`a_i`, no output bias.
+    Hidden weights 1, hidden biases $-b_i$, output weights $a_i$, no output bias.
     On each step the function leaves its value at the left end by at most
-    :math:`\rho\cdot\epsilon/\rho`. Values in the middle of each step halve the error.
+    $\rho\cdot\epsilon/\rho$. Values in the middle of each step halve the error.
 
     Args:
-        function: :math:`g`, from ``[n]`` to ``[n]``.
-        lipschitz: :math:`\rho` on the interval; the bound is wrong if it is too small.
-        error: :math:`\epsilon`.
+        function: $g$, from `[n]` to `[n]`.
+        lipschitz: $\rho$ on the interval; the bound is wrong if it is too small.
+        error: $\epsilon$.
         value_at: where on a step the function is met.
 
     >>> line = threshold_interpolant(lambda x: 4 * x, lipschitz=4.0, error=1.0)
@@ -78,12 +80,12 @@ def relu_interpolant(
     lipschitz: float = math.inf,
     curvature: float = math.inf,
 ) -> Approximant:
-    r"""The broken line through ``pieces + 1`` equally spaced values of a function, as ReLUs.
+    r"""The broken line through `pieces + 1` equally spaced values of a function, as ReLUs.
 
-    Between two knots of distance :math:`h` the broken line errs by at most :math:`\rho h/2` where
-    :math:`g` is :math:`\rho`-Lipschitz, and by at most :math:`Mh^2/8` where
-    :math:`|g''|\le M`; the bound is the smaller of the two. Unit :math:`i` is
-    :math:`\max(x-x_i,0)` and its output weight the change of slope at :math:`x_i`.
+    Between two knots of distance $h$ the broken line errs by at most $\rho h/2$ where
+    $g$ is $\rho$-Lipschitz, and by at most $Mh^2/8$ where
+    $|g''|\le M$; the bound is the smaller of the two. Unit $i$ is
+    $\max(x-x_i,0)$ and its output weight the change of slope at $x_i$.
 
     >>> tent = relu_interpolant(lambda x: (x - 0.5).abs(), 2, lipschitz=1.0)
     >>> tent(torch.tensor([0.0, 0.25, 1.0], dtype=torch.float64)).tolist(), tent.bound

@@ -1,9 +1,11 @@
 r"""Networks for functions on a manifold: charts by projection, hats in each chart, one sum.
 
-.. math:: g(x)=\sum_i\phi_i(x)\,g(x)=\sum_i(\phi_ig)\circ\gamma_i^{-1}(\gamma_i(x))
+$$
+g(x)=\sum_i\phi_i(x)\,g(x)=\sum_i(\phi_ig)\circ\gamma_i^{-1}(\gamma_i(x))
+$$
 
-with orthogonal projections :math:`\gamma_i` on tangent spaces and a partition of unity
-:math:`\phi_i`. Only the projections see the ambient space, so the number :math:`D` of its
+with orthogonal projections $\gamma_i$ on tangent spaces and a partition of unity
+$\phi_i$. Only the projections see the ambient space, so the number $D$ of its
 dimensions enters the size once, linearly, and not at all through the accuracy. Source: The Modern
 Mathematics of Deep Learning, section 1.4.1, Theorem 3.22 and Corollaries 3.23, 3.24 (Shaham,
 Cloninger, Coifman, 2018).
@@ -33,13 +35,13 @@ class Chart:
     r"""The orthogonal projection on a tangent space, and the directions across it.
 
     Attributes:
-        center: ``[D]``, a point of the manifold.
-        tangent: ``[d, D]``, orthonormal: the coordinates of the chart.
-        normal: ``[q - d, D]``, orthonormal, the rest of the space that the data span; they tell
+        center: `[D]`, a point of the manifold.
+        tangent: `[d, D]`, orthonormal: the coordinates of the chart.
+        normal: `[q - d, D]`, orthonormal, the rest of the space that the data span; they tell
             the chart's own sheet from others that project on the same place.
-        radius: the chart is the part with tangential coordinates at most ``radius`` in absolute
+        radius: the chart is the part with tangential coordinates at most `radius` in absolute
             value.
-        height: and normal coordinates at most ``height``; other sheets have at least twice that.
+        height: and normal coordinates at most `height`; other sheets have at least twice that.
     """
 
     center: Tensor
@@ -49,20 +51,20 @@ class Chart:
     height: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        r"""The chart's coordinates :math:`\gamma(x)`, ``[n, d]``."""
+        r"""The chart's coordinates $\gamma(x)$, `[n, d]`."""
         return (x - self.center) @ self.tangent.T
 
     def across(self, x: Tensor) -> Tensor:
-        """The normal coordinates, ``[n, q - d]``."""
+        """The normal coordinates, `[n, q - d]`."""
         return (x - self.center) @ self.normal.T
 
     def contains(self, x: Tensor) -> Tensor:
-        """Which points lie in the chart, ``[n]``."""
+        """Which points lie in the chart, `[n]`."""
         near = (self(x).abs() <= self.radius).all(1)
         return near & (self.across(x).abs() <= self.height).all(1)
 
     def bump(self, x: Tensor) -> Tensor:
-        r""":math:`\prod_k(1-(z_k/R)^2)_+^2` on the chart's own sheet, 0 elsewhere: ``[n]``."""
+        r"""$\prod_k(1-(z_k/R)^2)_+^2$ on the chart's own sheet, 0 elsewhere: `[n]`."""
         inside = (1 - (self(x) / self.radius) ** 2).clamp_min(0) ** 2
         own = (self.across(x).abs() <= self.height).all(1)
         return inside.prod(1) * own
@@ -79,13 +81,13 @@ def tangent_charts(
 ) -> list[Chart]:
     r"""Charts that cover a cloud of points, tangent spaces by local principal components.
 
-    Greedy: as long as some point is not in the inner part (``fill`` times the radius) of a chart,
-    the one farthest from it becomes a center. Time ``O(charts n D)``.
+    Greedy: as long as some point is not in the inner part (`fill` times the radius) of a chart,
+    the one farthest from it becomes a center. Time `O(charts n D)`.
 
     Args:
-        x: ``[n, D]``, points of the manifold, dense compared with the radius.
-        dimension: :math:`d'`, that of the manifold.
-        radius, height: of every chart; see :class:`Chart`.
+        x: `[n, D]`, points of the manifold, dense compared with the radius.
+        dimension: $d'$, that of the manifold.
+        radius, height: of every chart; see `Chart`.
         neighbors: how many points the tangent space is fitted to.
 
     >>> from torchtheory.approximation.piecewise.manifolds import circle_curve
@@ -127,7 +129,7 @@ def tangent_charts(
 
 
 def chart_weights(charts: list[Chart], x: Tensor) -> Tensor:
-    r""":math:`\phi_i=\eta_i/\sum_j\eta_j` from the charts' bumps: ``[n, charts]``; 0 where no chart
+    r"""$\phi_i=\eta_i/\sum_j\eta_j$ from the charts' bumps: `[n, charts]`; 0 where no chart
     is.
 
     >>> line = Chart(torch.zeros(1).double(), torch.eye(1).double(), torch.zeros(0, 1).double(),
@@ -142,11 +144,11 @@ def chart_weights(charts: list[Chart], x: Tensor) -> Tensor:
 def chart_inverse(
     manifold: ParametrizedManifold, chart: Chart, z: Tensor, start: Tensor, steps: int = 30
 ) -> Tensor:
-    r"""Intrinsic coordinates :math:`u` with :math:`\gamma(F(u))=z`, by Newton's method.
+    r"""Intrinsic coordinates $u$ with $\gamma(F(u))=z$, by Newton's method.
 
     Args:
-        z: ``[n, d]``, coordinates in the chart.
-        start: ``[n, d]``, intrinsic coordinates of points near them on the chart's own sheet.
+        z: `[n, d]`, coordinates in the chart.
+        start: `[n, d]`, intrinsic coordinates of points near them on the chart's own sheet.
 
     >>> from torchtheory.approximation.piecewise.manifolds import circle_curve
     >>> circle = circle_curve()
@@ -165,7 +167,7 @@ class ManifoldNetwork:
     """A network on a manifold and where its parameters are.
 
     Attributes:
-        network: four affine layers with ReLUs between, from ``[n, D]`` to ``[n, 1]``.
+        network: four affine layers with ReLUs between, from `[n, D]` to `[n, 1]`.
         charts: the atlas.
         terms: hats with a coefficient other than 0.
         projection_parameters: those of the first layer, the only ones that see the ambient space.
@@ -179,10 +181,10 @@ class ManifoldNetwork:
     other_parameters: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The network's values ``[n]`` at points ``[n, D]``.
+        """The network's values `[n]` at points `[n, D]`.
 
         A unit reads its own chart only: with sparse matrices the time is that of the parameters
-        that are not 0, some charts times less than that of ``network`` itself.
+        that are not 0, some charts times less than that of `network` itself.
         """
         (first, offset), *rest = affine_layers(self.network)[0]
         sparse = [(weight.to_sparse(), bias.unsqueeze(1)) for weight, bias in rest]
@@ -206,17 +208,17 @@ def manifold_network(
 
     Layer 1 projects on the charts (each unit shifted so that it is never negative on the
     manifold); layer 2 has the mesh lines of every chart and two units for every normal coordinate
-    :math:`n`; layer 3 has one unit a hat, from which
-    :math:`(\rho(n-a)+\rho(-n-a))/a` is subtracted, so that it is 0 on other sheets
-    (:math:`|n|\ge2a`); layer 4 adds up, with the values of :math:`\phi_ig` at the nodes as
-    coefficients. Memory ``O(terms * charts * cells)``, for dense matrices.
+    $n$; layer 3 has one unit a hat, from which
+    $(\rho(n-a)+\rho(-n-a))/a$ is subtracted, so that it is 0 on other sheets
+    ($|n|\ge2a$); layer 4 adds up, with the values of $\phi_ig$ at the nodes as
+    coefficients. Memory `O(terms * charts * cells)`, for dense matrices.
 
     Args:
-        function: of the intrinsic coordinates, ``[n, d]`` to ``[n]``; also a little outside the
+        function: of the intrinsic coordinates, `[n, d]` to `[n]`; also a little outside the
             box.
-        charts: from :func:`tangent_charts`.
+        charts: from `tangent_charts`.
         cells: of the mesh of hats on every chart, a side.
-        samples: ``[n, d]``, intrinsic coordinates from which the charts' inverses start.
+        samples: `[n, d]`, intrinsic coordinates from which the charts' inverses start.
 
     >>> from torchtheory.approximation.piecewise.manifolds import circle_curve
     >>> circle = circle_curve(10, random=0)
@@ -286,10 +288,10 @@ def manifold_network(
 
 
 def l1_terms_bound(norm: float, terms: int) -> float:
-    r""":math:`\Sigma_N\le\tfrac12\|c\|_1N^{-1/2}` for an orthonormal system.
+    r"""$\Sigma_N\le\tfrac12\|c\|_1N^{-1/2}$ for an orthonormal system.
 
-    Sharp for :math:`2N` equal coefficients: the number of terms for an error :math:`\epsilon` is
-    of order :math:`\epsilon^{-2}`.
+    Sharp for $2N$ equal coefficients: the number of terms for an error $\epsilon$ is
+    of order $\epsilon^{-2}$.
 
     >>> l1_terms_bound(1.0, 4)
     0.25
@@ -300,7 +302,7 @@ def l1_terms_bound(norm: float, terms: int) -> float:
 def _newton(
     manifold: ParametrizedManifold, project: Tensor, wanted: Tensor, start: Tensor, steps: int = 30
 ) -> Tensor:
-    """``u[n, d]`` with ``roll(u) @ project = wanted``, every row with its own ``project[q, d]``."""
+    """`u[n, d]` with `roll(u) @ project = wanted`, every row with its own `project[q, d]`."""
     derivative = torch.func.vmap(torch.func.jacfwd(manifold.roll))
     u = start.clone()
     for _ in range(steps):
@@ -318,7 +320,7 @@ def _newton(
 
 
 def _span(x: Tensor) -> Tensor:
-    """An orthonormal basis ``[q, D]`` of the directions in which the points vary."""
+    """An orthonormal basis `[q, D]` of the directions in which the points vary."""
     centered = x - x.mean(0)
     _, s, vh = torch.linalg.svd(centered, full_matrices=False)
     kept: Tensor = vh[s > 1e-9 * s[0]]

@@ -1,7 +1,7 @@
 r"""Data on a manifold: parametrized sheets in any number of dimensions, and their own dimension.
 
-A sheet is rolled up in a few dimensions and then laid into :math:`\mathbb R^D` by a random
-isometry, so that nothing but :math:`D` changes. Source: The Modern Mathematics of Deep Learning,
+A sheet is rolled up in a few dimensions and then laid into $\mathbb R^D$ by a random
+isometry, so that nothing but $D$ changes. Source: The Modern Mathematics of Deep Learning,
 section 3.6.2, Figure 3.7.
 """
 
@@ -23,13 +23,13 @@ from torchtheory.nets.labeled import at_least, points, positive
 
 @dataclass(frozen=True, slots=True)
 class ParametrizedManifold:
-    r"""A manifold :math:`\{F(u)Q:u\in B\}\subset\mathbb R^D`; calling it embeds ``u[n, d]``.
+    r"""A manifold $\{F(u)Q:u\in B\}\subset\mathbb R^D$; calling it embeds `u[n, d]`.
 
     Attributes:
-        roll: :math:`F`, differentiable, from ``[n, d]`` to ``[n, q]``; also defined a little
+        roll: $F$, differentiable, from `[n, d]` to `[n, q]`; also defined a little
             outside of the box.
-        domain: the box :math:`B` of the intrinsic coordinates.
-        frame: :math:`Q`, ``[q, D]`` with orthonormal rows.
+        domain: the box $B$ of the intrinsic coordinates.
+        frame: $Q$, `[q, D]` with orthonormal rows.
     """
 
     roll: Callable[[Tensor], Tensor]
@@ -52,7 +52,7 @@ class ParametrizedManifold:
         return self.roll(u) @ self.frame
 
     def draw(self, samples: int, random: RandomSource = None) -> Tensor:
-        """Intrinsic coordinates, uniform in the box: ``[samples, d]``."""
+        """Intrinsic coordinates, uniform in the box: `[samples, d]`."""
         low, high = torch.tensor(self.domain, dtype=torch.float64).unbind(1)
         u = torch.rand(
             at_least(samples, 1, "samples"),
@@ -64,14 +64,14 @@ class ParametrizedManifold:
 
 
 class RolledSample(NamedTuple):
-    """Points ``x[n, D]`` and their intrinsic coordinates ``u[n, d]``."""
+    """Points `x[n, D]` and their intrinsic coordinates `u[n, d]`."""
 
     x: Tensor
     u: Tensor
 
 
 def random_frame(rows: int, columns: int, random: RandomSource = None) -> Tensor:
-    r"""Orthonormal rows ``[q, D]``: an isometric embedding of :math:`\mathbb R^q`, uniformly drawn.
+    r"""Orthonormal rows `[q, D]`: an isometric embedding of $\mathbb R^q$, uniformly drawn.
 
     >>> frame = random_frame(2, 5, random=0)
     >>> bool((frame @ frame.T - torch.eye(2)).abs().max() < 1e-12)
@@ -88,10 +88,10 @@ def random_frame(rows: int, columns: int, random: RandomSource = None) -> Tensor
 def swiss_roll_sheet(
     ambient: int = 3, *, height: float = 21.0, random: RandomSource = None
 ) -> ParametrizedManifold:
-    r"""The Swiss roll :math:`(t\cos t,h,t\sin t)`, :math:`t\in[\frac{3\pi}2,\frac{9\pi}2]`,
-    :math:`h\in[0,H]`, in :math:`\mathbb R^D`.
+    r"""The Swiss roll $(t\cos t,h,t\sin t)$, $t\in[\frac{3\pi}2,\frac{9\pi}2]$,
+    $h\in[0,H]$, in $\mathbb R^D$.
 
-    With ``ambient=3`` the coordinates are as printed; otherwise a random isometry follows.
+    With `ambient=3` the coordinates are as printed; otherwise a random isometry follows.
 
     >>> swiss_roll_sheet()(torch.tensor([[2 * torch.pi, 1.0]]).double()).round(decimals=3).tolist()
     [[6.283, 1.0, 0.0]]
@@ -104,7 +104,7 @@ def swiss_roll_sheet(
 
 
 def circle_curve(ambient: int = 2, *, random: RandomSource = None) -> ParametrizedManifold:
-    r"""The unit circle in :math:`\mathbb R^D`, parametrized by the angle in :math:`[-\pi,\pi]`.
+    r"""The unit circle in $\mathbb R^D$, parametrized by the angle in $[-\pi,\pi]$.
 
     >>> circle_curve()(torch.tensor([[0.0]]).double()).tolist()
     [[1.0, 0.0]]
@@ -116,7 +116,7 @@ def circle_curve(ambient: int = 2, *, random: RandomSource = None) -> Parametriz
 def swiss_roll(
     samples: int, ambient: int = 3, *, noise: float = 0.0, random: RandomSource = None
 ) -> RolledSample:
-    r"""Points of the Swiss roll, uniform in :math:`(t,h)`, with Gaussian noise in all coordinates.
+    r"""Points of the Swiss roll, uniform in $(t,h)$, with Gaussian noise in all coordinates.
 
     >>> swiss_roll(5, 100, random=0).x.shape
     torch.Size([5, 100])
@@ -133,15 +133,15 @@ def swiss_roll(
 def intrinsic_dimension(x: Tensor, neighbors: int = 12) -> float:
     r"""The maximum likelihood estimate of the dimension from distances to neighbors.
 
-    With :math:`T_j(x)` the distance to the :math:`j`-th neighbor, numbers of neighbors in small
-    balls grow like a Poisson process of intensity :math:`\propto r^{d-1}`, and
-    :math:`1/\hat d` is the mean of :math:`\log(T_k(x)/T_j(x))` over all points and
-    :math:`j<k`, which has no bias (Levina and Bickel; MacKay and Ghahramani's average). Time and
-    memory ``O(n^2)``.
+    With $T_j(x)$ the distance to the $j$-th neighbor, numbers of neighbors in small
+    balls grow like a Poisson process of intensity $\propto r^{d-1}$, and
+    $1/\hat d$ is the mean of $\log(T_k(x)/T_j(x))$ over all points and
+    $j<k$, which has no bias (Levina and Bickel; MacKay and Ghahramani's average). Time and
+    memory `O(n^2)`.
 
     Args:
-        x: ``[n, D]``, no two rows equal.
-        neighbors: :math:`k`, at least 3 and less than ``n``.
+        x: `[n, D]`, no two rows equal.
+        neighbors: $k$, at least 3 and less than `n`.
 
     >>> line = torch.linspace(0, 1, 200).double().unsqueeze(1) ** 2 * torch.ones(1, 7).double()
     >>> round(intrinsic_dimension(line))

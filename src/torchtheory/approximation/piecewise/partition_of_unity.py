@@ -1,12 +1,14 @@
-r"""A partition of unity of trapezoids on :math:`[0,1]^d`, each factor four ReLUs.
+r"""A partition of unity of trapezoids on $[0,1]^d$, each factor four ReLUs.
 
-With :math:`\psi(t)=1` for :math:`|t|\le1`, :math:`2-|t|` for :math:`1\le|t|\le2` and 0 beyond,
+With $\psi(t)=1$ for $|t|\le1$, $2-|t|$ for $1\le|t|\le2$ and 0 beyond,
 
-.. math:: \phi_m(x)=\prod_{k=1}^d\psi\bigl(3N(x_k-m_k/N)\bigr),\qquad m\in\{0,\dots,N\}^d,
+$$
+\phi_m(x)=\prod_{k=1}^d\psi\bigl(3N(x_k-m_k/N)\bigr),\qquad m\in\{0,\dots,N\}^d,
+$$
 
-add up to 1 on the cube, and at most :math:`2^d` of them are positive at any point. The factors are
-networks exactly; the product for :math:`d\ge2` is not, and is left to
-:mod:`~torchtheory.approximation.piecewise.yarotsky`. Source: Mathematical Aspects of Deep Learning,
+add up to 1 on the cube, and at most $2^d$ of them are positive at any point. The factors are
+networks exactly; the product for $d\ge2$ is not, and is left to
+`yarotsky`. Source: Mathematical Aspects of Deep Learning,
 Theorem 3.10 (Yarotsky).
 """
 
@@ -23,7 +25,7 @@ from torchtheory.nets.labeled import at_least
 
 
 def patch_centers(cells: int, dimension: int) -> Tensor:
-    r"""The points :math:`m/N` of the grid, ``[(N + 1) ** d, d]``.
+    r"""The points $m/N$ of the grid, `[(N + 1) ** d, d]`.
 
     >>> patch_centers(2, 1).flatten().tolist()
     [0.0, 0.5, 1.0]
@@ -35,7 +37,7 @@ def patch_centers(cells: int, dimension: int) -> Tensor:
 
 
 def trapezoid_network(cells: int) -> nn.Sequential:
-    r""":math:`x\mapsto(\psi(3N(x-m/N)))_{m=0..N}`, from ``[n, 1]`` to ``[n, N + 1]``.
+    r"""$x\mapsto(\psi(3N(x-m/N)))_{m=0..N}$, from `[n, 1]` to `[n, N + 1]`.
 
     >>> trapezoid_network(1)(torch.tensor([[0.2], [0.5]]).double()).round(decimals=9).tolist()
     [[1.0, 0.0], [0.5, 0.5]]
@@ -52,7 +54,7 @@ def trapezoid_network(cells: int) -> nn.Sequential:
 
 
 def partition_of_unity_values(cells: int, x: Tensor) -> Tensor:
-    r"""All :math:`\phi_m` at points ``[n, d]``: ``[n, (N + 1) ** d]``, in the order of the centers.
+    r"""All $\phi_m$ at points `[n, d]`: `[n, (N + 1) ** d]`, in the order of the centers.
 
     >>> x = torch.tensor([[0.5, 0.0]]).double()
     >>> partition_of_unity_values(1, x).round(decimals=9).tolist()

@@ -1,8 +1,8 @@
 r"""Pay-offs of options as ReLU networks, exactly.
 
-Calls, puts, straddles and spreads on a basket, on the largest or on the smallest of :math:`d`
-prices are made of linear maps, :math:`\max(a,b)=b+\varrho(a-b)` and
-:math:`b=\varrho(b)-\varrho(-b)`: a tree of :math:`\lceil\log_2d\rceil` layers, then one for the
+Calls, puts, straddles and spreads on a basket, on the largest or on the smallest of $d$
+prices are made of linear maps, $\max(a,b)=b+\varrho(a-b)$ and
+$b=\varrho(b)-\varrho(-b)$: a tree of $\lceil\log_2d\rceil$ layers, then one for the
 strike. Source: The Modern Mathematics of Deep Learning, section 1.4.3.
 """
 
@@ -25,9 +25,9 @@ Payoff = Literal[
 
 
 def largest_network(inputs: int) -> nn.Sequential:
-    r""":math:`\max(x_1,\dots,x_d)` by a tree: :math:`\lceil\log_2d\rceil` hidden layers.
+    r"""$\max(x_1,\dots,x_d)$ by a tree: $\lceil\log_2d\rceil$ hidden layers.
 
-    Each pair takes three units, an odd number out two: fewer than :math:`3d+2\log_2d`.
+    Each pair takes three units, an odd number out two: fewer than $3d+2\log_2d$.
 
     >>> largest_network(3)(torch.tensor([[-1.0, -3.0, -2.0]]).double()).item()
     -1.0
@@ -56,23 +56,21 @@ def payoff_network(
     weights: Tensor | None = None,
     second_strike: float | None = None,
 ) -> nn.Sequential:
-    r"""The pay-off :math:`[n,d]\to[n,1]` as a ReLU network without error.
+    r"""The pay-off $[n,d]\to[n,1]$ as a ReLU network without error.
 
-    ========================  ==========================================
-    basket call, put          :math:`(c\cdot x-K)_+`, :math:`(K-c\cdot x)_+`
-    call, put on max          :math:`(\max_ix_i-K)_+`, :math:`(K-\max_ix_i)_+`
-    call, put on min          :math:`(\min_ix_i-K)_+`, :math:`(K-\min_ix_i)_+`
-    straddle                  :math:`|c\cdot x-K|`
-    call spread               :math:`(c\cdot x-K)_+-(c\cdot x-K_2)_+`
-    ========================  ==========================================
+    - basket call, put: $(c\cdot x-K)_+$, $(K-c\cdot x)_+$
+    - call, put on max: $(\max_ix_i-K)_+$, $(K-\max_ix_i)_+$
+    - call, put on min: $(\min_ix_i-K)_+$, $(K-\min_ix_i)_+$
+    - straddle: $|c\cdot x-K|$
+    - call spread: $(c\cdot x-K)_+-(c\cdot x-K_2)_+$
 
-    At most :math:`\lceil\log_2d\rceil+2` affine layers and :math:`O(d)` units. A digital option,
-    :math:`\mathbf 1[c\cdot x\ge K]`, jumps and is the realization of no ReLU network.
+    At most $\lceil\log_2d\rceil+2$ affine layers and $O(d)$ units. A digital option,
+    $\mathbf 1[c\cdot x\ge K]$, jumps and is the realization of no ReLU network.
 
     Args:
-        strike: :math:`K`.
-        weights: ``[d]``, the basket; equal shares of :math:`1/d` unless told.
-        second_strike: :math:`K_2`, of the spread only.
+        strike: $K$.
+        weights: `[d]`, the basket; equal shares of $1/d$ unless told.
+        second_strike: $K_2$, of the spread only.
 
     >>> net = payoff_network("call on max", 3, strike=1.0)
     >>> net(torch.tensor([[0.5, 3.0, 1.0]]).double()).item()

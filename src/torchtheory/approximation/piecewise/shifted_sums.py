@@ -2,11 +2,13 @@ r"""Sums of many shifted copies of a few small networks, kept small in memory.
 
 Proofs that cut a cube into patches add up one network a patch,
 
-.. math:: f(x)=\sum_g\sum_bc_{gb}\,T_g(x-s_{gb}),
+$$
+f(x)=\sum_g\sum_bc_{gb}\,T_g(x-s_{gb}),
+$$
 
 where only the shift (a bias of the first layer) and the factor (in the last layer) differ. As
 one dense network the layers are block diagonal, and their memory grows with the square of the
-number of patches; here it grows with the number. :meth:`ShiftedSum.as_sequential` is the dense
+number of patches; here it grows with the number. `ShiftedSum.as_sequential` is the dense
 network, where it fits.
 """
 
@@ -34,10 +36,10 @@ class Copies:
     """Shifted copies of one ReLU network.
 
     Attributes:
-        template: from ``[n, d]`` to ``[n, 1]``.
-        shifts: ``[b, d]``.
-        factors: ``[b]``.
-        reach: ``[d]``, distances in the coordinates beyond which the template is 0; None where
+        template: from `[n, d]` to `[n, 1]`.
+        shifts: `[b, d]`.
+        factors: `[b]`.
+        reach: `[d]`, distances in the coordinates beyond which the template is 0; None where
             it is not known to vanish.
     """
 
@@ -48,9 +50,9 @@ class Copies:
 
 
 class ShiftedSum(nn.Module):
-    r""":math:`x\mapsto\sum_g\sum_bc_{gb}T_g(x-s_{gb})`, from ``[n, d]`` to ``[n, 1]``.
+    r"""$x\mapsto\sum_g\sum_bc_{gb}T_g(x-s_{gb})$, from `[n, d]` to `[n, 1]`.
 
-    Time: a template for every pair of a point and a copy; with ``reach`` only for the pairs
+    Time: a template for every pair of a point and a copy; with `reach` only for the pairs
     that are not known to give 0.
 
     >>> from torchtheory.approximation.piecewise.boxes import relu_bump

@@ -1,11 +1,11 @@
 r"""Sparse grids: functions with bounded mixed derivatives, without most of the curse of dimension.
 
-With the hat :math:`\phi(t)=\max(0,1-|t|)` and :math:`\phi_{l,i}(x)=\prod_j\phi(2^{l_j}x_j-i_j)`,
+With the hat $\phi(t)=\max(0,1-|t|)$ and $\phi_{l,i}(x)=\prod_j\phi(2^{l_j}x_j-i_j)$,
 a function that vanishes on the boundary of the cube is the sum of
-:math:`v_{l,i}\phi_{l,i}` over levels :math:`l\ge1` and odd :math:`i`; the coefficient is the
-stencil :math:`[-\frac12,1,-\frac12]` in every coordinate, applied to :math:`f`, and
-:math:`|v_{l,i}|\le2^{-d}4^{-|l|_1}\|D^{(2,\dots,2)}f\|_\infty`. Keeping :math:`|l|_1\le m+d-1`
-keeps :math:`\sim2^mm^{d-1}` points. Source: Mathematical Aspects of Deep Learning, section 3.6.1
+$v_{l,i}\phi_{l,i}$ over levels $l\ge1$ and odd $i$; the coefficient is the
+stencil $[-\frac12,1,-\frac12]$ in every coordinate, applied to $f$, and
+$|v_{l,i}|\le2^{-d}4^{-|l|_1}\|D^{(2,\dots,2)}f\|_\infty$. Keeping $|l|_1\le m+d-1$
+keeps $\sim2^mm^{d-1}$ points. Source: Mathematical Aspects of Deep Learning, section 3.6.1
 (Montanelli and Du).
 """
 
@@ -36,10 +36,10 @@ class SparseGrid:
 
     Attributes:
         levels: the vectors l.
-        points: for each of them ``[b, d]``, the points it adds.
-        coefficients: for each of them ``[b]``.
+        points: for each of them `[b, d]`, the points it adds.
+        coefficients: for each of them `[b]`.
 
-    Calling it evaluates the interpolant at ``[n, d]``: ``[n]``, time ``O(n)`` a level.
+    Calling it evaluates the interpolant at `[n, d]`: `[n]`, time `O(n)` a level.
     """
 
     levels: list[tuple[int, ...]]
@@ -66,7 +66,7 @@ class SparseGrid:
 
 
 def sparse_levels(level: int, dimension: int) -> list[tuple[int, ...]]:
-    r"""The vectors :math:`l\ge1` with :math:`|l|_1\le m+d-1`.
+    r"""The vectors $l\ge1$ with $|l|_1\le m+d-1$.
 
     >>> sparse_levels(2, 2)
     [(1, 1), (1, 2), (2, 1)]
@@ -83,7 +83,7 @@ def sparse_levels(level: int, dimension: int) -> list[tuple[int, ...]]:
 
 
 def sparse_grid_size(level: int, dimension: int) -> int:
-    r"""The number of points, :math:`\sum_{|l|_1\le m+d-1}2^{|l|_1-d}`.
+    r"""The number of points, $\sum_{|l|_1\le m+d-1}2^{|l|_1-d}$.
 
     >>> sparse_grid_size(3, 1), sparse_grid_size(3, 2)
     (7, 17)
@@ -94,9 +94,9 @@ def sparse_grid_size(level: int, dimension: int) -> int:
 
 
 def sparse_grid(function: Function, level: int, dimension: int) -> SparseGrid:
-    r"""The interpolant of a function with zero boundary values on :math:`[0,1]^d`.
+    r"""The interpolant of a function with zero boundary values on $[0,1]^d$.
 
-    Time and memory: :math:`3^d` values of the function a point of the grid.
+    Time and memory: $3^d$ values of the function a point of the grid.
 
     >>> bump = sparse_grid(lambda x: (x * (1 - x)).prod(1), 3, 2)
     >>> bump.count, bump.coefficients[0].tolist()                  # 4 ** -2
@@ -124,9 +124,11 @@ def sparse_grid(function: Function, level: int, dimension: int) -> SparseGrid:
 
 
 def sparse_grid_error(level: int, dimension: int, mixed: float = 1.0) -> float:
-    r"""The sup error of the interpolant where :math:`|D^{(2,\dots,2)}f|\le R`:
+    r"""The sup error of the interpolant where $|D^{(2,\dots,2)}f|\le R$:
 
-    .. math:: 2^{-d}R\sum_{s\ge m+d}\binom{s-1}{d-1}4^{-s}\ \sim\ 4^{-m}m^{d-1},
+    $$
+    2^{-d}R\sum_{s\ge m+d}\binom{s-1}{d-1}4^{-s}\ \sim\ 4^{-m}m^{d-1},
+    $$
 
     what the levels that were left out can add, since the hats of a level do not overlap.
 
@@ -165,13 +167,13 @@ def sparse_grid_network(
 ) -> SparseGridNetwork:
     r"""The interpolant as a ReLU network, hats multiplied by trees of products.
 
-    A tree of :math:`d` factors errs by :math:`(d-1)4^{-(n+1)}` and is 0 where a factor is, so
-    the products add :math:`(d-1)4^{-(n+1)}\sum_l\max_i|v_{l,i}|`.
+    A tree of $d$ factors errs by $(d-1)4^{-(n+1)}$ and is 0 where a factor is, so
+    the products add $(d-1)4^{-(n+1)}\sum_l\max_i|v_{l,i}|$.
 
     Args:
         function: with zero boundary values on the cube.
-        squarings: levels :math:`n` of each squaring.
-        mixed: :math:`R\ge\|D^{(2,\dots,2)}f\|_\infty`.
+        squarings: levels $n$ of each squaring.
+        mixed: $R\ge\|D^{(2,\dots,2)}f\|_\infty$.
 
     >>> made = sparse_grid_network(lambda x: (x * (1 - x)).prod(1), 2, 2, 6, mixed=4.0)
     >>> made.size.depth, len(made.grid.levels)

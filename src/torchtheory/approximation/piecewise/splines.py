@@ -1,9 +1,11 @@
 r"""Cardinal B-splines as networks of powers of ReLUs, exactly.
 
-.. math:: N_k(x)=\frac1{k!}\sum_{j=0}^{k+1}(-1)^j\binom{k+1}j\max(x-j,0)^k
+$$
+N_k(x)=\frac1{k!}\sum_{j=0}^{k+1}(-1)^j\binom{k+1}j\max(x-j,0)^k
+$$
 
-is the B-spline of degree :math:`k` on the knots :math:`0,\dots,k+1`: one hidden layer of
-:math:`k+2` units :math:`\max(z,0)^k`. Source: Expressivity of Deep Neural Networks, section 3.4
+is the B-spline of degree $k$ on the knots $0,\dots,k+1$: one hidden layer of
+$k+2$ units $\max(z,0)^k$. Source: Expressivity of Deep Neural Networks, section 3.4
 (Mhaskar).
 """
 
@@ -23,16 +25,16 @@ from torchtheory.nets.labeled import at_least, positive
 def spline_network(
     coefficients: Tensor, degree: int, *, start: float = 0.0, spacing: float = 1.0
 ) -> nn.Sequential:
-    r""":math:`\sum_jc_jN_k((x-a)/h-j)` as one hidden layer of :math:`\max(z,0)^k` units.
+    r"""$\sum_jc_jN_k((x-a)/h-j)$ as one hidden layer of $\max(z,0)^k$ units.
 
-    Neighboring splines share their knots: :math:`m` coefficients need :math:`m+k+1` units, whose
-    output weights are the :math:`(k+1)`-st differences of the coefficients over :math:`k!`.
-    In floating point the sum loses about :math:`u\,m^k` to cancellation far from the first knot.
+    Neighboring splines share their knots: $m$ coefficients need $m+k+1$ units, whose
+    output weights are the $(k+1)$-st differences of the coefficients over $k!$.
+    In floating point the sum loses about $u\,m^k$ to cancellation far from the first knot.
 
     Args:
-        coefficients: :math:`c`, ``[m]``.
-        degree: :math:`k\ge1`.
-        start, spacing: :math:`a` and :math:`h`: the knots are :math:`a+jh`.
+        coefficients: $c$, `[m]`.
+        degree: $k\ge1$.
+        start, spacing: $a$ and $h$: the knots are $a+jh$.
 
     >>> hat = spline_network(torch.ones(1).double(), 1)
     >>> hat(torch.tensor([[0.5], [1.0], [1.5], [3.0]]).double()).flatten().tolist()

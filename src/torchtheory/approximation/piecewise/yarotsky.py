@@ -1,9 +1,11 @@
 r"""Yarotsky's approximator: local Taylor polynomials, glued by a partition of unity, as ReLUs.
 
-.. math:: f_1=\sum_{m\in\{0..N\}^d}\phi_mP_m,\qquad
-          P_m(x)=\sum_{|\alpha|<n}\frac{D^\alpha f(m/N)}{\alpha!}(x-m/N)^\alpha,
+$$
+f_1=\sum_{m\in\{0..N\}^d}\phi_mP_m,\qquad
+P_m(x)=\sum_{|\alpha|<n}\frac{D^\alpha f(m/N)}{\alpha!}(x-m/N)^\alpha,
+$$
 
-and every product :math:`\phi_m(x)(x-m/N)^\alpha` of :math:`d+|\alpha|` factors in :math:`[-1,1]`
+and every product $\phi_m(x)(x-m/N)^\alpha$ of $d+|\alpha|$ factors in $[-1,1]$
 is a tree of approximate multiplications that is exactly 0 where a factor is. Two errors add up:
 that of Taylor, and that of the products. Sources: Mathematical Aspects of Deep Learning,
 Theorem 3.10 (Yarotsky; Gühring et al.) and Theorem 1.25.
@@ -41,10 +43,10 @@ class SmoothApproximant:
     r"""A network for a smooth function, with the two parts of its error.
 
     Attributes:
-        approximant: the network on :math:`[0,1]^d`; its bound is the sum of the two parts.
-        taylor_error: bound of :math:`\|f-f_1\|_\infty`.
+        approximant: the network on $[0,1]^d$; its bound is the sum of the two parts.
+        taylor_error: bound of $\|f-f_1\|_\infty$.
         product_error: bound of what the approximate products add.
-        cells: :math:`N`.
+        cells: $N$.
         levels: depth of each squaring.
         size: of the dense network, non-zero parameters counted.
     """
@@ -58,11 +60,11 @@ class SmoothApproximant:
 
 
 def taylor_error(smoothness: int, dimension: int, cells: int, norm: float = 1.0) -> float:
-    r""":math:`\|f-f_1\|_\infty\le\frac{R}{n!}\bigl(\frac{2d}{3N}\bigr)^n` where all derivatives of
-    order :math:`n` are at most :math:`R`.
+    r"""$\|f-f_1\|_\infty\le\frac{R}{n!}\bigl(\frac{2d}{3N}\bigr)^n$ where all derivatives of
+    order $n$ are at most $R$.
 
-    The functions :math:`\phi_m` are an average, and vanish beyond :math:`\frac2{3N}` in each
-    coordinate; the printed bound :math:`2^dd^nN^{-n}/n!` does not use either.
+    The functions $\phi_m$ are an average, and vanish beyond $\frac2{3N}$ in each
+    coordinate; the printed bound $2^dd^nN^{-n}/n!$ does not use either.
 
     >>> taylor_error(2, 1, 10) < 2 / 2 / 10**2
     True
@@ -75,7 +77,7 @@ def taylor_error(smoothness: int, dimension: int, cells: int, norm: float = 1.0)
 
 
 def taylor_cells(smoothness: int, dimension: int, error: float, norm: float = 1.0) -> int:
-    r"""The fewest :math:`N` with :func:`taylor_error` at most ``error``.
+    r"""The fewest $N$ with `taylor_error` at most `error`.
 
     >>> taylor_cells(1, 1, 0.1), round(taylor_error(1, 1, 7), 4)
     (7, 0.0952)
@@ -89,11 +91,11 @@ def taylor_cells(smoothness: int, dimension: int, error: float, norm: float = 1.
 
 
 def product_error(smoothness: int, dimension: int, levels: int, norm: float = 1.0) -> float:
-    r""":math:`2^dR\,4^{-(\ell+1)}\sum_{|\alpha|<n}(d+|\alpha|-1)/\alpha!` for squares of
-    :math:`\ell` levels.
+    r"""$2^dR\,4^{-(\ell+1)}\sum_{|\alpha|<n}(d+|\alpha|-1)/\alpha!$ for squares of
+    $\ell$ levels.
 
-    At a point only :math:`2^d` of the :math:`\phi_m` are positive, and a tree of :math:`k`
-    factors errs by :math:`(k-1)4^{-(\ell+1)}`.
+    At a point only $2^d$ of the $\phi_m$ are positive, and a tree of $k$
+    factors errs by $(k-1)4^{-(\ell+1)}$.
 
     >>> product_error(1, 1, 3)                 # a factor alone needs no product
     0.0
@@ -109,8 +111,8 @@ def product_error(smoothness: int, dimension: int, levels: int, norm: float = 1.
 def cells_and_levels(
     smoothness: int, dimension: int, error: float, norm: float = 1.0
 ) -> tuple[int, int]:
-    r"""The least :math:`N` and levels :math:`\ell` with which either part of the error is at most
-    half of ``error``.
+    r"""The least $N$ and levels $\ell$ with which either part of the error is at most
+    half of `error`.
 
     >>> cells, levels = cells_and_levels(2, 1, 0.01)
     >>> cells, levels, taylor_error(2, 1, cells) + product_error(2, 1, levels) <= 0.01
@@ -132,17 +134,17 @@ def smooth_network(
     cells: int | None = None,
     levels: int | None = None,
 ) -> SmoothApproximant:
-    r"""A ReLU network within ``error`` of a function with :math:`n` bounded derivatives.
+    r"""A ReLU network within `error` of a function with $n$ bounded derivatives.
 
-    :math:`N` and the levels are the least for which each part of the error is at most half of
-    ``error``, unless given: about :math:`\epsilon^{-d/n}` patches, :math:`\log(1/\epsilon)` layers.
+    $N$ and the levels are the least for which each part of the error is at most half of
+    `error`, unless given: about $\epsilon^{-d/n}$ patches, $\log(1/\epsilon)$ layers.
 
     Args:
-        function: from ``[k, d]`` to ``[k]`` (``[k]`` to ``[k]`` for one variable), differentiable
-            :math:`n-1` times by automatic differentiation.
-        smoothness: :math:`n`.
-        dimension: :math:`d`.
-        norm: :math:`R`, a bound of all derivatives up to order :math:`n` on the cube; the
+        function: from `[k, d]` to `[k]` (`[k]` to `[k]` for one variable), differentiable
+            $n-1$ times by automatic differentiation.
+        smoothness: $n$.
+        dimension: $d$.
+        norm: $R$, a bound of all derivatives up to order $n$ on the cube; the
             promise is wrong if it is too small.
 
     >>> made = smooth_network(torch.sin, 2, 1, 0.01)
@@ -189,7 +191,7 @@ def smooth_network(
 
 
 def local_monomial(alpha: tuple[int, ...], cells: int, levels: int) -> torch.nn.Sequential:
-    r""":math:`x^\alpha\prod_k\psi(3Nx_k)` as a ReLU network on :math:`[-1,1]^d`.
+    r"""$x^\alpha\prod_k\psi(3Nx_k)$ as a ReLU network on $[-1,1]^d$.
 
     >>> term = local_monomial((1,), 2, 6)
     >>> term(torch.tensor([[0.125], [0.5]]).double()).flatten().tolist()
@@ -219,9 +221,9 @@ def _tree(factors: int, levels: int) -> torch.nn.Sequential:
 
 
 def taylor_patches(function: Function, smoothness: int, cells: int, x: Tensor) -> Tensor:
-    r""":math:`f_1(x)=\sum_m\phi_m(x)P_m(x)` with exact products, no network: ``[k, d]`` to ``[k]``.
+    r"""$f_1(x)=\sum_m\phi_m(x)P_m(x)$ with exact products, no network: `[k, d]` to `[k]`.
 
-    Time and memory :math:`O(k(N+1)^d)`.
+    Time and memory $O(k(N+1)^d)$.
 
     >>> x = torch.tensor([[0.25], [0.875]]).double()
     >>> taylor_patches(lambda x: 2 * x + 1, 2, 3, x).round(decimals=12).tolist()

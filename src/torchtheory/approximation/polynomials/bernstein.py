@@ -1,7 +1,7 @@
 r"""Bernstein's proof of Weierstrass' theorem: polynomials as expectations.
 
-:math:`q_m(x)=\mathbb E f(K/m)` with :math:`K` binomial, :math:`m` trials of probability
-:math:`x`: by the law of large numbers it tends to :math:`f(x)`, uniformly. Source: Foundations of
+$q_m(x)=\mathbb E f(K/m)$ with $K$ binomial, $m$ trials of probability
+$x$: by the law of large numbers it tends to $f(x)$, uniformly. Source: Foundations of
 Deep Learning, section 3.3.
 """
 
@@ -27,10 +27,10 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def bernstein_basis(degree: int, x: Tensor) -> Tensor:
-    r""":math:`b^m_k(x)=\binom mkx^k(1-x)^{m-k}`, ``[n, m + 1]`` at points ``x[n]`` of [0, 1].
+    r"""$b^m_k(x)=\binom mkx^k(1-x)^{m-k}$, `[n, m + 1]` at points `x[n]` of [0, 1].
 
-    Through logarithms, with a relative rounding error of about :math:`m\log m` units. They are
-    not negative, sum to 1, and each is largest at :math:`k/m`. Time: :math:`O(nm)`.
+    Through logarithms, with a relative rounding error of about $m\log m$ units. They are
+    not negative, sum to 1, and each is largest at $k/m$. Time: $O(nm)$.
 
     >>> bernstein_basis(2, torch.tensor([0.5], dtype=torch.float64)).round(decimals=12).tolist()
     [[0.25, 0.5, 0.25]]
@@ -46,11 +46,11 @@ def bernstein_basis(degree: int, x: Tensor) -> Tensor:
 
 
 class BernsteinForm(nn.Module):
-    r""":math:`\sum_kc_kb^m_k` on an interval, from ``[n, 1]`` to ``[n, 1]``.
+    r"""$\sum_kc_kb^m_k$ on an interval, from `[n, 1]` to `[n, 1]`.
 
     Args:
-        values: :math:`c_0,\dots,c_m`.
-        domain: the interval that is mapped to [0, 1] by :math:`x\mapsto(x-a)/(b-a)`.
+        values: $c_0,\dots,c_m$.
+        domain: the interval that is mapped to [0, 1] by $x\mapsto(x-a)/(b-a)$.
     """
 
     values: Tensor
@@ -72,11 +72,11 @@ def bernstein_approximant(
     *,
     lipschitz: float,
 ) -> Approximant:
-    r"""The Bernstein polynomial :math:`q_m(x)=\sum_kf(k/m)\,b^m_k(x)` of a Lipschitz function.
+    r"""The Bernstein polynomial $q_m(x)=\sum_kf(k/m)\,b^m_k(x)$ of a Lipschitz function.
 
-    On [a, b] it is taken of :math:`f\circ\varphi`, :math:`\varphi(t)=(1-t)a+tb`, and composed with
-    :math:`\varphi^{-1}`. The promise is :math:`\rho(b-a)/2\sqrt m`, as
-    :math:`|f(x)-q_m(x)|\le\rho\,\mathbb E|x-K/m|\le\rho\sqrt{x(1-x)/m}`.
+    On [a, b] it is taken of $f\circ\varphi$, $\varphi(t)=(1-t)a+tb$, and composed with
+    $\varphi^{-1}$. The promise is $\rho(b-a)/2\sqrt m$, as
+    $|f(x)-q_m(x)|\le\rho\,\mathbb E|x-K/m|\le\rho\sqrt{x(1-x)/m}$.
 
     >>> square = bernstein_approximant(lambda x: x**2, 4, lipschitz=2.0)
     >>> round(square(torch.tensor([0.5], dtype=torch.float64)).item(), 12)   # x² + x(1-x)/m
@@ -94,9 +94,9 @@ def bernstein_approximant(
 def split_residual(
     function: Function, degree: int, x: Tensor, delta: float
 ) -> tuple[Tensor, Tensor]:
-    r"""What near and far lattice points contribute to :math:`|f(x)-q_m(x)|`, ``[n]`` each.
+    r"""What near and far lattice points contribute to $|f(x)-q_m(x)|$, `[n]` each.
 
-    :math:`\sum|f(x)-f(k/m)|\,b^m_k(x)` over :math:`|x-k/m|\le\delta` and over the rest.
+    $\sum|f(x)-f(k/m)|\,b^m_k(x)$ over $|x-k/m|\le\delta$ and over the rest.
 
     >>> near, far = split_residual(lambda x: x, 1, torch.tensor([0.5]).double(), 0.25)
     >>> near.item(), far.item()
@@ -113,7 +113,7 @@ def split_residual(
 
 
 def far_bound(degree: int, delta: float, spread: float) -> float:
-    r""":math:`R/4m\delta^2`: what far lattice points contribute at most (Chebyshev).
+    r"""$R/4m\delta^2$: what far lattice points contribute at most (Chebyshev).
 
     >>> far_bound(4, 0.5, 1.0)
     0.25
@@ -122,12 +122,12 @@ def far_bound(degree: int, delta: float, spread: float) -> float:
 
 
 def bernstein_degree(error: float, delta: float, spread: float) -> int:
-    r"""The least whole :math:`m>R/2\epsilon\delta^2`: then :math:`\|f-q_m\|_\infty<\epsilon`.
+    r"""The least whole $m>R/2\epsilon\delta^2$: then $\|f-q_m\|_\infty<\epsilon$.
 
     Args:
-        error: :math:`\epsilon`.
-        delta: with :math:`|x-y|\le\delta\Rightarrow|f(x)-f(y)|\le\epsilon/2`.
-        spread: :math:`R\ge\max|f(x)-f(y)|`.
+        error: $\epsilon$.
+        delta: with $|x-y|\le\delta\Rightarrow|f(x)-f(y)|\le\epsilon/2$.
+        spread: $R\ge\max|f(x)-f(y)|$.
 
     >>> bernstein_degree(0.5, 0.25, 1.0)
     17
@@ -138,9 +138,9 @@ def bernstein_degree(error: float, delta: float, spread: float) -> int:
 
 
 def binomial_moment(degree: int, x: Fraction, power: int, *, first: int = 0) -> Fraction:
-    r""":math:`\sum_{k\ge k_0}(x-k/m)^p\,b^m_k(x)` in exact arithmetic.
+    r"""$\sum_{k\ge k_0}(x-k/m)^p\,b^m_k(x)$ in exact arithmetic.
 
-    For :math:`k_0=0`: 1, 0 and :math:`x(1-x)/m` for :math:`p=0,1,2`.
+    For $k_0=0$: 1, 0 and $x(1-x)/m$ for $p=0,1,2$.
 
     >>> binomial_moment(3, Fraction(1, 4), 2)
     Fraction(1, 16)
@@ -160,9 +160,9 @@ def binomial_moment(degree: int, x: Fraction, power: int, *, first: int = 0) -> 
 
 
 def power_coefficients(values: Sequence[float] | Tensor) -> list[Fraction]:
-    r"""Coefficients of 1, x, x², ... of :math:`\sum_kc_kb^m_k(x)`, exactly.
+    r"""Coefficients of 1, x, x², ... of $\sum_kc_kb^m_k(x)$, exactly.
 
-    :math:`\alpha_j=\binom mj\Delta^jc_0`; floats are taken as the rationals they are.
+    $\alpha_j=\binom mj\Delta^jc_0$; floats are taken as the rationals they are.
 
     >>> power_coefficients([0.0, 0.5, 1.0])
     [Fraction(0, 1), Fraction(1, 1), Fraction(0, 1)]

@@ -1,8 +1,8 @@
 r"""Monomials, and so every polynomial, as differences of one smooth activation.
 
-:math:`\frac{d^k}{da^k}\sigma(ax+b)|_{a=0}=x^k\sigma^{(k)}(b)`, and a derivative is a limit of
-differences of values, which are what a hidden layer computes. For a step :math:`h` the output
-weights are of size :math:`h^{-k}`: in floating point the step has a best value, below which
+$\frac{d^k}{da^k}\sigma(ax+b)|_{a=0}=x^k\sigma^{(k)}(b)$, and a derivative is a limit of
+differences of values, which are what a hidden layer computes. For a step $h$ the output
+weights are of size $h^{-k}$: in floating point the step has a best value, below which
 rounding takes over. Source: Foundations of Deep Learning, section 3.4 (Leshno et al.).
 """
 
@@ -46,7 +46,7 @@ _LAYERS: dict[str, Callable[[], nn.Module]] = {
 
 
 def smooth_layer(activation: str) -> nn.Module:
-    """The layer of a smooth activation: ``exp``, ``sin``, ``cos`` or a name of the table.
+    """The layer of a smooth activation: `exp`, `sin`, `cos` or a name of the table.
 
     >>> smooth_layer("exp"), smooth_layer("tanh")
     (exp(), Tanh())
@@ -55,7 +55,7 @@ def smooth_layer(activation: str) -> nn.Module:
 
 
 def activation_derivative(activation: str, z: Tensor, order: int) -> Tensor:
-    r""":math:`\sigma^{(k)}(z)`: closed formulas where they are known, else by differentiation.
+    r"""$\sigma^{(k)}(z)$: closed formulas where they are known, else by differentiation.
 
     >>> activation_derivative("tanh", torch.zeros(1, dtype=torch.float64), 3).item()
     -2.0
@@ -67,7 +67,7 @@ def activation_derivative(activation: str, z: Tensor, order: int) -> Tensor:
 
 
 def largest_derivative(activation: str, order: int, low: float, high: float) -> float:
-    r""":math:`\max|\sigma^{(k)}|` over an interval, on 1025 points.
+    r"""$\max|\sigma^{(k)}|$ over an interval, on 1025 points.
 
     >>> largest_derivative("sin", 1, -1.0, 1.0)
     1.0
@@ -78,11 +78,11 @@ def largest_derivative(activation: str, order: int, low: float, high: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class StepError:
-    r"""The two parts of the error of a difference quotient of step :math:`h`.
+    r"""The two parts of the error of a difference quotient of step $h$.
 
     Attributes:
         truncation: what exact arithmetic leaves, growing with the step.
-        rounding: what double precision adds, growing as :math:`h^{-k}`.
+        rounding: what double precision adds, growing as $h^{-k}$.
     """
 
     truncation: float
@@ -102,16 +102,18 @@ def monomial_error(
     radius: float = 1.0,
     central: bool = False,
 ) -> StepError:
-    r"""What :func:`monomial_network` promises on :math:`[-r,r]`.
+    r"""What `monomial_network` promises on $[-r,r]$.
 
-    The difference quotient is :math:`x^k\,\mathbb E\,\sigma^{(k)}(b+hxS)` with :math:`S` a sum of
-    :math:`k` uniform numbers, hence
+    The difference quotient is $x^k\,\mathbb E\,\sigma^{(k)}(b+hxS)$ with $S$ a sum of
+    $k$ uniform numbers, hence
 
-    .. math:: \frac k2\,h\,r^{k+1}\frac{\max|\sigma^{(k+1)}|}{|\sigma^{(k)}(b)|},\qquad
-              \frac k{24}\,h^2r^{k+2}\frac{\max|\sigma^{(k+2)}|}{|\sigma^{(k)}(b)|}
+    $$
+    \frac k2\,h\,r^{k+1}\frac{\max|\sigma^{(k+1)}|}{|\sigma^{(k)}(b)|},\qquad
+    \frac k{24}\,h^2r^{k+2}\frac{\max|\sigma^{(k+2)}|}{|\sigma^{(k)}(b)|}
+    $$
 
     for one-sided and central differences; rounding adds
-    :math:`(k+8)\,2^ku\,(\max|\sigma|+\max|z\sigma'|)/h^k|\sigma^{(k)}(b)|`.
+    $(k+8)\,2^ku\,(\max|\sigma|+\max|z\sigma'|)/h^k|\sigma^{(k)}(b)|$.
 
     >>> round(monomial_error(1, "exp", 0.0, 0.01).truncation, 6)      # e^0.01 / 200
     0.00505
@@ -145,8 +147,8 @@ def best_difference_step(
 ) -> float:
     r"""The step at which truncation and rounding together are least: the bottom of the V.
 
-    From :math:`Ah^p+Bh^{-k}` with :math:`p=1`, or 2 for central differences, at
-    :math:`h=(kB/pA)^{1/(k+p)}`.
+    From $Ah^p+Bh^{-k}$ with $p=1$, or 2 for central differences, at
+    $h=(kB/pA)^{1/(k+p)}$.
 
     >>> 1e-8 < best_difference_step(1, "exp", 0.0) < 1e-6
     True
@@ -170,12 +172,14 @@ def monomial_network(
     radius: float = 1.0,
     central: bool = False,
 ) -> Approximant:
-    r""":math:`x^k` by :math:`k+1` units of any activation with :math:`\sigma^{(k)}(b)\ne0`.
+    r"""$x^k$ by $k+1$ units of any activation with $\sigma^{(k)}(b)\ne0$.
 
-    .. math:: x^k\approx\frac1{h^k\sigma^{(k)}(b)}\sum_{j=0}^k(-1)^{k-j}\binom kj\,\sigma(jhx+b)
+    $$
+    x^k\approx\frac1{h^k\sigma^{(k)}(b)}\sum_{j=0}^k(-1)^{k-j}\binom kj\,\sigma(jhx+b)
+    $$
 
-    With ``central`` the weights :math:`jh` are :math:`(j-k/2)h`. The bound is
-    :func:`monomial_error`.
+    With `central` the weights $jh$ are $(j-k/2)h$. The bound is
+    `monomial_error`.
 
     >>> cube = monomial_network(3, "exp", 0.0, 1e-3)
     >>> bool((cube(torch.tensor([0.5]).double()) - 0.125).abs() < 1e-3)
@@ -200,7 +204,7 @@ def monomial_network(
 def good_bias(
     activation: str, largest_order: int, interval: tuple[float, float] = (-3.0, 3.0)
 ) -> tuple[float, float]:
-    r"""A point where no derivative up to an order vanishes, and :math:`\min_k|\sigma^{(k)}|/k!`.
+    r"""A point where no derivative up to an order vanishes, and $\min_k|\sigma^{(k)}|/k!$.
 
     The best of 2401 points of the interval. By Lemma 20 (Donoghue) a smooth function that is not
     a polynomial has a point where *no* derivative is 0.
@@ -250,12 +254,12 @@ def leshno_network(
     *,
     lipschitz: float,
 ) -> LeshnoNetwork:
-    r"""One hidden layer of ``degree + 1`` units :math:`\sigma(jht+b)` for a Lipschitz function.
+    r"""One hidden layer of `degree + 1` units $\sigma(jht+b)$ for a Lipschitz function.
 
-    :math:`f\approx q_r=\sum_k\alpha_kt^k` on :math:`t=(x-a)/(b-a)\in[0,1]`, and each
-    :math:`t^k` is a difference of the same units. The output weights are put together in exact
+    $f\approx q_r=\sum_k\alpha_kt^k$ on $t=(x-a)/(b-a)\in[0,1]$, and each
+    $t^k$ is a difference of the same units. The output weights are put together in exact
     arithmetic and rounded once. Error:
-    :math:`\|f-q_r\|_\infty+\sum_k|\alpha_k|\epsilon_k`, and rounding.
+    $\|f-q_r\|_\infty+\sum_k|\alpha_k|\epsilon_k$, and rounding.
 
     >>> made = leshno_network(torch.sin, 3, "exp", 0.0, 0.01, lipschitz=1.0)
     >>> made.approximant.size.units

@@ -1,6 +1,6 @@
 r"""The polynomial of a degree that is nearest to a function, and the degree an error needs.
 
-Weierstrass: every continuous function on :math:`[a,b]` is within any :math:`\epsilon` of a
+Weierstrass: every continuous function on $[a,b]$ is within any $\epsilon$ of a
 polynomial. The nearest polynomial of a degree is found by a linear program on the extrema of a
 Chebyshev polynomial, in Chebyshev's basis. Interpolation at equally spaced points, in contrast,
 may diverge (Runge). Source: Mathematical Foundations of Deep Learning (slides),
@@ -29,7 +29,7 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def chebyshev_basis(degree: int, t: Tensor) -> Tensor:
-    r""":math:`T_k(t)=\cos(k\arccos t)` for :math:`k\le` degree, ``[n, degree + 1]`` on [-1, 1].
+    r"""$T_k(t)=\cos(k\arccos t)$ for $k\le$ degree, `[n, degree + 1]` on [-1, 1].
 
     >>> chebyshev_basis(2, torch.tensor([0.5]).double()).round(decimals=12).tolist()
     [[1.0, 0.5, -0.5]]
@@ -40,10 +40,10 @@ def chebyshev_basis(degree: int, t: Tensor) -> Tensor:
 
 
 class ChebyshevForm(nn.Module):
-    r""":math:`\sum_kc_kT_k` on an interval, from ``[n, 1]`` to ``[n, 1]``.
+    r"""$\sum_kc_kT_k$ on an interval, from `[n, 1]` to `[n, 1]`.
 
     Args:
-        coefficients: :math:`c_0,\dots,c_m`.
+        coefficients: $c_0,\dots,c_m$.
         domain: the interval that is mapped to [-1, 1].
     """
 
@@ -64,8 +64,8 @@ def best_polynomial(
 ) -> Approximant:
     r"""The polynomial of a degree that is nearest to a function in the sup norm.
 
-    Its ``bound`` is the distance on :math:`24m+61` extrema of a Chebyshev polynomial, for degree
-    :math:`m`: no polynomial of that degree comes closer on these points, nor on the interval; the
+    Its `bound` is the distance on $24m+61$ extrema of a Chebyshev polynomial, for degree
+    $m$: no polynomial of that degree comes closer on these points, nor on the interval; the
     error on the interval is a little larger. Time: a linear program of that many rows.
 
     >>> line = best_polynomial(torch.square, 1)                    # x - 1/8
@@ -88,7 +88,7 @@ def weierstrass_degree(
     *,
     most: int = 64,
 ) -> tuple[int, Approximant]:
-    r"""The least degree whose nearest polynomial has a measured sup error below :math:`\epsilon`.
+    r"""The least degree whose nearest polynomial has a measured sup error below $\epsilon$.
 
     >>> weierstrass_degree(torch.square, 0.2)[0], weierstrass_degree(torch.square, 0.1)[0]
     (1, 2)
@@ -104,7 +104,7 @@ def weierstrass_degree(
 def equispaced_interpolant(
     function: Function, degree: int, interval: tuple[float, float] = (0.0, 1.0)
 ) -> Function:
-    r"""The polynomial through ``degree + 1`` equally spaced values, from ``[n]`` to ``[n]``.
+    r"""The polynomial through `degree + 1` equally spaced values, from `[n]` to `[n]`.
 
     >>> square = equispaced_interpolant(torch.square, 4)
     >>> round(square(torch.tensor([0.5]).double()).item(), 12)

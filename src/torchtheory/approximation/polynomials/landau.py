@@ -1,7 +1,7 @@
 r"""Landau's proof of Weierstrass' theorem: smoothing by a polynomial kernel.
 
-:math:`P_n(x)=\frac1{J_n}\int_0^1f(t)\,[1-(t-x)^2]^n\,dt` is a polynomial of degree :math:`2n`, and
-the kernel concentrates at :math:`t=x`. The function is extended by 0, and must therefore vanish
+$P_n(x)=\frac1{J_n}\int_0^1f(t)\,[1-(t-x)^2]^n\,dt$ is a polynomial of degree $2n$, and
+the kernel concentrates at $t=x$. The function is extended by 0, and must therefore vanish
 at *both* ends: the straight line through its end values is subtracted first and added afterwards.
 Source: Foundations of Deep Learning, Problem 1 of section 3.5.
 """
@@ -21,7 +21,7 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def landau_constant(n: int) -> Fraction:
-    r""":math:`J_n=\int_{-1}^1(1-u^2)^n\,du=2^{2n+1}(n!)^2/(2n+1)!`, exactly.
+    r"""$J_n=\int_{-1}^1(1-u^2)^n\,du=2^{2n+1}(n!)^2/(2n+1)!$, exactly.
 
     >>> landau_constant(1)
     Fraction(4, 3)
@@ -31,7 +31,7 @@ def landau_constant(n: int) -> Fraction:
 
 
 def kernel_moment(n: int, power: int) -> Fraction:
-    r""":math:`\int_{-1}^1u^p(1-u^2)^n\,du` term by term, exactly.
+    r"""$\int_{-1}^1u^p(1-u^2)^n\,du$ term by term, exactly.
 
     >>> kernel_moment(1, 0), kernel_moment(0, 2)
     (Fraction(4, 3), Fraction(2, 3))
@@ -47,12 +47,12 @@ def kernel_moment(n: int, power: int) -> Fraction:
 
 
 class LandauForm(nn.Module):
-    r""":math:`\ell(x)+\sum_iw_i\,[1-(t_i-t(x))^2]^n` with :math:`t(x)=(x-a)/(b-a)`.
+    r"""$\ell(x)+\sum_iw_i\,[1-(t_i-t(x))^2]^n$ with $t(x)=(x-a)/(b-a)$.
 
     Args:
-        nodes, masses: :math:`t_i` and :math:`w_i`, ``[q]``.
+        nodes, masses: $t_i$ and $w_i$, `[q]`.
         n: the power.
-        line: value at the left end and rise over the interval of :math:`\ell`.
+        line: value at the left end and rise over the interval of $\ell$.
         domain: the interval.
     """
 
@@ -75,10 +75,10 @@ class LandauForm(nn.Module):
         return start + rise * t + (kernel @ self.masses).unsqueeze(1)
 
     def series(self) -> np.polynomial.Chebyshev:
-        r"""The polynomial's :math:`2n+1` coefficients, in Chebyshev polynomials of the interval.
+        r"""The polynomial's $2n+1$ coefficients, in Chebyshev polynomials of the interval.
 
-        ``.convert(kind=np.polynomial.Polynomial, domain=(-1, 1))`` makes them powers of
-        :math:`x`, whose coefficients grow beyond any accuracy from :math:`n` about 15 on.
+        `.convert(kind=np.polynomial.Polynomial, domain=(-1, 1))` makes them powers of
+        $x$, whose coefficients grow beyond any accuracy from $n$ about 15 on.
         """
 
         def values(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -101,19 +101,21 @@ def landau_approximant(
     remove_line: bool = True,
     panels: int = 128,
 ) -> Approximant:
-    r"""Landau's polynomial of degree :math:`2n` for a Lipschitz function.
+    r"""Landau's polynomial of degree $2n$ for a Lipschitz function.
 
-    With :math:`L=b-a`, the function without its line is :math:`2\rho L`-Lipschitz in
-    :math:`t\in[0,1]` and at most :math:`\rho L` large, so :math:`\epsilon/2=2\rho L\delta` in
+    With $L=b-a$, the function without its line is $2\rho L$-Lipschitz in
+    $t\in[0,1]$ and at most $\rho L$ large, so $\epsilon/2=2\rho L\delta$ in
 
-    .. math:: |f-P_n|\le\frac\epsilon2+\frac M{\delta^2(n+1)}
+    $$
+    |f-P_n|\le\frac\epsilon2+\frac M{\delta^2(n+1)}
+    $$
 
-    and the best :math:`\delta=(n+1)^{-1/3}` promise :math:`3\rho L\,(n+1)^{-1/3}`.
+    and the best $\delta=(n+1)^{-1/3}$ promise $3\rho L\,(n+1)^{-1/3}$.
 
     Args:
-        function: :math:`f`, from ``[k]`` to ``[k]``.
+        function: $f$, from `[k]` to `[k]`.
         n: half the degree.
-        lipschitz: :math:`\rho`.
+        lipschitz: $\rho$.
         remove_line: without it the polynomial of the source, for a function that is 0 at the ends.
         panels: the integral is an 8-point Gauss rule on each of so many pieces.
 
@@ -140,7 +142,7 @@ def landau_approximant(
 
 
 def landau_bound(n: int, delta: float, half_error: float, largest: float) -> float:
-    r""":math:`\epsilon/2+M/\delta^2(n+1)` for a function with modulus :math:`(\delta,\epsilon/2)`.
+    r"""$\epsilon/2+M/\delta^2(n+1)$ for a function with modulus $(\delta,\epsilon/2)$.
 
     >>> landau_bound(99, 0.5, 0.1, 1.0)
     0.14

@@ -2,12 +2,14 @@ r"""Multiplication by a ReLU network: squares, and the polarization identity.
 
 Two of the identities that make a product of squares are
 
-.. math:: xy=\tfrac14\big((x+y)^2-(x-y)^2\big)=\tfrac12\big((x+y)^2-x^2-y^2\big).
+$$
+xy=\tfrac14\big((x+y)^2-(x-y)^2\big)=\tfrac12\big((x+y)^2-x^2-y^2\big).
+$$
 
-With :math:`f_n` of :func:`~torchtheory.approximation.polynomials.squaring.square_network` in place of the
-square and :math:`|t|=\sigma(t)+\sigma(-t)`, both vanish *exactly* where a factor vanishes (in
-doubles: up to a rounding of the last sum), and neither leaves :math:`[-B^2,B^2]`: the second one
-is the piecewise linear interpolant of :math:`xy` on a triangulated grid of the square. Products
+With $f_n$ of `square_network` in place of the
+square and $|t|=\sigma(t)+\sigma(-t)$, both vanish *exactly* where a factor vanishes (in
+doubles: up to a rounding of the last sum), and neither leaves $[-B^2,B^2]$: the second one
+is the piecewise linear interpolant of $xy$ on a triangulated grid of the square. Products
 can therefore be nested without any care for the range of what was multiplied before. Source:
 Mathematical Aspects of Deep Learning, Figure 1.9 and Theorem 3.10.
 """
@@ -34,23 +36,25 @@ def product_network(
     *,
     identity: Literal["difference", "sum"] = "difference",
 ) -> Approximant:
-    r""":math:`xy` on :math:`[-B,B]^2`, exactly 0 where :math:`x` or :math:`y` is 0.
+    r"""$xy$ on $[-B,B]^2$, exactly 0 where $x$ or $y$ is 0.
 
-    .. math::
+    $$
+    \begin{aligned}
+    \text{difference: }\;&B^2\Big[f_n\Big(\frac{|x+y|}{2B}\Big)
+        -f_n\Big(\frac{|x-y|}{2B}\Big)\Big],
+        &&\text{error}\le B^2\,4^{-(n+1)},\quad\text{width }6;\\
+    \text{sum: }\;&2B^2\Big[f_n\Big(\frac{|x+y|}{2B}\Big)-f_n\Big(\frac{|x|}{2B}\Big)
+        -f_n\Big(\frac{|y|}{2B}\Big)\Big],
+        &&\text{error}\le B^2\,4^{-n},\quad\text{width }9.
+    \end{aligned}
+    $$
 
-        \text{difference: }\;&B^2\Big[f_n\Big(\frac{|x+y|}{2B}\Big)
-            -f_n\Big(\frac{|x-y|}{2B}\Big)\Big],
-            &&\text{error}\le B^2\,4^{-(n+1)},\quad\text{width }6;\\
-        \text{sum: }\;&2B^2\Big[f_n\Big(\frac{|x+y|}{2B}\Big)-f_n\Big(\frac{|x|}{2B}\Big)
-            -f_n\Big(\frac{|y|}{2B}\Big)\Big],
-            &&\text{error}\le B^2\,4^{-n},\quad\text{width }9.
-
-    Both bounds are attained, and the values stay in :math:`[-B^2,B^2]`. Depth :math:`n+2`. The
-    partial derivatives err by at most :math:`B2^{-n}` and :math:`2B2^{-n}`.
+    Both bounds are attained, and the values stay in $[-B^2,B^2]$. Depth $n+2$. The
+    partial derivatives err by at most $B2^{-n}$ and $2B2^{-n}$.
 
     Args:
-        levels: :math:`n`, of the squares.
-        bound: :math:`B`.
+        levels: $n$, of the squares.
+        bound: $B$.
         identity: which of the two formulas.
 
     >>> times = product_network(8, bound=2.0)
@@ -81,11 +85,11 @@ def product_network(
 
 
 def unit_product_network(levels: int) -> Approximant:
-    r""":math:`xy` on :math:`[0,1]^2` as :math:`2f_n(\frac{x+y}2)-\frac12f_n(x)-\frac12f_n(y)`.
+    r"""$xy$ on $[0,1]^2$ as $2f_n(\frac{x+y}2)-\frac12f_n(x)-\frac12f_n(y)$.
 
-    Without absolute values, and so a layer less than :func:`product_network`. The error lies in
-    :math:`[-\delta,2\delta]`, :math:`\delta=4^{-(n+1)}`, and both ends are attained; where a
-    factor is 0 it is up to :math:`2\delta` as well.
+    Without absolute values, and so a layer less than `product_network`. The error lies in
+    $[-\delta,2\delta]$, $\delta=4^{-(n+1)}$, and both ends are attained; where a
+    factor is 0 it is up to $2\delta$ as well.
 
     >>> unit_product_network(1)(torch.tensor([[0.5, 0.5], [1.0, 1.0]]).double()).tolist()
     [0.25, 1.0]
@@ -96,15 +100,17 @@ def unit_product_network(levels: int) -> Approximant:
 
 
 def many_product_network(factors: int, levels: int, bound: float = 1.0) -> Approximant:
-    r""":math:`x_1\cdots x_k` on :math:`[-B,B]^k` by a balanced binary tree of products.
+    r"""$x_1\cdots x_k$ on $[-B,B]^k$ by a balanced binary tree of products.
 
-    A product of two numbers in :math:`[-1,1]`, each known up to :math:`e_1` and :math:`e_2`, is
-    known up to :math:`\delta+e_1+e_2`, and the network's value is in :math:`[-1,1]` again. The
-    :math:`k-1` products of the tree therefore err by at most
+    A product of two numbers in $[-1,1]$, each known up to $e_1$ and $e_2$, is
+    known up to $\delta+e_1+e_2$, and the network's value is in $[-1,1]$ again. The
+    $k-1$ products of the tree therefore err by at most
 
-    .. math:: B^k(k-1)\delta,\qquad\delta=4^{-(n+1)},
+    $$
+    B^k(k-1)\delta,\qquad\delta=4^{-(n+1)},
+    $$
 
-    and the network is exactly 0 where a factor is. Depth :math:`\lceil\log_2k\rceil(n+1)+1`.
+    and the network is exactly 0 where a factor is. Depth $\lceil\log_2k\rceil(n+1)+1$.
 
     >>> triple = many_product_network(3, levels=6)
     >>> triple.bound, triple.size.depth

@@ -1,12 +1,14 @@
 r"""Division by ReLU networks: the reciprocal, and quotients of polynomials.
 
-On :math:`[a,1]`, with :math:`y=1-x`, the geometric series in its product form
+On $[a,1]$, with $y=1-x$, the geometric series in its product form
 
-.. math:: \frac1x=\prod_{j\ge0}\big(1+y^{2^j}\big),\qquad
-          0\le\frac1x-\prod_{j<k}\big(1+y^{2^j}\big)\le\frac{(1-a)^{2^k}}a
+$$
+\frac1x=\prod_{j\ge0}\big(1+y^{2^j}\big),\qquad
+0\le\frac1x-\prod_{j<k}\big(1+y^{2^j}\big)\le\frac{(1-a)^{2^k}}a
+$$
 
 needs one square and one product more for twice as many terms. The number of factors grows like
-:math:`\log_2\big(\tfrac1a\log\tfrac1{a\epsilon}\big)`: denominators have to stay away from 0.
+$\log_2\big(\tfrac1a\log\tfrac1{a\epsilon}\big)$: denominators have to stay away from 0.
 Source: Mathematical Aspects of Deep Learning, section 3.4, footnote 9 (Telgarsky).
 """
 
@@ -39,7 +41,7 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def reciprocal_factors(low: float, error: float) -> int:
-    r"""The fewest :math:`k` with :math:`(1-a)^{2^k}/a\le\epsilon`.
+    r"""The fewest $k$ with $(1-a)^{2^k}/a\le\epsilon$.
 
     >>> reciprocal_factors(0.5, 1e-3), 0.5 ** 2**4 / 0.5 <= 1e-3 < 0.5 ** 2**3 / 0.5
     (4, True)
@@ -53,15 +55,17 @@ def reciprocal_factors(low: float, error: float) -> int:
 
 
 def reciprocal_error(low: float, factors: int, levels: int) -> float:
-    r"""What squares and products of ``levels`` :math:`n` add to the error of the reciprocal.
+    r"""What squares and products of `levels` $n$ add to the error of the reciprocal.
 
-    With :math:`\delta=4^{-(n+1)}` and :math:`\hat y_j=(1-a)^{2^j}`, the error :math:`e_j` of the
-    :math:`j`-th power and the error :math:`q_j` of half of :math:`a` times the product follow
+    With $\delta=4^{-(n+1)}$ and $\hat y_j=(1-a)^{2^j}$, the error $e_j$ of the
+    $j$-th power and the error $q_j$ of half of $a$ times the product follow
 
-    .. math:: e_{j+1}=\delta+(2\hat y_j+e_j)\,e_j,\qquad
-              q_{j+1}=(1+\hat y_j)\,q_j+\delta+(\tfrac12+q_j)\,e_j,
+    $$
+    e_{j+1}=\delta+(2\hat y_j+e_j)\,e_j,\qquad
+    q_{j+1}=(1+\hat y_j)\,q_j+\delta+(\tfrac12+q_j)\,e_j,
+    $$
 
-    and the sum is :math:`2q_k/a`; infinite where :math:`q_j` passes 1/2, the room that was left.
+    and the sum is $2q_k/a$; infinite where $q_j$ passes 1/2, the room that was left.
 
     >>> reciprocal_error(0.1, 6, 20) < 1e-7
     True
@@ -81,16 +85,16 @@ def reciprocal_error(low: float, factors: int, levels: int) -> float:
 
 
 def reciprocal_network(low: float, error: float) -> Approximant:
-    r""":math:`1/x` on :math:`[a,1]` within :math:`\epsilon`.
+    r"""$1/x$ on $[a,1]$ within $\epsilon$.
 
     Half of the error is for the factors left out and half for squares and products. The state
-    :math:`(y_j,Q_j)=(y^{2^j},\tfrac a2\prod_{i<j}(1+y^{2^i}))` stays in
-    :math:`[0,1]\times[0,1]`, and one stage computes
-    :math:`(f_n(y_j),\,Q_j+Q_j\tilde\times y_j)`. Depth :math:`O(kn)`, width at most 11.
+    $(y_j,Q_j)=(y^{2^j},\tfrac a2\prod_{i<j}(1+y^{2^i}))$ stays in
+    $[0,1]\times[0,1]$, and one stage computes
+    $(f_n(y_j),\,Q_j+Q_j\tilde\times y_j)$. Depth $O(kn)$, width at most 11.
 
     Args:
-        low: :math:`a`, above 0 and below 1.
-        error: :math:`\epsilon`.
+        low: $a$, above 0 and below 1.
+        error: $\epsilon$.
 
     >>> import torch
     >>> inverse = reciprocal_network(0.25, 1e-3)
@@ -139,25 +143,27 @@ def rational_network(
     largest: float,
     domain: Sequence[tuple[float, float]] | tuple[float, float] | None = None,
 ) -> RationalNetwork:
-    r""":math:`p/q` on a box within :math:`\epsilon`, where :math:`0<a\le q\le b`, :math:`|p|\le P`.
+    r"""$p/q$ on a box within $\epsilon$, where $0<a\le q\le b$, $|p|\le P$.
 
-    :math:`\tilde q` is kept within :math:`a/2` of :math:`q`, so that the reciprocal is asked on
-    :math:`[\tfrac a2,b+\tfrac a2]` only, and
+    $\tilde q$ is kept within $a/2$ of $q$, so that the reciprocal is asked on
+    $[\tfrac a2,b+\tfrac a2]$ only, and
 
-    .. math:: \Big|\tilde p\,\tilde\times\,\tilde r-\frac pq\Big|\le\epsilon_\times
-        +\tfrac2a\,\epsilon_p\,+P\Big(\epsilon_r+\frac{2\epsilon_q}{a^2}\Big),
+    $$
+    \Big|\tilde p\,\tilde\times\,\tilde r-\frac pq\Big|\le\epsilon_\times
+    +\tfrac2a\,\epsilon_p\,+P\Big(\epsilon_r+\frac{2\epsilon_q}{a^2}\Big),
+    $$
 
-    with the factor :math:`\tfrac2a` increased by :math:`\epsilon_r`. A third of :math:`\epsilon`
+    with the factor $\tfrac2a$ increased by $\epsilon_r$. A third of $\epsilon$
     goes to each part.
 
     Args:
-        numerator: :math:`p`; see :mod:`torchtheory.approximation.polynomials.relu`.
-        denominator: :math:`q`.
-        error: :math:`\epsilon`.
-        low: :math:`a`; the promise is wrong if the denominator falls below it on the box.
-        high: :math:`b`.
-        largest: :math:`P`.
-        domain: the box; :math:`[-1,1]^d` unless told.
+        numerator: $p$; see `torchtheory.approximation.polynomials.relu`.
+        denominator: $q$.
+        error: $\epsilon$.
+        low: $a$; the promise is wrong if the denominator falls below it on the box.
+        high: $b$.
+        largest: $P$.
+        domain: the box; $[-1,1]^d$ unless told.
 
     >>> import torch
     >>> made = rational_network({(1,): 1.0}, {(0,): 1.0, (2,): 1.0}, 1e-2, low=1, high=2, largest=1)

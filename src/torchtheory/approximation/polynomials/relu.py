@@ -1,11 +1,11 @@
 r"""Polynomials by ReLU networks, with an error known from the coefficients alone.
 
 A polynomial is a mapping from exponents to coefficients,
-:math:`p(x)=\sum_\alpha c_\alpha x^\alpha` as ``{alpha: c}``, for example :math:`2xy^3-1` as
-``{(1, 3): 2.0, (0, 0): -1.0}``. Each monomial is a tree of products
-(:func:`~torchtheory.approximation.polynomials.products.many_product_network`) with an error
-:math:`\epsilon_\alpha`, so that the whole errs by at most
-:math:`\sum_\alpha|c_\alpha|\epsilon_\alpha`, and that is halved twice for one more level of every
+$p(x)=\sum_\alpha c_\alpha x^\alpha$ as `{alpha: c}`, for example $2xy^3-1$ as
+`{(1, 3): 2.0, (0, 0): -1.0}`. Each monomial is a tree of products
+(`many_product_network`) with an error
+$\epsilon_\alpha$, so that the whole errs by at most
+$\sum_\alpha|c_\alpha|\epsilon_\alpha$, and that is halved twice for one more level of every
 product. Source: Mathematical Aspects of Deep Learning, Theorem 3.10.
 """
 
@@ -31,17 +31,19 @@ def polynomial_network(
     levels: int,
     domain: Sequence[tuple[float, float]] | tuple[float, float] | None = None,
 ) -> Approximant:
-    r""":math:`\sum_\alpha c_\alpha x^\alpha` on a box within
+    r"""$\sum_\alpha c_\alpha x^\alpha$ on a box within
 
-    .. math:: \sum_\alpha|c_\alpha|\,B^{|\alpha|}(|\alpha|-1)_+\,4^{-(n+1)},
+    $$
+    \sum_\alpha|c_\alpha|\,B^{|\alpha|}(|\alpha|-1)_+\,4^{-(n+1)},
+    $$
 
-    where :math:`B` is the largest coordinate of the box in absolute value. Constants and linear
-    terms are exact. Depth :math:`\lceil\log_2k\rceil(n+1)+1` for degree :math:`k`.
+    where $B$ is the largest coordinate of the box in absolute value. Constants and linear
+    terms are exact. Depth $\lceil\log_2k\rceil(n+1)+1$ for degree $k$.
 
     Args:
-        terms: coefficients by exponents, all of one length :math:`d`.
-        levels: :math:`n`, of the squares inside the products.
-        domain: the box; :math:`[-1,1]^d` unless told.
+        terms: coefficients by exponents, all of one length $d$.
+        levels: $n$, of the squares inside the products.
+        domain: the box; $[-1,1]^d$ unless told.
 
     >>> cubic = polynomial_network({(3,): 4.0, (1,): -3.0}, levels=8)         # Chebyshev's
     >>> bool((cubic(torch.tensor([0.5]).double()) + 1).abs() <= cubic.bound)
@@ -77,7 +79,7 @@ def polynomial_network(
 
 
 def polynomial_levels(terms: Polynomial, error: float, bound: float = 1.0) -> int:
-    r"""The fewest levels of :func:`polynomial_network` whose promise is at most ``error``.
+    r"""The fewest levels of `polynomial_network` whose promise is at most `error`.
 
     >>> p = {(3,): 4.0, (1,): -3.0}
     >>> n = polynomial_levels(p, 1e-4)
@@ -93,7 +95,7 @@ def polynomial_levels(terms: Polynomial, error: float, bound: float = 1.0) -> in
 
 
 def polynomial_scale(terms: Polynomial, bound: float = 1.0) -> float:
-    r""":math:`\sum_\alpha|c_\alpha|B^{|\alpha|}(|\alpha|-1)_+`: the error in units of a product's.
+    r"""$\sum_\alpha|c_\alpha|B^{|\alpha|}(|\alpha|-1)_+$: the error in units of a product's.
 
     >>> polynomial_scale({(2, 1): -3.0, (1, 0): 5.0})
     6.0
@@ -104,7 +106,7 @@ def polynomial_scale(terms: Polynomial, bound: float = 1.0) -> float:
 
 
 def polynomial_values(terms: Polynomial, x: Tensor) -> Tensor:
-    r""":math:`\sum_\alpha c_\alpha x^\alpha` at points ``x[n, d]``: ``[n]``.
+    r"""$\sum_\alpha c_\alpha x^\alpha$ at points `x[n, d]`: `[n]`.
 
     >>> polynomial_values({(1, 1): 2.0, (0, 0): -1.0}, torch.tensor([[3.0, 4.0]])).item()
     23.0

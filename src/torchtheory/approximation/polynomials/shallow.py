@@ -1,10 +1,10 @@
 r"""Polynomials in several variables, and so smooth functions, by one hidden layer of a smooth unit.
 
-All derivatives of :math:`w\mapsto\sigma(w\cdot x+b)` at 0 are monomials,
-:math:`\partial_w^\alpha\sigma(w\cdot x+b)|_{w=0}=x^\alpha\sigma^{(|\alpha|)}(b)`, and differences
-of the units :math:`\sigma(h\,j\cdot x+b)`, :math:`j\in\{0,\dots,m\}^d`, tend to them. With
-:math:`N=(m+1)^d` units whose weights do not depend on the function its error is that of the best
-polynomial, :math:`N^{-n/d}` for :math:`n` derivatives. Sources: Mathematical Aspects of Deep
+All derivatives of $w\mapsto\sigma(w\cdot x+b)$ at 0 are monomials,
+$\partial_w^\alpha\sigma(w\cdot x+b)|_{w=0}=x^\alpha\sigma^{(|\alpha|)}(b)$, and differences
+of the units $\sigma(h\,j\cdot x+b)$, $j\in\{0,\dots,m\}^d$, tend to them. With
+$N=(m+1)^d$ units whose weights do not depend on the function its error is that of the best
+polynomial, $N^{-n/d}$ for $n$ derivatives. Sources: Mathematical Aspects of Deep
 Learning, Theorems 1.18 and 3.8 (Mhaskar), where the second names Taylor polynomials: for one layer
 the polynomial has to be good on the whole cube.
 """
@@ -54,23 +54,25 @@ class ShallowPolynomial:
 def shallow_polynomial(
     coefficients: Tensor, activation: str, bias: float, step: float
 ) -> ShallowPolynomial:
-    r""":math:`\sum_\alpha c_\alpha x^\alpha` on :math:`[0,1]^d` by :math:`(m+1)^d` units.
+    r"""$\sum_\alpha c_\alpha x^\alpha$ on $[0,1]^d$ by $(m+1)^d$ units.
 
-    .. math:: x^\alpha\approx\frac1{h^{|\alpha|}\sigma^{(|\alpha|)}(b)}\sum_{j\le\alpha}
-              (-1)^{|\alpha-j|}\prod_i\binom{\alpha_i}{j_i}\,\sigma(h\,j\cdot x+b)
+    $$
+    x^\alpha\approx\frac1{h^{|\alpha|}\sigma^{(|\alpha|)}(b)}\sum_{j\le\alpha}
+    (-1)^{|\alpha-j|}\prod_i\binom{\alpha_i}{j_i}\,\sigma(h\,j\cdot x+b)
+    $$
 
     Every monomial uses the same units. The output weights are put together in exact arithmetic
-    and rounded once; they are of size :math:`h^{-|\alpha|}`. A difference quotient of order
-    :math:`k` errs by :math:`\frac k2h\max|\sigma^{(k+1)}|/|\sigma^{(k)}(b)|`.
+    and rounded once; they are of size $h^{-|\alpha|}$. A difference quotient of order
+    $k$ errs by $\frac k2h\max|\sigma^{(k+1)}|/|\sigma^{(k)}(b)|$.
 
     Args:
-        coefficients: ``[m + 1] * d``; entry :math:`\alpha` is :math:`c_\alpha`.
+        coefficients: `[m + 1] * d`; entry $\alpha$ is $c_\alpha$.
         activation: a smooth one, as for
-            :func:`~torchtheory.approximation.polynomials.divided_differences.monomial_network`; ReLU never
+            `monomial_network`; ReLU never
             qualifies, since its second derivative vanishes.
-        bias: :math:`b`, where no derivative up to the degree vanishes;
-            :func:`~torchtheory.approximation.polynomials.divided_differences.good_bias` finds one.
-        step: :math:`h`.
+        bias: $b$, where no derivative up to the degree vanishes;
+            `good_bias` finds one.
+        step: $h$.
 
     >>> xy = shallow_polynomial(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), "exp", 0.0, 1e-4)
     >>> x = torch.tensor([[0.5, 0.25]]).double()
@@ -125,7 +127,7 @@ class SpanDistance:
 
     Attributes:
         units: hidden units.
-        mean_square: distance in :math:`L_2`, the least possible.
+        mean_square: distance in $L_2$, the least possible.
         largest: sup of the same fit on the nodes.
         weight: size of the largest output weight that the fit needs, to about a digit.
     """
@@ -139,19 +141,19 @@ class SpanDistance:
 def exponential_span(
     function: Function, degree: int, dimension: int, *, panels: int = 32
 ) -> SpanDistance:
-    r"""The best :math:`L_2((0,1)^d)` fit by the units :math:`e^{j\cdot x}`, :math:`j\in\{0..m\}^d`.
+    r"""The best $L_2((0,1)^d)$ fit by the units $e^{j\cdot x}$, $j\in\{0..m\}^d$.
 
     The first layer does not depend on the function, and only the output weights are fitted, so
-    the fit is linear in the function. With :math:`u_i=e^{x_i}` the units are the monomials in
-    :math:`u`: the distance is found in the basis of Chebyshev polynomials in :math:`u`, which
+    the fit is linear in the function. With $u_i=e^{x_i}$ the units are the monomials in
+    $u$: the distance is found in the basis of Chebyshev polynomials in $u$, which
     spans the same functions and, unlike the units, is well conditioned.
 
     Args:
-        degree: :math:`m`, with :math:`(m+1)^d` units.
+        degree: $m$, with $(m+1)^d$ units.
         panels: pieces of each side, with an 8-point Gauss rule; even, so that a kink at 1/2 falls
             between two.
 
-    Cost: a QR factorization of ``[8 * panels, m + 1]`` and :math:`O((8\,\text{panels})^d)` memory.
+    Cost: a QR factorization of `[8 * panels, m + 1]` and $O((8\,\text{panels})^d)$ memory.
 
     >>> exponential_span(torch.exp, 1, 1).mean_square < 1e-12
     True
@@ -198,13 +200,13 @@ def exponential_span(
 
 
 def kolmogorov_width(units: int, dimension: int) -> float:
-    r"""The distance some :math:`g` with :math:`\|g\|_{W^{1,2}}\le1` keeps from *any* first layer.
+    r"""The distance some $g$ with $\|g\|_{W^{1,2}}\le1$ keeps from *any* first layer.
 
-    Of any space of dimension :math:`m` the unit ball of :math:`W^{1,2}((0,1)^d)` has a member at
-    :math:`L_2` distance :math:`(1+\lambda_{m+1})^{-1/2}`, with
-    :math:`\lambda_1\le\lambda_2\le\dots` the eigenvalues :math:`\pi^2|k|^2`,
-    :math:`k\in\mathbb N_0^d`, of the Laplacian with Neumann conditions; ``units`` and a constant
-    span :math:`m=` ``units + 1`` dimensions.
+    Of any space of dimension $m$ the unit ball of $W^{1,2}((0,1)^d)$ has a member at
+    $L_2$ distance $(1+\lambda_{m+1})^{-1/2}$, with
+    $\lambda_1\le\lambda_2\le\dots$ the eigenvalues $\pi^2|k|^2$,
+    $k\in\mathbb N_0^d$, of the Laplacian with Neumann conditions; `units` and a constant
+    span $m=$ `units + 1` dimensions.
 
     >>> round(kolmogorov_width(1, 1), 6) == round((1 + 4 * math.pi**2) ** -0.5, 6)
     True

@@ -1,13 +1,15 @@
 r"""Multiplication by a *fixed* number of smooth units, however small the error.
 
-Where :math:`\sigma^{(d)}(x_0)\ne0`, the alternating sum over signs keeps of Taylor's series the
+Where $\sigma^{(d)}(x_0)\ne0$, the alternating sum over signs keeps of Taylor's series the
 product and terms of two orders more:
 
-.. math:: \prod_{i=1}^dx_i=\frac1{2^dh^d\sigma^{(d)}(x_0)}\sum_{s\in\{\pm1\}^d}
-          \Big(\prod_is_i\Big)\,\sigma\Big(x_0+h\sum_is_ix_i\Big)+O(h^2).
+$$
+\prod_{i=1}^dx_i=\frac1{2^dh^d\sigma^{(d)}(x_0)}\sum_{s\in\{\pm1\}^d}
+\Big(\prod_is_i\Big)\,\sigma\Big(x_0+h\sum_is_ix_i\Big)+O(h^2).
+$$
 
-One hidden layer takes :math:`2^d` units for that, a tree of products of two takes
-:math:`4(d-1)`. The output weights are of size :math:`h^{-d}`: rounding limits what doubles can
+One hidden layer takes $2^d$ units for that, a tree of products of two takes
+$4(d-1)$. The output weights are of size $h^{-d}$: rounding limits what doubles can
 do, and much sooner for the wide network. Sources: Mathematical Aspects of Deep Learning, Remark
 3.11 and section 3.7 (Rolnick and Tegmark).
 """
@@ -37,13 +39,15 @@ from torchtheory.nets.labeled import at_least, positive
 def smooth_square_network(
     activation: str, center: float, step: float, *, radius: float = 1.0
 ) -> Approximant:
-    r""":math:`x^2` on :math:`[-r,r]` by two units of an activation with :math:`\sigma''(x_0)\ne0`.
+    r"""$x^2$ on $[-r,r]$ by two units of an activation with $\sigma''(x_0)\ne0$.
 
-    .. math:: \frac{\sigma(x_0+hx)-2\sigma(x_0)+\sigma(x_0-hx)}{h^2\sigma''(x_0)}
-              =x^2+\frac{h^2x^4}{12}\frac{\sigma''''(x_0)}{\sigma''(x_0)}+O(h^4).
+    $$
+    \frac{\sigma(x_0+hx)-2\sigma(x_0)+\sigma(x_0-hx)}{h^2\sigma''(x_0)}
+    =x^2+\frac{h^2x^4}{12}\frac{\sigma''''(x_0)}{\sigma''(x_0)}+O(h^4).
+    $$
 
     The bound is that of the central difference,
-    :func:`~torchtheory.approximation.polynomials.divided_differences.monomial_error`, rounding included.
+    `monomial_error`, rounding included.
 
     >>> square = smooth_square_network("softplus", 0.0, 1e-3)
     >>> square.size.units, bool((square(torch.tensor([0.5]).double()) - 0.25).abs() < 1e-7)
@@ -62,9 +66,9 @@ def smooth_square_network(
 def shallow_product_network(
     factors: int, activation: str, center: float, step: float, *, bound: float = 1.0
 ) -> Approximant:
-    r""":math:`x_1\cdots x_d` on :math:`[-B,B]^d` by :math:`2^d` units of one hidden layer.
+    r"""$x_1\cdots x_d$ on $[-B,B]^d$ by $2^d$ units of one hidden layer.
 
-    Four units for a product of two; the bound is :func:`shallow_product_error`.
+    Four units for a product of two; the bound is `shallow_product_error`.
 
     >>> times = shallow_product_network(2, "exp", 0.0, 1e-3)
     >>> times.size.units, bool((times(torch.tensor([[0.5, -1.0]]).double()) + 0.5).abs() < 1e-6)
@@ -78,14 +82,16 @@ def shallow_product_network(
 def shallow_product_error(
     factors: int, activation: str, center: float, step: float, *, bound: float = 1.0
 ) -> StepError:
-    r"""What :func:`shallow_product_network` promises.
+    r"""What `shallow_product_network` promises.
 
     Truncation by Taylor's remainder, with the mean over signs at a corner of the box:
 
-    .. math:: \frac{h^2B^{d+2}}{(d+2)!}\,\frac{\max|\sigma^{(d+2)}|}{|\sigma^{(d)}(x_0)|}\,
-              \mathbb E_s\Big|\sum_is_i\Big|^{d+2};
+    $$
+    \frac{h^2B^{d+2}}{(d+2)!}\,\frac{\max|\sigma^{(d+2)}|}{|\sigma^{(d)}(x_0)|}\,
+    \mathbb E_s\Big|\sum_is_i\Big|^{d+2};
+    $$
 
-    rounding: :math:`(2^d+8)\,u\,(\max|\sigma|+\max|z\sigma'|)/h^d|\sigma^{(d)}(x_0)|`.
+    rounding: $(2^d+8)\,u\,(\max|\sigma|+\max|z\sigma'|)/h^d|\sigma^{(d)}(x_0)|$.
 
     >>> round(shallow_product_error(2, "exp", 0.0, 0.1).truncation, 6)      # 0.01 e^0.2 / 3
     0.004071
@@ -122,13 +128,13 @@ def best_product_step(factors: int, activation: str, center: float, *, bound: fl
 
 
 def deep_product_network(factors: int, activation: str, center: float, step: float) -> Approximant:
-    r""":math:`x_1\cdots x_d` on :math:`[-1,1]^d` by a binary tree of products of two.
+    r"""$x_1\cdots x_d$ on $[-1,1]^d$ by a binary tree of products of two.
 
-    :math:`4(d-1)` units in :math:`\lceil\log_2d\rceil` hidden layers where :math:`d` is a power
+    $4(d-1)$ units in $\lceil\log_2d\rceil$ hidden layers where $d$ is a power
     of 2. A number left over on a level is handed on by two units more, the central difference of
-    :math:`\sigma` itself, for which :math:`\sigma'(x_0)\ne0` is needed as well. The error of a
+    $\sigma$ itself, for which $\sigma'(x_0)\ne0$ is needed as well. The error of a
     level is that of its gates, on the range the level before may have reached, and
-    :math:`(2+e)\,e` for the error :math:`e` of the level before.
+    $(2+e)\,e$ for the error $e$ of the level before.
 
     >>> made = deep_product_network(8, "exp", 0.0, 1e-3)
     >>> made.size.units, made.size.depth

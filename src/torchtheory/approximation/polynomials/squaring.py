@@ -1,12 +1,14 @@
-r"""The square by saw-teeth: a network of width 3 whose error falls with :math:`4^{-\text{depth}}`.
+r"""The square by saw-teeth: a network of width 3 whose error falls with $4^{-\text{depth}}$.
 
-With the hat :math:`g(x)=\min\{2x,2-2x\}` on :math:`[0,1]` and :math:`g_m=g\circ\dots\circ g`
-(:math:`m` times), the broken line through :math:`x^2` at the points :math:`k2^{-n}` is
+With the hat $g(x)=\min\{2x,2-2x\}$ on $[0,1]$ and $g_m=g\circ\dots\circ g$
+($m$ times), the broken line through $x^2$ at the points $k2^{-n}$ is
 
-.. math:: f_n(x)=x-\sum_{m=1}^n4^{-m}g_m(x),\qquad 0\le f_n(x)-x^2\le4^{-(n+1)},
+$$
+f_n(x)=x-\sum_{m=1}^n4^{-m}g_m(x),\qquad 0\le f_n(x)-x^2\le4^{-(n+1)},
+$$
 
-because between two points of distance :math:`h` a chord of :math:`x^2` leaves it by
-:math:`h^2/4` in the middle. A layer more halves the distance. Sources: Mathematical Aspects of
+because between two points of distance $h$ a chord of $x^2$ leaves it by
+$h^2/4$ in the middle. A layer more halves the distance. Sources: Mathematical Aspects of
 Deep Learning, Figure 1.9, section 1.6 and Theorem 3.10 with Figure 3.3.
 """
 
@@ -24,20 +26,20 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def square_network(levels: int) -> Approximant:
-    r""":math:`x^2` on :math:`[0,1]` within :math:`4^{-(n+1)}`, ``levels`` :math:`n` hidden layers.
+    r"""$x^2$ on $[0,1]$ within $4^{-(n+1)}$, `levels` $n$ hidden layers.
 
-    The three units of hidden layer :math:`m` are :math:`a_m=g_{m-1}`, its ramp
-    :math:`b_m=\sigma(a_m-\tfrac12)` and :math:`s_m=f_{m-1}`, which is not negative and therefore
+    The three units of hidden layer $m$ are $a_m=g_{m-1}$, its ramp
+    $b_m=\sigma(a_m-\tfrac12)$ and $s_m=f_{m-1}$, which is not negative and therefore
     passes a ReLU unchanged:
 
-    .. math::
+    $$
+    a_{m+1}=\sigma(2a_m-4b_m),\quad b_{m+1}=\sigma(2a_m-4b_m-\tfrac12),\quad
+    s_{m+1}=\sigma(s_m-4^{-m}(2a_m-4b_m)),
+    $$
 
-        a_{m+1}=\sigma(2a_m-4b_m),\quad b_{m+1}=\sigma(2a_m-4b_m-\tfrac12),\quad
-        s_{m+1}=\sigma(s_m-4^{-m}(2a_m-4b_m)),
-
-    and the output is :math:`s_n-4^{-n}(2a_n-4b_n)=f_n`. Depth :math:`n+1`, width 3,
-    :math:`8n-1` parameters that are not zero. The bound is attained half-way between any two
-    neighboring points :math:`k2^{-n}`, and :math:`\sup|f_n'-2x|=2^{-n}`.
+    and the output is $s_n-4^{-n}(2a_n-4b_n)=f_n$. Depth $n+1$, width 3,
+    $8n-1$ parameters that are not zero. The bound is attained half-way between any two
+    neighboring points $k2^{-n}$, and $\sup|f_n'-2x|=2^{-n}$.
 
     >>> square = square_network(2)
     >>> square(torch.tensor([0.0, 0.125, 0.25, 0.5, 1.0], dtype=torch.float64)).tolist()
@@ -58,7 +60,7 @@ def square_network(levels: int) -> Approximant:
     return Approximant(network, 4.0 ** -(levels + 1), ((0.0, 1.0),), "X-26")
 
 
-#: the hat of the first two units, :math:`2a-4b`
+#: the hat of the first two units, $2a-4b$
 _HAT = [2.0, -4.0, 0.0]
 
 
@@ -72,19 +74,19 @@ def _rows(*rows: list[float]) -> Tensor:
 
 
 class RecurrentSquare(nn.Module):
-    r"""A recurrent ReLU network with constant weights that comes closer to :math:`x^2` each step.
+    r"""A recurrent ReLU network with constant weights that comes closer to $x^2$ each step.
 
-    The state :math:`z=(a,\sigma(a-c/2),c,r)` starts as :math:`(x,\sigma(x-\tfrac12),1,x)`. A step
-    replaces :math:`a` by :math:`a'=\tfrac12a-\sigma(a-c/2)`, :math:`c` by :math:`c/4` and
-    :math:`r` by :math:`r-a'`; all of them are at least 0, so that the step is
-    :math:`z\leftarrow\sigma(Az)` with one matrix :math:`A` for all times. After :math:`k` steps
-    :math:`a=4^{-k}g_k(x)` and :math:`r=f_k(x)`. The last step needs no state, only the new
-    :math:`r`: it is the output.
+    The state $z=(a,\sigma(a-c/2),c,r)$ starts as $(x,\sigma(x-\tfrac12),1,x)$. A step
+    replaces $a$ by $a'=\tfrac12a-\sigma(a-c/2)$, $c$ by $c/4$ and
+    $r$ by $r-a'$; all of them are at least 0, so that the step is
+    $z\leftarrow\sigma(Az)$ with one matrix $A$ for all times. After $k$ steps
+    $a=4^{-k}g_k(x)$ and $r=f_k(x)$. The last step needs no state, only the new
+    $r$: it is the output.
 
     Attributes:
         steps: how often the state is replaced, the output counted.
 
-    Shapes: ``[n, 1]`` to ``[n, 1]``. Time ``O(n steps)``.
+    Shapes: `[n, 1]` to `[n, 1]`. Time `O(n steps)`.
     """
 
     def __init__(self, steps: int) -> None:
@@ -109,10 +111,10 @@ class RecurrentSquare(nn.Module):
 
 
 def recurrent_square(steps: int) -> Approximant:
-    r""":math:`x^2` on :math:`[0,1]` within :math:`4^{-(k+1)}` after :math:`k` steps of one network.
+    r"""$x^2$ on $[0,1]$ within $4^{-(k+1)}$ after $k$ steps of one network.
 
-    The network, :class:`RecurrentSquare`, has the same 4 units and 17 numbers in its weights
-    whatever the accuracy; :func:`square_network` gives the same values and grows.
+    The network, `RecurrentSquare`, has the same 4 units and 17 numbers in its weights
+    whatever the accuracy; `square_network` gives the same values and grows.
 
     >>> [recurrent_square(k)(torch.tensor([0.5]).double()).item() for k in (1, 2, 9)]
     [0.25, 0.25, 0.25]
@@ -124,10 +126,10 @@ def recurrent_square(steps: int) -> Approximant:
 
 
 def squaring_levels(error: float, scale: float = 1.0) -> int:
-    r"""The fewest levels, at least 1, with :math:`\text{scale}\cdot4^{-(n+1)}\le\text{error}`.
+    r"""The fewest levels, at least 1, with $\text{scale}\cdot4^{-(n+1)}\le\text{error}$.
 
-    That is :math:`n=\lceil\tfrac12\log_2(\text{scale}/\text{error})\rceil-1`. The scale is 1 for
-    :func:`square_network` and :math:`B^2` for a product of numbers up to :math:`B`.
+    That is $n=\lceil\tfrac12\log_2(\text{scale}/\text{error})\rceil-1$. The scale is 1 for
+    `square_network` and $B^2$ for a product of numbers up to $B$.
 
     >>> squaring_levels(1e-3), square_network(4).bound, square_network(3).bound
     (4, 0.0009765625, 0.00390625)

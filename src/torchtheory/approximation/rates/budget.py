@@ -1,6 +1,6 @@
 r"""How large a network a theorem asks for, or offers, for your class of functions and your error.
 
-:func:`size_needed` goes through the rows of :mod:`~torchtheory.approximation.rates.table` and gives for
+`size_needed` goes through the rows of `table` and gives for
 each that applies the size: with its constant where the proof has one, else its order with constant
 1 or one of your own, and says so. What does not apply comes with the reason.
 """
@@ -137,17 +137,17 @@ def size_needed(
     shallow: bool = False,
     continuous: bool = False,
 ) -> SizeTable:
-    r"""What is proved about the size of networks within :math:`\epsilon` of a class.
+    r"""What is proved about the size of networks within $\epsilon$ of a class.
 
     Args:
-        function_class: a key of ``FUNCTION_CLASSES``.
-        smoothness, dimension, error: :math:`n`, :math:`d`, :math:`\epsilon`; the classes of fixed
+        function_class: a key of `FUNCTION_CLASSES`.
+        smoothness, dimension, error: $n$, $d$, $\epsilon$; the classes of fixed
             smoothness (Lipschitz, Barron, Korobov, manifolds) have their own.
-        p, order: the error is measured in :math:`W^{r,p}`, :math:`r` the order; unless told, ``p``
-            is that of the theorems of the class, infinite or 2. Only ``sobolev`` has theorems
+        p, order: the error is measured in $W^{r,p}$, $r$ the order; unless told, `p`
+            is that of the theorems of the class, infinite or 2. Only `sobolev` has theorems
             whose error counts derivatives.
         lipschitz, barron_constant, radius, ambient, charts, weights_exponent: see
-            :class:`~torchtheory.approximation.rates.theorems.Setting`.
+            `Setting`.
         constant: stands before the sizes whose own constant is unknown, for instance one that was
             measured.
         shallow, continuous: only networks of one hidden layer; only weights that depend

@@ -1,9 +1,9 @@
 r"""Bits: how long a description of a function must be, and how long that of a network is.
 
-The minimax code length :math:`L(\epsilon,\mathcal C)` of a class is the length of the shortest bit
-strings from which every function of the class comes back within :math:`\epsilon` in
-:math:`L_2`, and its optimal exponent the smallest :math:`\gamma` with
-:math:`L(\epsilon)\lesssim\epsilon^{-\gamma}`. A network whose weights have few bits is such a
+The minimax code length $L(\epsilon,\mathcal C)$ of a class is the length of the shortest bit
+strings from which every function of the class comes back within $\epsilon$ in
+$L_2$, and its optimal exponent the smallest $\gamma$ with
+$L(\epsilon)\lesssim\epsilon^{-\gamma}$. A network whose weights have few bits is such a
 description, so it cannot be shorter.
 Source: Mathematical Aspects of Deep Learning, section 3.5.
 """
@@ -30,19 +30,19 @@ from torchtheory.nets.labeled import at_least, positive
 
 @dataclass(frozen=True, slots=True)
 class LipschitzCodec:
-    r"""Codes :math:`\rho`-Lipschitz functions on :math:`[0,1]` with :math:`|f(0)|\le B`, one bit a
+    r"""Codes $\rho$-Lipschitz functions on $[0,1]$ with $|f(0)|\le B$, one bit a
     step.
 
-    Steps of length :math:`\epsilon/\rho`; a broken line follows the function, going up or down by
-    :math:`\epsilon` a step, towards it. Where it starts within :math:`\epsilon` it stays within
-    :math:`\epsilon` everywhere: at the steps because the gap is at most :math:`2\epsilon` before
+    Steps of length $\epsilon/\rho$; a broken line follows the function, going up or down by
+    $\epsilon$ a step, towards it. Where it starts within $\epsilon$ it stays within
+    $\epsilon$ everywhere: at the steps because the gap is at most $2\epsilon$ before
     the move, and between them because the line is the steepest the function can be, so the gap
-    is monotone. Bits: :math:`\lceil\rho/\epsilon\rceil+\lceil\log_2\lceil B/\epsilon\rceil\rceil`.
+    is monotone. Bits: $\lceil\rho/\epsilon\rceil+\lceil\log_2\lceil B/\epsilon\rceil\rceil$.
 
     Attributes:
-        error: :math:`\epsilon`, promised in the sup norm and hence in :math:`L_2`.
-        lipschitz: :math:`\rho`.
-        largest: :math:`B`.
+        error: $\epsilon$, promised in the sup norm and hence in $L_2$.
+        lipschitz: $\rho$.
+        largest: $B$.
 
     >>> codec = LipschitzCodec(0.125)
     >>> code = codec.encode(torch.sin)
@@ -79,7 +79,7 @@ class LipschitzCodec:
         return self.head + self.steps
 
     def encode(self, function: Function) -> str:
-        """The code of a function from ``[n]`` to ``[n]``, a string of 0 and 1."""
+        """The code of a function from `[n]` to `[n]`, a string of 0 and 1."""
         x = torch.arange(self.steps + 1, dtype=torch.float64) * self.error / self.lipschitz
         values = values_of(function, x.clamp(max=1.0).unsqueeze(1)).tolist()
         if abs(values[0]) > self.largest * (1 + 1e-12):
@@ -95,7 +95,7 @@ class LipschitzCodec:
         return (f"{cell:0{self.head}b}" if self.head else "") + "".join(signs)
 
     def decode(self, code: str) -> Function:
-        """The broken line of a code, from ``[n]`` to ``[n]``."""
+        """The broken line of a code, from `[n]` to `[n]`."""
         if len(code) != self.bits or set(code) - {"0", "1"}:
             raise InvalidInput(f"a code is {self.bits} characters 0 or 1, not {code!r:.40}")
         cell = int(code[: self.head], 2) if self.head else 0
@@ -117,14 +117,14 @@ class LipschitzCodec:
 
 
 def code_length_bounds(values: Tensor, error: float) -> tuple[int, int]:
-    r""":math:`\lceil\log_2P(2\epsilon)\rceil\le L(\epsilon)\le\lceil\log_2C(\epsilon)\rceil` for
+    r"""$\lceil\log_2P(2\epsilon)\rceil\le L(\epsilon)\le\lceil\log_2C(\epsilon)\rceil$ for
     finitely many functions.
 
-    Functions more than :math:`2\epsilon` apart need different codes (packing number
-    :math:`P`); the nearest center is a code (covering number :math:`C`).
+    Functions more than $2\epsilon$ apart need different codes (packing number
+    $P$); the nearest center is a code (covering number $C$).
 
     Args:
-        values: ``[q, m]``, the functions at ``m`` points of equal weight; at most 400.
+        values: `[q, m]`, the functions at `m` points of equal weight; at most 400.
 
     >>> code_length_bounds(torch.eye(5), 0.1)
     (3, 3)
@@ -139,10 +139,10 @@ class PackingBound:
     r"""Many functions of a class, far apart.
 
     Attributes:
-        error: :math:`\epsilon`; any two of them are more than :math:`2\epsilon` apart in
-            :math:`L_2([0,1]^d)`.
-        bits: :math:`\log_2` of how many there are at least: no shorter code is within
-            :math:`\epsilon` of all of them.
+        error: $\epsilon$; any two of them are more than $2\epsilon$ apart in
+            $L_2([0,1]^d)$.
+        bits: $\log_2$ of how many there are at least: no shorter code is within
+            $\epsilon$ of all of them.
     """
 
     error: float
@@ -150,12 +150,12 @@ class PackingBound:
 
 
 def smooth_packing(cells: int, smoothness: int, dimension: int) -> PackingBound:
-    r"""Functions of the unit ball of :math:`C^n` whose labels differ in a quarter of the cells.
+    r"""Functions of the unit ball of $C^n$ whose labels differ in a quarter of the cells.
 
-    There are :math:`2^{K(1-h(1/4))}` labelings of :math:`K=N^d` cells with pairwise Hamming
-    distance at least :math:`K/4` (Gilbert and Varshamov, :math:`h` the binary entropy); their
-    functions differ by :math:`\sqrt{H/K}\,c_\phi N^{-n}\|\phi\|_2`. So
-    :math:`\gamma^*\ge d/n`.
+    There are $2^{K(1-h(1/4))}$ labelings of $K=N^d$ cells with pairwise Hamming
+    distance at least $K/4$ (Gilbert and Varshamov, $h$ the binary entropy); their
+    functions differ by $\sqrt{H/K}\,c_\phi N^{-n}\|\phi\|_2$. So
+    $\gamma^*\ge d/n$.
 
     >>> smooth_packing(10, 1, 2).bits > smooth_packing(5, 1, 2).bits
     True
@@ -166,10 +166,10 @@ def smooth_packing(cells: int, smoothness: int, dimension: int) -> PackingBound:
 
 
 def cartoon_packing(cells: int, smoothness: int, dimension: int) -> PackingBound:
-    r"""Cartoons :math:`\mathbf 1[x_d\le\frac12+f_y(x')]` with :math:`N^{d-1}` labels in the edge.
+    r"""Cartoons $\mathbf 1[x_d\le\frac12+f_y(x')]$ with $N^{d-1}$ labels in the edge.
 
     Their squared distance is the area between the edges,
-    :math:`\frac HK c_\phi N^{-n}\int\phi`. So :math:`\gamma^*\ge2(d-1)/n`.
+    $\frac HK c_\phi N^{-n}\int\phi$. So $\gamma^*\ge2(d-1)/n$.
 
     >>> cartoon_packing(8, 1, 2).error > smooth_packing(8, 1, 2).error
     True
@@ -215,10 +215,10 @@ _WIDTH_BITS = 16
 
 
 def network_bits(network: nn.Sequential, bits_per_weight: int) -> NetworkBits:
-    r"""How many bits :func:`encode_network` needs: :math:`M(\lceil\log_2P\rceil+b)` and a head.
+    r"""How many bits `encode_network` needs: $M(\lceil\log_2P\rceil+b)$ and a head.
 
-    :math:`M` weights and biases are not 0 among :math:`P` of the dense layers. Without idle units
-    :math:`P\le(M+d+2)^2`, so the order is :math:`M(\log M+b)`.
+    $M$ weights and biases are not 0 among $P$ of the dense layers. Without idle units
+    $P\le(M+d+2)^2$, so the order is $M(\log M+b)$.
 
     >>> net = chain([(torch.eye(2), torch.zeros(2)), (torch.ones(1, 2), torch.zeros(1))],
     ...             [nn.ReLU()])
@@ -235,8 +235,8 @@ def network_bits(network: nn.Sequential, bits_per_weight: int) -> NetworkBits:
 
 
 def encode_network(network: nn.Sequential, bits_per_weight: int, resolution: float) -> str:
-    r"""A network as a string of bits; its values must be multiples :math:`k\cdot` ``resolution``
-    with :math:`-2^{b-1}\le k<2^{b-1}`.
+    r"""A network as a string of bits; its values must be multiples $k\cdot$ `resolution`
+    with $-2^{b-1}\le k<2^{b-1}$.
 
     The activations are not part of the code: the decoder is told.
 
@@ -304,12 +304,12 @@ def decode_network(
 
 
 def minimum_weights_from_bits(code_length: float, bits_per_weight: int, inputs: int = 1) -> int:
-    r"""The fewest weights a network needs to be a description of ``code_length`` bits.
+    r"""The fewest weights a network needs to be a description of `code_length` bits.
 
-    A network without idle units has at most :math:`M` hidden ones; with the inputs, the constant
-    and the output, each weight is an edge between two of :math:`M+d+2` nodes with a value of
-    :math:`b` bits. The smallest :math:`M` with
-    :math:`M(2\lceil\log_2(M+d+2)\rceil+b)\ge` code length.
+    A network without idle units has at most $M$ hidden ones; with the inputs, the constant
+    and the output, each weight is an edge between two of $M+d+2$ nodes with a value of
+    $b$ bits. The smallest $M$ with
+    $M(2\lceil\log_2(M+d+2)\rceil+b)\ge$ code length.
 
     >>> minimum_weights_from_bits(10_000, 8)           # 385 * (2 * 9 + 8) = 10010
     385

@@ -23,10 +23,10 @@ class CountedSize:
 
 
 def interpolant_units(error: float, *, lipschitz: float = 1.0, smooth: bool = False) -> CountedSize:
-    r"""Units of the broken line within :math:`\epsilon` on :math:`[0,1]`.
+    r"""Units of the broken line within $\epsilon$ on $[0,1]$.
 
-    :math:`\lceil\rho/2\epsilon\rceil` for a Lipschitz function; :math:`\lceil\sqrt{\rho/8\epsilon}
-    \rceil` where ``smooth``, and :math:`\rho` bounds the second derivative. As many steps as in
+    $\lceil\rho/2\epsilon\rceil$ for a Lipschitz function; $\lceil\sqrt{\rho/8\epsilon} \rceil$
+    where `smooth`, and $\rho$ bounds the second derivative. As many steps as in
     the first case serve a staircase with values from the middles.
 
     >>> interpolant_units(0.01).size, interpolant_units(0.01, smooth=True).size
@@ -39,7 +39,7 @@ def interpolant_units(error: float, *, lipschitz: float = 1.0, smooth: bool = Fa
 
 
 def box_units(error: float, dimension: int, lipschitz: float) -> CountedSize:
-    r"""Units of the boxes with mean error :math:`\epsilon`: half for the cells, half for the ramps.
+    r"""Units of the boxes with mean error $\epsilon$: half for the cells, half for the ramps.
 
     >>> box_units(0.1, 2, 1.0).size                        # 10 cells a side: 100 + 2 * 31
     162
@@ -48,8 +48,8 @@ def box_units(error: float, dimension: int, lipschitz: float) -> CountedSize:
 
 
 def barron_units(error: float, barron_constant: float, radius: float) -> CountedSize:
-    r""":math:`\lceil(2rC/\epsilon)^2\rceil` threshold units for the :math:`L_2` error
-    :math:`\epsilon`.
+    r"""$\lceil(2rC/\epsilon)^2\rceil$ threshold units for the $L_2$ error
+    $\epsilon$.
 
     >>> barron_units(0.1, 1.0, 1.0).size
     400
@@ -58,12 +58,12 @@ def barron_units(error: float, barron_constant: float, radius: float) -> Counted
 
 
 def yarotsky_units(error: float, smoothness: int, dimension: int) -> CountedSize:
-    r"""Units of Yarotsky's network for the unit ball of :math:`W^{n,\infty}`, as it is built.
+    r"""Units of Yarotsky's network for the unit ball of $W^{n,\infty}$, as it is built.
 
-    :func:`~torchtheory.approximation.piecewise.yarotsky.smooth_network` has at each of :math:`(N+1)^d`
-    centers the :math:`\binom{j+d-1}{d-1}` monomials of degree :math:`j<n`, each times :math:`d`
-    trapezoids of 4 ReLUs. The :math:`k=d+j` factors are multiplied in a binary tree: a product of
-    two is :math:`4+6\ell` units in :math:`\ell+1` layers, a factor without partner two units a
+    `smooth_network` has at each of $(N+1)^d$
+    centers the $\binom{j+d-1}{d-1}$ monomials of degree $j<n$, each times $d$
+    trapezoids of 4 ReLUs. The $k=d+j$ factors are multiplied in a binary tree: a product of
+    two is $4+6\ell$ units in $\ell+1$ layers, a factor without partner two units a
     layer, and so is the sum of a monomial whose tree is lower than the highest. The number is that
     of a function with no derivative 0 at any center; others need fewer.
 

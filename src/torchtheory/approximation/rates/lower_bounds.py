@@ -1,15 +1,15 @@
 r"""How large any network must be: counting continuous parameters, and counting labelings.
 
-*Continuous selection.* Let every :math:`f` of the unit ball :math:`F^\infty_{n,d}` of
-:math:`W^{n,\infty}([0,1]^d)` be encoded by :math:`M` numbers that depend continuously on it, and
-decoded in any way. With :math:`m=\lceil(M+1)^{1/d}\rceil` cells a side, the sums of bumps of
-height at most :math:`\rho=c_\phi m^{-n}` lie in the ball; their coefficients form a cube of more
-than :math:`M` dimensions, so by Borsuk and Ulam some :math:`f` of height :math:`\rho` has the same
-code as :math:`-f`, and whatever is decoded misses one of the two by :math:`\rho` or more.
+*Continuous selection.* Let every $f$ of the unit ball $F^\infty_{n,d}$ of
+$W^{n,\infty}([0,1]^d)$ be encoded by $M$ numbers that depend continuously on it, and
+decoded in any way. With $m=\lceil(M+1)^{1/d}\rceil$ cells a side, the sums of bumps of
+height at most $\rho=c_\phi m^{-n}$ lie in the ball; their coefficients form a cube of more
+than $M$ dimensions, so by Borsuk and Ulam some $f$ of height $\rho$ has the same
+code as $-f$, and whatever is decoded misses one of the two by $\rho$ or more.
 
 *Labels.* Without continuity: an architecture that meets every function of the ball within
-:math:`\epsilon` shatters :math:`N^d` points once :math:`N^{-n}c_\phi>2\epsilon`, and a ReLU network
-of :math:`M` weights shatters at most :math:`4M(3M+4)`.
+$\epsilon$ shatters $N^d$ points once $N^{-n}c_\phi>2\epsilon$, and a ReLU network
+of $M$ weights shatters at most $4M(3M+4)$.
 Sources: Mathematical Aspects of Deep Learning, Theorems 3.7 and 3.12 (DeVore, Howard and
 Micchelli 1989; Yarotsky 2017).
 """
@@ -37,7 +37,7 @@ Encoder = Callable[[BumpSum], Tensor]
 
 
 def selection_cells(parameters: int, dimension: int) -> int:
-    r""":math:`\lceil(M+1)^{1/d}\rceil`: that many cells a side are more than :math:`M` cells.
+    r"""$\lceil(M+1)^{1/d}\rceil$: that many cells a side are more than $M$ cells.
 
     >>> selection_cells(7, 3), selection_cells(8, 3)
     (2, 3)
@@ -50,12 +50,12 @@ def selection_cells(parameters: int, dimension: int) -> int:
 def continuous_selection_floor(
     parameters: int, smoothness: int, dimension: int, *, lipschitz: float | None = None
 ) -> float:
-    r"""No :math:`M` continuously chosen parameters have a smaller worst sup error.
+    r"""No $M$ continuously chosen parameters have a smaller worst sup error.
 
-    :math:`c_\phi\lceil(M+1)^{1/d}\rceil^{-n}` over the unit ball of :math:`W^{n,\infty}`, see
-    :class:`~torchtheory.approximation.piecewise.bumps.SplineBump` for :math:`c_\phi`. With ``lipschitz``
-    the class is that of the functions :math:`\rho`-Lipschitz in the maximum norm, ``smoothness``
-    is 1, and a cell holds a pyramid of height :math:`\rho/2m`.
+    $c_\phi\lceil(M+1)^{1/d}\rceil^{-n}$ over the unit ball of $W^{n,\infty}$, see
+    `SplineBump` for $c_\phi$. With `lipschitz`
+    the class is that of the functions $\rho$-Lipschitz in the maximum norm, `smoothness`
+    is 1, and a cell holds a pyramid of height $\rho/2m$.
 
     >>> continuous_selection_floor(9, 1, 1, lipschitz=1.0)
     0.05
@@ -69,9 +69,9 @@ def continuous_selection_floor(
 def continuous_selection_minimum(
     error: float, smoothness: int, dimension: int, *, lipschitz: float | None = None
 ) -> int:
-    r"""The fewest parameters :func:`continuous_selection_floor` does not exclude for an error.
+    r"""The fewest parameters `continuous_selection_floor` does not exclude for an error.
 
-    :math:`(\lceil(c_\phi/\epsilon)^{1/n}\rceil-1)^d`.
+    $(\lceil(c_\phi/\epsilon)^{1/n}\rceil-1)^d$.
 
     >>> continuous_selection_minimum(0.05, 1, 1, lipschitz=1.0)
     9
@@ -90,10 +90,10 @@ class SelectionWitness:
     r"""A function an encoder confuses with its negative.
 
     Attributes:
-        function: :math:`f` of the unit ball of :math:`W^{n,\infty}([0,1]^d)`.
-        radius: :math:`\|f\|_\infty`; one of :math:`f,-f` is met no better than that.
-        residual: :math:`\|P(f)-P(-f)\|_\infty`, 0 up to rounding.
-        peaks: ``[k, d]``, the middles of the cells, where :math:`|f|` attains its values.
+        function: $f$ of the unit ball of $W^{n,\infty}([0,1]^d)$.
+        radius: $\|f\|_\infty$; one of $f,-f$ is met no better than that.
+        residual: $\|P(f)-P(-f)\|_\infty$, 0 up to rounding.
+        peaks: `[k, d]`, the middles of the cells, where $|f|$ attains its values.
     """
 
     function: BumpSum
@@ -104,7 +104,7 @@ class SelectionWitness:
     def worst_error(
         self, encode: Encoder, decode: Callable[[Tensor], Callable[[Tensor], Tensor]]
     ) -> float:
-        r"""The larger sup error of decoding :math:`f` and :math:`-f`, looked for at the peaks."""
+        r"""The larger sup error of decoding $f$ and $-f$, looked for at the peaks."""
         missed = []
         for f in (self.function, -self.function):
             made = decode(encode(f))
@@ -115,15 +115,15 @@ class SelectionWitness:
 def linear_witness(
     encoder: Encoder, parameters: int, smoothness: int, dimension: int = 1
 ) -> SelectionWitness:
-    r"""The witness against a linear encoder: a null vector of the :math:`M\times m^d` matrix
-    :math:`(P\phi_i)`.
+    r"""The witness against a linear encoder: a null vector of the $M\times m^d$ matrix
+    $(P\phi_i)$.
 
     Args:
-        encoder: from a function (called at points ``[k, d]``, giving ``[k]``) to ``[M]``; its
+        encoder: from a function (called at points `[k, d]`, giving `[k]`) to `[M]`; its
             linearity is tested on a random sum.
-        parameters: :math:`M`.
+        parameters: $M$.
 
-    Cost: :math:`m^d` calls of the encoder and a singular value decomposition.
+    Cost: $m^d$ calls of the encoder and a singular value decomposition.
 
     >>> nodes = torch.tensor([[0.25], [0.75]]).double()
     >>> found = linear_witness(lambda f: f(nodes), 2, smoothness=1)
@@ -154,10 +154,10 @@ def antipodal_witness(
     tolerance: float = 1e-9,
     random: RandomSource = None,
 ) -> SelectionWitness:
-    r"""The witness against any continuous encoder: :math:`v` with :math:`P(f_v)=P(f_{-v})`.
+    r"""The witness against any continuous encoder: $v$ with $P(f_v)=P(f_{-v})$.
 
-    Borsuk and Ulam promise it on the boundary of the cube :math:`\|v\|_\infty=1`; it is looked for
-    by Gauss-Newton steps on the odd map :math:`v\mapsto P(f_v)-P(f_{-v})` from random starts,
+    Borsuk and Ulam promise it on the boundary of the cube $\|v\|_\infty=1$; it is looked for
+    by Gauss-Newton steps on the odd map $v\mapsto P(f_v)-P(f_{-v})$ from random starts,
     which may fail for a wild encoder: then `NotConverged`, and nothing is proved or refuted.
 
     >>> nodes = torch.tensor([[0.2], [0.9]]).double()
@@ -194,13 +194,13 @@ def antipodal_witness(
 
 
 def weights_vc_bound(parameters: int, *, derivative: int = 0) -> int:
-    r""":math:`4M(3M+4)`: no ReLU network with :math:`M` weights and biases shatters more points.
+    r"""$4M(3M+4)$: no ReLU network with $M$ weights and biases shatters more points.
 
-    A class with :math:`M` real parameters computed in :math:`t` additions, multiplications and
-    comparisons has VC dimension at most :math:`4M(t+2)` (Anthony and Bartlett 1999, Theorem 8.4).
-    Each weight costs a product and a sum, each of at most :math:`M` units a comparison, the
-    threshold and the output one step each: :math:`t\le3M+2`. A partial derivative of the network
-    (``derivative`` 1) is carried along with another product and sum a weight: :math:`t\le5M+2`.
+    A class with $M$ real parameters computed in $t$ additions, multiplications and
+    comparisons has VC dimension at most $4M(t+2)$ (Anthony and Bartlett 1999, Theorem 8.4).
+    Each weight costs a product and a sum, each of at most $M$ units a comparison, the
+    threshold and the output one step each: $t\le3M+2$. A partial derivative of the network
+    (`derivative` 1) is carried along with another product and sum a weight: $t\le5M+2$.
 
     >>> weights_vc_bound(10), weights_vc_bound(10, derivative=1)
     (1360, 2160)
@@ -212,12 +212,12 @@ def weights_vc_bound(parameters: int, *, derivative: int = 0) -> int:
 
 
 def label_cells(error: float, smoothness: int, dimension: int, *, derivative: int = 0) -> int:
-    r""":math:`N`, the most cells a side whose labels survive an error :math:`\epsilon`.
+    r"""$N$, the most cells a side whose labels survive an error $\epsilon$.
 
-    The levels 0 and :math:`c_\phi N^{-n}` must be more than :math:`2\epsilon` apart; with three
-    times :math:`\epsilon`, as in the proof, :math:`N=\lfloor(c_\phi/3\epsilon)^{1/n}\rfloor`. With
-    ``derivative`` 1 the error is that of :math:`W^{1,\infty}`, and slopes carry the labels:
-    :math:`\|\partial_1\phi\|_\infty c_\phi N^{1-n}` against 0.
+    The levels 0 and $c_\phi N^{-n}$ must be more than $2\epsilon$ apart; with three
+    times $\epsilon$, as in the proof, $N=\lfloor(c_\phi/3\epsilon)^{1/n}\rfloor$. With
+    `derivative` 1 the error is that of $W^{1,\infty}$, and slopes carry the labels:
+    $\|\partial_1\phi\|_\infty c_\phi N^{1-n}$ against 0.
 
     >>> label_cells(1e-4, 2, 1), label_cells(1e-4, 2, 1, derivative=1)
     (14, 833)
@@ -238,11 +238,11 @@ def vc_minimum_weights(
     derivative: int = 0,
     layers: int | None = None,
 ) -> int:
-    r"""The fewest weights of a ReLU architecture that meets all of :math:`F^\infty_{n,d}`.
+    r"""The fewest weights of a ReLU architecture that meets all of $F^\infty_{n,d}$.
 
-    The smallest :math:`M` whose :func:`weights_vc_bound` is at least :math:`N^d`, :math:`N` from
-    :func:`label_cells`; for a given number of layers, and the function itself, also with
-    :math:`N^d` at most the bound of Anthony and Bartlett for :math:`M` weights and units in so
+    The smallest $M$ whose `weights_vc_bound` is at least $N^d$, $N$ from
+    `label_cells`; for a given number of layers, and the function itself, also with
+    $N^d$ at most the bound of Anthony and Bartlett for $M$ weights and units in so
     many layers. No continuity is asked of the weights.
 
     >>> vc_minimum_weights(1e-4, 2, 1), vc_minimum_weights(1e-6, 2, 4)

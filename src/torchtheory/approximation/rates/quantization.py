@@ -1,9 +1,9 @@
 r"""Weights with few bits: rounding a network, writing it as a string of bits, and reading it back.
 
 A weight is *encodable* when it lies in
-:math:`[-\epsilon^{-s},\epsilon^{-s}]\cap2^{-s\lceil\log_2(1/\epsilon)\rceil}\mathbb Z`: a number
-of :math:`O(\log_21/\epsilon)` bits. Networks of fixed depth with such weights do as well for
-Hölder functions as any: here finite elements, for :math:`n+\zeta\le2`. Source: Mathematical
+$[-\epsilon^{-s},\epsilon^{-s}]\cap2^{-s\lceil\log_2(1/\epsilon)\rceil}\mathbb Z$: a number
+of $O(\log_21/\epsilon)$ bits. Networks of fixed depth with such weights do as well for
+Hölder functions as any: here finite elements, for $n+\zeta\le2$. Source: Mathematical
 Aspects of Deep Learning, Theorem 3.14 (Petersen and Voigtlaender).
 """
 
@@ -27,8 +27,8 @@ from torchtheory.nets.labeled import at_least, positive
 
 @dataclass(frozen=True, slots=True)
 class WeightGrid:
-    r"""The numbers :math:`[-\epsilon^{-s},\epsilon^{-s}]\cap2^{-s\lceil\log_2(1/\epsilon)\rceil}
-    \mathbb Z`.
+    r"""The numbers
+    $[-\epsilon^{-s},\epsilon^{-s}]\cap2^{-s\lceil\log_2(1/\epsilon)\rceil} \mathbb Z$.
 
     >>> grid = WeightGrid(0.25, 2)
     >>> grid.spacing, grid.largest, grid.bits
@@ -80,8 +80,8 @@ def encode(network: nn.Sequential, grid: WeightGrid) -> str:
     r"""A ReLU network with weights of the grid as a string of the characters 0 and 1.
 
     A head (numbers of 32 bits: layers, and of each layer outputs, inputs and non-zero weights),
-    then place and value of each weight that is not zero: for :math:`M` of them in layers of
-    :math:`n` entries :math:`M(\lceil\log_2n\rceil+O(\log_2\tfrac1\epsilon))` bits. Biases count
+    then place and value of each weight that is not zero: for $M$ of them in layers of
+    $n$ entries $M(\lceil\log_2n\rceil+O(\log_2\tfrac1\epsilon))$ bits. Biases count
     as one more input.
 
     >>> net = chain([(torch.tensor([[0.25]]).double(), torch.zeros(1).double())], [])
@@ -110,7 +110,7 @@ def encode(network: nn.Sequential, grid: WeightGrid) -> str:
 
 
 def decode(bits: str, grid: WeightGrid) -> nn.Sequential:
-    """The network of a string of bits; inverse of :func:`encode`.
+    """The network of a string of bits; inverse of `encode`.
 
     >>> net = chain([(torch.tensor([[0.25]]).double(), torch.ones(1).double())], [])
     >>> grid = WeightGrid(0.25, 2)
@@ -165,11 +165,11 @@ class HolderApproximant:
 
 
 def holder_error(order: int, exponent: float, dimension: int, cells: int) -> float:
-    r"""Sup error of linear finite elements for :math:`\|f\|_{C^{n,\zeta}}\le1`, structured mesh.
+    r"""Sup error of linear finite elements for $\|f\|_{C^{n,\zeta}}\le1$, structured mesh.
 
-    :math:`(h\sqrt d)^\zeta` for :math:`n=0` and
-    :math:`\frac{\sqrt d}{1+\zeta}(h\sqrt d)^{1+\zeta}` for :math:`n=1`, since no point of a
-    simplex is further than :math:`h\sqrt d` from its corners.
+    $(h\sqrt d)^\zeta$ for $n=0$ and
+    $\frac{\sqrt d}{1+\zeta}(h\sqrt d)^{1+\zeta}$ for $n=1$, since no point of a
+    simplex is further than $h\sqrt d$ from its corners.
 
     >>> holder_error(0, 1.0, 1, 4)
     0.25
@@ -188,12 +188,12 @@ def holder_error(order: int, exponent: float, dimension: int, cells: int) -> flo
 def holder_network(
     function: Function, order: int, exponent: float, dimension: int, error: float
 ) -> HolderApproximant:
-    r"""A ReLU network of fixed depth for a function with :math:`\|f\|_{C^{n,\zeta}}\le1`.
+    r"""A ReLU network of fixed depth for a function with $\|f\|_{C^{n,\zeta}}\le1$.
 
-    The finite element interpolant on the structured mesh of :math:`[-\frac12,\frac12]^d` with a
+    The finite element interpolant on the structured mesh of $[-\frac12,\frac12]^d$ with a
     power of two of cells, so that its inner weights are whole numbers: about
-    :math:`\epsilon^{-d/(n+\zeta)}` copies of one network, whose depth does not depend on
-    :math:`\epsilon`. For :math:`n+\zeta\le2`.
+    $\epsilon^{-d/(n+\zeta)}$ copies of one network, whose depth does not depend on
+    $\epsilon$. For $n+\zeta\le2$.
 
     >>> made = holder_network(lambda x: x.abs(), 0, 1.0, 1, 0.25)
     >>> made.cells, made.approximant(torch.tensor([0.25]).double()).item()

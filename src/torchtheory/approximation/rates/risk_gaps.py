@@ -1,15 +1,17 @@
 r"""What an approximation error means for the risk, and the chain of errors it is a part of.
 
-For a loss that is Lipschitz in its first argument, :math:`|R(f)-R(g)|\le\mathrm{Lip}\,
-\|f-g\|_\infty`: every construction with a sup error is a construction with a risk gap. With
-:math:`\hat f` the best function, :math:`\hat f_H` the best of a class, :math:`\hat f_{H,S}` the
-best on the sample and :math:`\hat f^*_{H,S}` what training returned,
+For a loss that is Lipschitz in its first argument, $|R(f)-R(g)|\le\mathrm{Lip}\, \|f-g\|_\infty$:
+every construction with a sup error is a construction with a risk gap. With
+$\hat f$ the best function, $\hat f_H$ the best of a class, $\hat f_{H,S}$ the
+best on the sample and $\hat f^*_{H,S}$ what training returned,
 
-.. math:: |R(\hat f)-R(\hat f^*_{H,S})|\le|R(\hat f^*_{H,S})-R(\hat f_{H,S})|
-          +|R(\hat f_{H,S})-R(\hat f_H)|+|R(\hat f_H)-R(\hat f)|.
+$$
+|R(\hat f)-R(\hat f^*_{H,S})|\le|R(\hat f^*_{H,S})-R(\hat f_{H,S})|
++|R(\hat f_{H,S})-R(\hat f_H)|+|R(\hat f_H)-R(\hat f)|.
+$$
 
 For the finite classes where every term is a sum there is
-:func:`~torchtheory.generalization.learning.error_decomposition.decompose_error`. Source: Mathematical
+`decompose_error`. Source: Mathematical
 Aspects of Deep Learning, section 3.1.
 """
 
@@ -31,11 +33,11 @@ LossName = Literal["absolute", "logistic", "hinge", "squared"]
 
 
 def loss_lipschitz(loss: LossName, bound: float | None = None) -> float:
-    r"""The Lipschitz constant of :math:`z\mapsto L(z,y)` for all :math:`y`.
+    r"""The Lipschitz constant of $z\mapsto L(z,y)$ for all $y$.
 
-    1 for the absolute loss :math:`|z-y|` and, for :math:`y=\pm1`, for the hinge and the logistic
-    loss. The squared loss :math:`(z-y)^2` has none on the whole line; for :math:`|z|,|y|\le B` it
-    is :math:`4B`.
+    1 for the absolute loss $|z-y|$ and, for $y=\pm1$, for the hinge and the logistic
+    loss. The squared loss $(z-y)^2$ has none on the whole line; for $|z|,|y|\le B$ it
+    is $4B$.
 
     >>> loss_lipschitz("hinge"), loss_lipschitz("squared", bound=2.0)
     (1.0, 8.0)
@@ -55,10 +57,10 @@ def loss_lipschitz(loss: LossName, bound: float | None = None) -> float:
 def risk_gap_bound(
     f: Function, g: Function, lipschitz: float, domain: Box | tuple[float, float]
 ) -> float:
-    r""":math:`\mathrm{Lip}\,\sup|f-g|\ge|R(f)-R(g)|`, for every law of the data on the domain.
+    r"""$\mathrm{Lip}\,\sup|f-g|\ge|R(f)-R(g)|$, for every law of the data on the domain.
 
     The supremum is looked for on a grid, as in
-    :func:`~torchtheory.approximation.certificates.sup_distance`, and hence from below.
+    `sup_distance`, and hence from below.
 
     >>> risk_gap_bound(torch.square, lambda x: x, 1.0, (0.0, 1.0))
     0.25
@@ -72,10 +74,10 @@ class RiskChain:
     r"""Risks along the chain from the best function to the trained one.
 
     Attributes:
-        best: :math:`R(\hat f)`, the least risk of all functions.
-        in_class: :math:`R(\hat f_H)`, the least of the class.
-        on_sample: :math:`R(\hat f_{H,S})`, of the empirical risk minimizer.
-        trained: :math:`R(\hat f^*_{H,S})`, of what training returned.
+        best: $R(\hat f)$, the least risk of all functions.
+        in_class: $R(\hat f_H)$, the least of the class.
+        on_sample: $R(\hat f_{H,S})$, of the empirical risk minimizer.
+        trained: $R(\hat f^*_{H,S})$, of what training returned.
     """
 
     best: float
@@ -117,17 +119,17 @@ def linear_class_chain(
 ) -> RiskChain:
     r"""The chain for a linear class under squared loss, every reference function exact.
 
-    The inputs are uniform on :math:`n` points, labels are the target plus noise of a standard
-    deviation; :math:`\hat f_H` is the projection of the target, :math:`\hat f_{H,S}` the least
+    The inputs are uniform on $n$ points, labels are the target plus noise of a standard
+    deviation; $\hat f_H$ is the projection of the target, $\hat f_{H,S}$ the least
     squares fit of the sample, and training is gradient descent from 0 on the sample, with the step
-    :math:`1/\lambda_{\max}`, in an orthonormal basis of the class.
+    $1/\lambda_{\max}$, in an orthonormal basis of the class.
 
     Args:
-        features: values of a basis, ``[n, p]``.
-        target: :math:`\hat f`, the conditional mean, ``[n]``.
+        features: values of a basis, `[n, p]`.
+        target: $\hat f$, the conditional mean, `[n]`.
         noise: standard deviation of the labels.
-        sample: which points were drawn, ``[m]``, whole numbers below ``n``.
-        labels: ``[m]``.
+        sample: which points were drawn, `[m]`, whole numbers below `n`.
+        labels: `[m]`.
         steps: of gradient descent.
 
     >>> x = torch.linspace(0, 1, 5).double()

@@ -1,7 +1,7 @@
 r"""What is proved about the size of networks that approximate a class of functions: the table.
 
 Rows compare: a lower bound holds for every upper bound whose networks it speaks about, so its
-exponent cannot be larger; :func:`exponent_gaps` goes through all pairs.
+exponent cannot be larger; `exponent_gaps` goes through all pairs.
 Source: Mathematical Aspects of Deep Learning, chapters 1 and 3; the corrections are the errata's.
 """
 
@@ -325,9 +325,9 @@ def _exponent(row: RateTheorem, setting: Setting, as_printed: bool) -> float:
 def depth_for_weights(
     smoothness: float, dimension: int, weights_exponent: float
 ) -> tuple[float, float]:
-    r"""Exponents of the weights and of the layers: :math:`(\zeta,\ d/n-\zeta)`.
+    r"""Exponents of the weights and of the layers: $(\zeta,\ d/n-\zeta)$.
 
-    For :math:`\zeta\in[d/2n,d/n)` (Yarotsky and Zhevnerchuk 2020). At :math:`\zeta=d/2n` both are
+    For $\zeta\in[d/2n,d/n)$ (Yarotsky and Zhevnerchuk 2020). At $\zeta=d/2n$ both are
     equal: a network of bounded width.
 
     >>> depth_for_weights(2, 4, 1.0)
@@ -338,8 +338,8 @@ def depth_for_weights(
 
 
 def code_exponent(function_class: str, smoothness: float, dimension: int) -> float:
-    r"""The optimal exponent :math:`\gamma^*`: :math:`d/n` for ``holder``, :math:`2(d-1)/n` for
-    ``cartoon`` (:math:`n\in\{1,2\}`).
+    r"""The optimal exponent $\gamma^*$: $d/n$ for `holder`, $2(d-1)/n$ for
+    `cartoon` ($n\in\{1,2\}$).
 
     >>> code_exponent("holder", 2, 3), code_exponent("cartoon", 2, 3)
     (1.5, 2.0)

@@ -1,10 +1,10 @@
 r"""A theorem on the size of networks, as a row that can be asked and compared.
 
-A row says: for the functions of a class and an error :math:`\epsilon` in a norm, the size is of
-order :math:`\epsilon^{-a}\log_2^b(1/\epsilon)`, from below for every network of a kind or from
-above for some. Exponents are functions of the :class:`Setting`: the smoothness :math:`n`, the
-dimension :math:`d` and whatever else the theorem asks for. The rows themselves stand in
-:mod:`~torchtheory.approximation.rates.table`.
+A row says: for the functions of a class and an error $\epsilon$ in a norm, the size is of
+order $\epsilon^{-a}\log_2^b(1/\epsilon)$, from below for every network of a kind or from
+above for some. Exponents are functions of the `Setting`: the smoothness $n$, the
+dimension $d$ and whatever else the theorem asks for. The rows themselves stand in
+`table`.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Setting:
     r"""What a row is asked about.
 
     Attributes:
-        smoothness: :math:`n`.
-        dimension: :math:`d`.
-        error: :math:`\epsilon`, in the norm below.
-        p: the norm of the class :math:`W^{n,p}` and of an :math:`L_p` error; infinite for sup.
-        order: :math:`r`, derivatives the error counts: its norm is that of :math:`W^{r,p}`.
-        lipschitz: :math:`\rho`.
-        barron_constant: :math:`C`.
-        radius: :math:`r` of the ball.
-        ambient: :math:`D`.
-        charts: :math:`C_K` of the manifold.
-        weights_exponent: :math:`\zeta`, where depth is traded for weights;
-            :math:`d/2n` unless told.
+        smoothness: $n$.
+        dimension: $d$.
+        error: $\epsilon$, in the norm below.
+        p: the norm of the class $W^{n,p}$ and of an $L_p$ error; infinite for sup.
+        order: $r$, derivatives the error counts: its norm is that of $W^{r,p}$.
+        lipschitz: $\rho$.
+        barron_constant: $C$.
+        radius: $r$ of the ball.
+        ambient: $D$.
+        charts: $C_K$ of the manifold.
+        weights_exponent: $\zeta$, where depth is traded for weights;
+            $d/2n$ unless told.
     """
 
     smoothness: float
@@ -93,7 +93,7 @@ class Setting:
 
     @property
     def traded(self) -> float:
-        r""":math:`\zeta`."""
+        r"""$\zeta$."""
         if self.weights_exponent is not None:
             return self.weights_exponent
         return self.dimension / (2 * self.smoothness)
@@ -110,22 +110,22 @@ class RateTheorem:
     Attributes:
         id: the catalogue's ids.
         name: the theorem in a few words.
-        function_class: one of ``FUNCTION_CLASSES``.
-        side: whether the size is needed (``lower``) or enough (``upper``).
+        function_class: one of `FUNCTION_CLASSES`.
+        side: whether the size is needed (`lower`) or enough (`upper`).
         counts: what the size counts.
-        exponent: :math:`a` of :math:`\epsilon^{-a}`.
-        log_power: :math:`b` of :math:`\log_2^b(1/\epsilon)`.
+        exponent: $a$ of $\epsilon^{-a}$.
+        log_power: $b$ of $\log_2^b(1/\epsilon)$.
         norm: of the error, in words.
         activation: which networks.
         depth: of the networks, as a formula in words.
         shallow: one hidden layer.
         continuous: lower: speaks only about weights that depend continuously on the function;
             upper: its weights do.
-        encodable: the same for weights of :math:`O(\log1/\epsilon)` bits.
+        encodable: the same for weights of $O(\log1/\epsilon)$ bits.
         hypotheses: what must hold, each with its words.
-        errors_in: ``sup``, ``mean`` (an :math:`L_p` norm, ``p`` finite) or ``derivative``; a bound
+        errors_in: `sup`, `mean` (an $L_p$ norm, `p` finite) or `derivative`; a bound
             from below in a norm holds in every stronger one.
-        prefactor, offset: what stands beside the power: ``offset + prefactor * power``.
+        prefactor, offset: what stands beside the power: `offset + prefactor * power`.
         layers_exponent: where the depth is itself a power of the error.
         number: the size with its constant, where it is known; may give None where it is not.
         printed: the exponent as the source prints it, where that is wrong.
@@ -172,7 +172,7 @@ class RateTheorem:
         return self.norm
 
     def log10_order(self, setting: Setting) -> float:
-        r""":math:`\log_{10}` of the power with its logarithm, constant 1."""
+        r"""$\log_{10}$ of the power with its logarithm, constant 1."""
         log = math.log10(max(1.0, math.log2(1 / setting.error)))
         power = -self.exponent(setting) * math.log10(setting.error) + self.log_power(setting) * log
         power += math.log10(self.prefactor(setting))

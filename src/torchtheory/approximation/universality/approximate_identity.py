@@ -1,7 +1,7 @@
 r"""More layers without ReLU: an approximate identity of two units carries a value on.
 
-:math:`u\approx\bigl[\sigma(\lambda+\tfrac h2u)-\sigma(\lambda-\tfrac h2u)\bigr]/h\sigma'(\lambda)`
-for every activation with :math:`\sigma'(\lambda)\ne0`. Put behind a network it adds a layer and
+$u\approx\bigl[\sigma(\lambda+\tfrac h2u)-\sigma(\lambda-\tfrac h2u)\bigr]/h\sigma'(\lambda)$
+for every activation with $\sigma'(\lambda)\ne0$. Put behind a network it adds a layer and
 changes the function by as little as one likes: density passes from shallow networks to any number
 of layers. Source: Mathematical Aspects of Deep Learning, section 3.3 (Hornik et al. 1989).
 """
@@ -25,9 +25,9 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def identity_network(activation: str, bias: float, radius: float, tolerance: float) -> Approximant:
-    r"""Two units within ``tolerance`` of the identity on :math:`[-r,r]`.
+    r"""Two units within `tolerance` of the identity on $[-r,r]$.
 
-    The step is the longest of :math:`1,\tfrac12,\tfrac14,\dots` whose promised error, rounding
+    The step is the longest of $1,\tfrac12,\tfrac14,\dots$ whose promised error, rounding
     included, is small enough.
 
     >>> two = identity_network("tanh", 0.0, 1.0, 1e-4)
@@ -56,18 +56,18 @@ def deepen_approximately(
     bias: float = 0.5,
     points: int = 1 << 12,
 ) -> Approximant:
-    r"""The same function up to a tolerance, with ``extra`` more hidden layers of two units.
+    r"""The same function up to a tolerance, with `extra` more hidden layers of two units.
 
-    Each identity is asked for :math:`\mathrm{tol}/\mathrm{extra}` on the range of the network
-    widened by the tolerance; since :math:`|\iota(v)-u|\le|\iota(v)-v|+|v-u|` the errors add up.
+    Each identity is asked for $\mathrm{tol}/\mathrm{extra}$ on the range of the network
+    widened by the tolerance; since $|\iota(v)-u|\le|\iota(v)-v|+|v-u|$ the errors add up.
 
     Args:
         network: a chain of affine layers and activations with one output.
         extra: hidden layers to add.
         activation: a smooth one, by name.
         domain: where the network is used; its range is the largest value on a grid of
-            ``points``, widened by a tenth, so it must not vary wildly between them.
-        bias: :math:`\lambda`, where the activation has a slope.
+            `points`, widened by a tenth, so it must not vary wildly between them.
+        bias: $\lambda$, where the activation has a slope.
 
     >>> net = nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.Linear(2, 1)).double()
     >>> deeper = deepen_approximately(net, 3, "tanh", (0.0, 1.0), 1e-3)

@@ -1,8 +1,8 @@
 r"""Which universality theorem covers which activation, and for which space of functions.
 
-Each row of the chart is a theorem with its hypotheses on :math:`\sigma` and the spaces in which
+Each row of the chart is a theorem with its hypotheses on $\sigma$ and the spaces in which
 networks with one hidden layer are dense under them. The hypotheses are checked on measured
-properties of the function (:func:`~torchtheory.nets.activation_properties.inspect_activation`).
+properties of the function (`inspect_activation`).
 Source: Mathematical Aspects of Deep Learning, section 3.2.1.
 """
 
@@ -135,9 +135,9 @@ def which_universality(
 
     Args:
         activation: a function or a module; see
-            :func:`~torchtheory.nets.activation_properties.inspect_activation`, which looks at
+            `inspect_activation`, which looks at
             [-10, 10] and at far points.
-        space: one of ``SPACES``, or all of them.
+        space: one of `SPACES`, or all of them.
 
     >>> import torch
     >>> [c.theorem.authors for c in which_universality(torch.relu) if c.applies]

@@ -1,12 +1,14 @@
 r"""Cybenko's sums of sigmoids, written down for a Lipschitz function of one variable.
 
-On :math:`N` cells of length :math:`h` with ends :math:`x_i` and middles :math:`m_i`,
+On $N$ cells of length $h$ with ends $x_i$ and middles $m_i$,
 
-.. math:: G(x)=2f(x_0)\,\sigma(0)+\sum_{i=1}^N\bigl(f(x_i)-f(x_{i-1})\bigr)\,
-          \sigma\bigl(\kappa(x-m_i)\bigr)
+$$
+G(x)=2f(x_0)\,\sigma(0)+\sum_{i=1}^N\bigl(f(x_i)-f(x_{i-1})\bigr)\,
+\sigma\bigl(\kappa(x-m_i)\bigr)
+$$
 
-goes from one value of :math:`f` to the next in each middle. The constant is a unit of weight 0, so
-that :math:`G` is a plain sum of units. Source: Mathematical Foundations of Deep Learning (slides),
+goes from one value of $f$ to the next in each middle. The constant is a unit of weight 0, so
+that $G$ is a plain sum of units. Source: Mathematical Foundations of Deep Learning (slides),
 "Cybenko Theorem", which gives no construction.
 """
 
@@ -24,10 +26,10 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def staircase_factor(sharpness: float) -> float:
-    r""":math:`1+2e^{-s/2}/(1-e^{-s})`, by how much soft steps cost more than hard ones.
+    r"""$1+2e^{-s/2}/(1-e^{-s})$, by how much soft steps cost more than hard ones.
 
     Args:
-        sharpness: :math:`s=\kappa h`, the steepness of a step times the length of a cell.
+        sharpness: $s=\kappa h$, the steepness of a step times the length of a cell.
 
     >>> round(staircase_factor(10.0), 4)
     1.0135
@@ -44,20 +46,22 @@ def sigmoid_staircase(
     lipschitz: float,
     sharpness: float = 10.0,
 ) -> Approximant:
-    r"""A sum of :math:`N+1` logistic units near a :math:`\Lambda`-Lipschitz function.
+    r"""A sum of $N+1$ logistic units near a $\Lambda$-Lipschitz function.
 
-    At distance :math:`\delta` from the nearest middle the hard staircase errs by at most
-    :math:`\Lambda(\tfrac h2-\delta)`, the nearest soft step by :math:`\tfrac12\Lambda h`, and the
-    others, at distances of at least :math:`\tfrac h2,\tfrac{3h}2,\dots` on either side, by a
+    At distance $\delta$ from the nearest middle the hard staircase errs by at most
+    $\Lambda(\tfrac h2-\delta)$, the nearest soft step by $\tfrac12\Lambda h$, and the
+    others, at distances of at least $\tfrac h2,\tfrac{3h}2,\dots$ on either side, by a
     geometric sum: altogether
 
-    .. math:: \sup|f-G|\le\Lambda h\Bigl[1+\frac{2e^{-\kappa h/2}}{1-e^{-\kappa h}}\Bigr].
+    $$
+    \sup|f-G|\le\Lambda h\Bigl[1+\frac{2e^{-\kappa h/2}}{1-e^{-\kappa h}}\Bigr].
+    $$
 
     Args:
-        function: :math:`f`, from ``[n]`` to ``[n]``.
-        cells: :math:`N`.
-        lipschitz: :math:`\Lambda` on the interval; the bound is wrong if it is too small.
-        sharpness: :math:`\kappa h`.
+        function: $f$, from `[n]` to `[n]`.
+        cells: $N$.
+        lipschitz: $\Lambda$ on the interval; the bound is wrong if it is too small.
+        sharpness: $\kappa h$.
 
     >>> line = sigmoid_staircase(lambda x: 3 * x, 6, lipschitz=3.0)
     >>> line.size.units, round(line.bound, 4)
@@ -82,10 +86,10 @@ def sigmoid_staircase(
 
 
 def soft_indicator(low: float, high: float, sharpness: float) -> nn.Sequential:
-    r""":math:`\sigma(a(x-c_1))-\sigma(a(x-c_2))`: two units near the indicator of an interval.
+    r"""$\sigma(a(x-c_1))-\sigma(a(x-c_2))$: two units near the indicator of an interval.
 
-    At a distance :math:`\delta` from both ends they err by at most :math:`2e^{-a\delta}`, so they
-    tend to :math:`1_{(c_1,c_2)}` away from the ends, and to :math:`\tfrac12` at them.
+    At a distance $\delta$ from both ends they err by at most $2e^{-a\delta}$, so they
+    tend to $1_{(c_1,c_2)}$ away from the ends, and to $\tfrac12$ at them.
 
     >>> box = soft_indicator(0.0, 1.0, 100.0)
     >>> box(torch.tensor([[-1.0], [0.5], [2.0]]).double()).round(decimals=6).flatten().tolist()

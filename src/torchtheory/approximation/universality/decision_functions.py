@@ -1,8 +1,8 @@
 r"""Decision functions: labels of a partition, met by a continuous sum except on a small set.
 
 A sum of continuous sigmoids cannot be uniformly near a function that jumps, but it can be within
-:math:`\epsilon` on a set of measure :math:`1-\epsilon`. For a half space one unit does it: it errs
-by :math:`\epsilon` or more only in a strip around the boundary. Source: Mathematical Foundations of
+$\epsilon$ on a set of measure $1-\epsilon$. For a half space one unit does it: it errs
+by $\epsilon$ or more only in a strip around the boundary. Source: Mathematical Foundations of
 Deep Learning (slides), "Universal Approximation Theorem", Theorem 3.
 """
 
@@ -22,7 +22,7 @@ from torchtheory.nets.labeled import at_least, points, positive
 
 
 def half_space_unit(weight: Tensor, bias: float, sharpness: float) -> nn.Sequential:
-    r"""The unit :math:`\sigma(\kappa(w^\top x+b))`, near the indicator of :math:`w^\top x+b>0`.
+    r"""The unit $\sigma(\kappa(w^\top x+b))$, near the indicator of $w^\top x+b>0$.
 
     >>> unit = half_space_unit(torch.tensor([1.0, 0.0]).double(), -0.5, 100.0)
     >>> unit(torch.tensor([[0.9, 0.3]]).double()).round(decimals=6).item()
@@ -40,8 +40,8 @@ def half_space_unit(weight: Tensor, bias: float, sharpness: float) -> nn.Sequent
 
 
 def strip_width(sharpness: float, norm: float, error: float) -> float:
-    r""":math:`\frac2{\kappa\|w\|}\ln\frac{1-\epsilon}\epsilon`, where the unit errs by
-    :math:`\epsilon` or more.
+    r"""$\frac2{\kappa\|w\|}\ln\frac{1-\epsilon}\epsilon$, where the unit errs by
+    $\epsilon$ or more.
 
     >>> round(strip_width(10.0, 1.0, 0.1), 4)
     0.4394
@@ -54,10 +54,10 @@ def strip_width(sharpness: float, norm: float, error: float) -> float:
 
 
 def half_space_sharpness(norm: float, error: float, dimension: int) -> float:
-    r"""A steepness with which a unit is within :math:`\epsilon` on a share :math:`1-\epsilon`.
+    r"""A steepness with which a unit is within $\epsilon$ on a share $1-\epsilon$.
 
-    A strip of width :math:`s` covers at most :math:`s\sqrt2` of the unit cube, as no section of
-    the cube by a hyperplane is larger than :math:`\sqrt2` (Ball), and :math:`s` in one dimension.
+    A strip of width $s$ covers at most $s\sqrt2$ of the unit cube, as no section of
+    the cube by a hyperplane is larger than $\sqrt2$ (Ball), and $s$ in one dimension.
 
     >>> strip_width(half_space_sharpness(1.0, 0.1, 2), 1.0, 0.1) * 2**0.5 <= 0.1 + 1e-12
     True
@@ -76,11 +76,11 @@ def disagreement(
     random: RandomSource = None,
     confidence: float = 0.99,
 ) -> Interval:
-    r"""The share of a box on which :math:`|G-f|\ge\epsilon`, with an exact interval.
+    r"""The share of a box on which $|G-f|\ge\epsilon$, with an exact interval.
 
     Args:
-        labels: :math:`f`, from ``[n, d]`` to ``[n]`` (from ``[n]`` in one dimension).
-        network: :math:`G`, likewise.
+        labels: $f$, from `[n, d]` to `[n]` (from `[n]` in one dimension).
+        network: $G$, likewise.
 
     >>> half = disagreement(lambda x: (x > 0.5).double(), torch.zeros_like, 0.1, ((0.0, 1.0),))
     >>> half.low < 0.5 < half.high

@@ -1,10 +1,10 @@
 r"""Which activations see every measure: rank on finitely many points, and measures nobody sees.
 
-:math:`\sigma` is discriminatory on :math:`K` if :math:`\int_K\sigma(w^\top x+b)\,d\mu(x)=0` for all
-:math:`w,b` forces :math:`\mu=0`. For measures :math:`\mu=\sum_i\mu_i\delta_{x_i}` on
-:math:`m` distinct points this is the rank of the matrix :math:`\sigma(w_j^\top x_i+b_j)`: it is
-:math:`m` unless :math:`\sigma` is a polynomial of degree :math:`q`, where it is at most
-:math:`\binom{d+q}q`. Sources: Mathematical Aspects of Deep Learning, Eq. (1.9) and Definition 3.3;
+$\sigma$ is discriminatory on $K$ if $\int_K\sigma(w^\top x+b)\,d\mu(x)=0$ for all
+$w,b$ forces $\mu=0$. For measures $\mu=\sum_i\mu_i\delta_{x_i}$ on
+$m$ distinct points this is the rank of the matrix $\sigma(w_j^\top x_i+b_j)$: it is
+$m$ unless $\sigma$ is a polynomial of degree $q$, where it is at most
+$\binom{d+q}q$. Sources: Mathematical Aspects of Deep Learning, Eq. (1.9) and Definition 3.3;
 slides, "Universal Approximation Theorem".
 """
 
@@ -31,11 +31,11 @@ def ridge_units(
     steepness: float = 6.0,
     random: RandomSource = None,
 ) -> Tensor:
-    r"""Values of random units :math:`\sigma(a_ju_j^\top(x-c_j))` at points ``x[n, d]``.
+    r"""Values of random units $\sigma(a_ju_j^\top(x-c_j))$ at points `x[n, d]`.
 
-    Directions :math:`u_j` are uniform on the sphere, :math:`a_j` uniform on [0, ``steepness``] and
-    :math:`c_j` uniform on the smallest box that holds the points. The first units of a longer draw
-    from the same seed are those of a shorter one. Returns ``[n, units]``.
+    Directions $u_j$ are uniform on the sphere, $a_j$ uniform on [0, `steepness`] and
+    $c_j$ uniform on the smallest box that holds the points. The first units of a longer draw
+    from the same seed are those of a shorter one. Returns `[n, units]`.
 
     >>> ridge_units("tanh", 3, torch.rand(5, 2), random=0).shape
     torch.Size([5, 3])
@@ -63,8 +63,8 @@ class DiscriminatoryTest:
     Attributes:
         rank: of the values of the units at the points.
         points: how many there are; a rank below that leaves measures unseen.
-        singular_values: ``[min(units, points)]``, decreasing.
-        null_measure: ``[points]``, masses of total variation 1 that every unit integrates to 0;
+        singular_values: `[min(units, points)]`, decreasing.
+        null_measure: `[points]`, masses of total variation 1 that every unit integrates to 0;
             None where the rank is full.
     """
 
@@ -87,15 +87,15 @@ def discriminatory_test(
     steepness: float = 50.0,
     random: RandomSource = None,
 ) -> DiscriminatoryTest:
-    r"""The rank of :func:`ridge_units` at distinct points, and a measure they do not see.
+    r"""The rank of `ridge_units` at distinct points, and a measure they do not see.
 
-    Singular values below :math:`\max(n,m)\,\varepsilon\,s_1` count as 0. Full rank proves that no
+    Singular values below $\max(n,m)\,\varepsilon\,s_1$ count as 0. Full rank proves that no
     measure on these points is unseen; a lower rank may also mean too few or too flat units.
-    Time: :math:`O(nm\min(n,m))`.
+    Time: $O(nm\min(n,m))$.
 
     Args:
-        x: ``[m, d]``, no two rows equal.
-        units: :math:`n`, at least as many as points.
+        x: `[m, d]`, no two rows equal.
+        units: $n$, at least as many as points.
         steepness: of the units; flat ones are nearly linear and hard to tell apart.
 
     >>> x = torch.linspace(0, 1, 5).double().unsqueeze(1)
@@ -118,7 +118,7 @@ def discriminatory_test(
 
 
 def polynomial_rank(degree: int, dimension: int) -> int:
-    r""":math:`\binom{d+q}q`, how many monomials of degree at most :math:`q` there are.
+    r"""$\binom{d+q}q$, how many monomials of degree at most $q$ there are.
 
     >>> polynomial_rank(2, 2)
     6

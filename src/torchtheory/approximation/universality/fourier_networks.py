@@ -2,10 +2,12 @@ r"""Fourier series as networks: the cosine squasher, whose shifted copies add up
 
 Gallant and White's squasher rises from 0 to 1 along half a wave,
 
-.. math:: \sigma(x)=\tfrac12\bigl(1+\cos(x+\tfrac{3\pi}2)\bigr)=\tfrac12(1+\sin x),
-          \quad|x|\le\tfrac\pi2,
+$$
+\sigma(x)=\tfrac12\bigl(1+\cos(x+\tfrac{3\pi}2)\bigr)=\tfrac12(1+\sin x),
+\quad|x|\le\tfrac\pi2,
+$$
 
-and is 0 before and 1 after. On :math:`[-\pi a,\pi b]` a cosine is a finite alternating sum of
+and is 0 before and 1 after. On $[-\pi a,\pi b]$ a cosine is a finite alternating sum of
 copies, so that every trigonometric sum is a network with one hidden layer, exactly. Named in
 Mathematical Aspects of Deep Learning, section 3.2.1; the formula is Gallant and White's (1988).
 """
@@ -24,7 +26,7 @@ from torchtheory.nets.labeled import at_least
 
 
 class CosineSquasher(nn.Module):
-    r"""0 before :math:`-\pi/2`, :math:`\tfrac12(1+\sin x)`, 1 after :math:`\pi/2`.
+    r"""0 before $-\pi/2$, $\tfrac12(1+\sin x)$, 1 after $\pi/2$.
 
     >>> CosineSquasher()(torch.tensor([-9.0, 0.0, 9.0])).tolist()
     [0.0, 0.5, 1.0]
@@ -37,8 +39,8 @@ class CosineSquasher(nn.Module):
 def squashed_cosine(low: float, high: float) -> tuple[Tensor, Tensor, float]:
     r"""Biases, output weights and the constant with which squashers are a cosine on [low, high].
 
-    :math:`\cos t=(-1)^a\bigl[1-2\sum_{j=0}^{J-1}(-1)^j\sigma(t+(a-\tfrac12-j)\pi)\bigr]` for
-    :math:`-a\pi\le t\le(J-a)\pi`: one squasher for each half wave.
+    $\cos t=(-1)^a\bigl[1-2\sum_{j=0}^{J-1}(-1)^j\sigma(t+(a-\tfrac12-j)\pi)\bigr]$ for
+    $-a\pi\le t\le(J-a)\pi$: one squasher for each half wave.
 
     >>> bias, weight, constant = squashed_cosine(-1.0, 4.0)
     >>> len(bias), constant
@@ -58,10 +60,10 @@ class FourierNetwork:
     r"""A partial Fourier sum as a network of cosine squashers.
 
     Attributes:
-        network: one hidden layer, from ``[n, 1]`` to ``[n, 1]``.
-        cosines, sines: the coefficients :math:`a_0,\dots,a_n` and :math:`0,b_1,\dots,b_n` of
-            :math:`\tfrac{a_0}2+\sum_ka_k\cos\omega_k(x-a)+b_k\sin\omega_k(x-a)`,
-            :math:`\omega_k=2\pi k/(b-a)`.
+        network: one hidden layer, from `[n, 1]` to `[n, 1]`.
+        cosines, sines: the coefficients $a_0,\dots,a_n$ and $0,b_1,\dots,b_n$ of
+            $\tfrac{a_0}2+\sum_ka_k\cos\omega_k(x-a)+b_k\sin\omega_k(x-a)$,
+            $\omega_k=2\pi k/(b-a)$.
         domain: the interval; outside of it the network is not periodic but constant in the end.
     """
 
@@ -71,7 +73,7 @@ class FourierNetwork:
     domain: Box
 
     def series(self, x: Tensor) -> Tensor:
-        """The partial sum itself at ``x[n]``, by its definition."""
+        """The partial sum itself at `x[n]`, by its definition."""
         ((low, high),) = self.domain
         k = torch.arange(len(self.cosines), dtype=x.dtype)
         angle = (2 * math.pi / (high - low)) * (x - low).unsqueeze(1) * k
@@ -80,7 +82,7 @@ class FourierNetwork:
         return mean + waves
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The network at ``x[n]``."""
+        """The network at `x[n]`."""
         with torch.no_grad():
             made: Tensor = self.network(x.unsqueeze(1))
         return made[:, 0]
@@ -93,14 +95,14 @@ def fourier_network(
     *,
     samples: int = 4096,
 ) -> FourierNetwork:
-    r"""The Fourier sum of a function up to frequency ``terms`` as a network of squashers.
+    r"""The Fourier sum of a function up to frequency `terms` as a network of squashers.
 
-    Each frequency :math:`k` is one shifted cosine :math:`r_k\cos(\omega_k(x-a)-\varphi_k)` over
-    :math:`2k` half waves, hence :math:`2k` or :math:`2k+1` units: :math:`O(n^2)` units in all.
+    Each frequency $k$ is one shifted cosine $r_k\cos(\omega_k(x-a)-\varphi_k)$ over
+    $2k$ half waves, hence $2k$ or $2k+1$ units: $O(n^2)$ units in all.
 
     Args:
-        function: from ``[n]`` to ``[n]``.
-        terms: :math:`n`, the largest frequency kept.
+        function: from `[n]` to `[n]`.
+        terms: $n$, the largest frequency kept.
         samples: of the midpoint rule for the coefficients, more than twice the terms.
 
     >>> wave = fourier_network(lambda x: torch.cos(2 * torch.pi * x), 1)

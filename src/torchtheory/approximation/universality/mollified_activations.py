@@ -1,8 +1,8 @@
 r"""Smoothing an activation by a bump, as a network: the second step of Leshno's proof.
 
-:math:`(\sigma*z)(x)=\int\sigma(x-y)z(y)\,dy\approx\sum_i\sigma(x-y_i)z(y_i)\Delta y` is a hidden
-layer of weights 1, biases :math:`-y_i` and output weights :math:`z(y_i)\Delta y`. The limit is
-smooth even where :math:`\sigma` has kinks, and no polynomial unless :math:`\sigma` is one, so that
+$(\sigma*z)(x)=\int\sigma(x-y)z(y)\,dy\approx\sum_i\sigma(x-y_i)z(y_i)\Delta y$ is a hidden
+layer of weights 1, biases $-y_i$ and output weights $z(y_i)\Delta y$. The limit is
+smooth even where $\sigma$ has kinks, and no polynomial unless $\sigma$ is one, so that
 powers follow by differences as for smooth activations. Source: Mathematical Aspects of Deep
 Learning, Theorem 3.5.
 """
@@ -22,7 +22,7 @@ from torchtheory.nets.labeled import at_least, positive
 
 
 def smooth_bump(y: Tensor, width: float) -> Tensor:
-    r"""The bump :math:`c\,e^{-1/(1-(y/\delta)^2)}` on :math:`|y|<\delta`, of mass 1; else 0.
+    r"""The bump $c\,e^{-1/(1-(y/\delta)^2)}$ on $|y|<\delta$, of mass 1; else 0.
 
     >>> y = torch.linspace(-1, 1, 2001, dtype=torch.float64)
     >>> round(float(smooth_bump(y, 0.5).sum() * 0.001), 9)
@@ -42,16 +42,16 @@ _MASS = 0.4439938161680794
 def mollified_activation(
     activation: str | Callable[[Tensor], Tensor], width: float, nodes: int
 ) -> nn.Sequential:
-    r""":math:`\sigma*z` with a :func:`smooth_bump` of a width, by the trapezoid rule.
+    r"""$\sigma*z$ with a `smooth_bump` of a width, by the trapezoid rule.
 
     Args:
-        activation: :math:`\sigma`, a name of the table or a function.
-        width: :math:`\delta`, half the support of the bump.
-        nodes: how many :math:`y_i`, equally spaced inside the support. The rule is accurate
-            beyond any power of the spacing where :math:`\sigma` is smooth.
+        activation: $\sigma$, a name of the table or a function.
+        width: $\delta$, half the support of the bump.
+        nodes: how many $y_i$, equally spaced inside the support. The rule is accurate
+            beyond any power of the spacing where $\sigma$ is smooth.
 
     Returns:
-        One hidden layer of ``nodes`` units, from ``[n, 1]`` to ``[n, 1]``.
+        One hidden layer of `nodes` units, from `[n, 1]` to `[n, 1]`.
 
     >>> soft = mollified_activation("relu", 0.5, 31)
     >>> soft(torch.tensor([[-0.6], [0.0], [0.6]]).double()).round(decimals=3).flatten().tolist()
@@ -68,19 +68,19 @@ def mollified_activation(
 
 
 def smoothed_relu_power(order: int, width: float, nodes: int, step: float) -> nn.Sequential:
-    r""":math:`x^k`, :math:`k\ge2`, by differences of a smoothed ReLU, and so by ReLUs alone.
+    r"""$x^k$, $k\ge2$, by differences of a smoothed ReLU, and so by ReLUs alone.
 
-    :math:`(\sigma*z)^{(k)}=z^{(k-2)}`, which for even :math:`k` does not vanish at 0 (and at
-    :math:`\delta/2` for odd :math:`k`); central differences of step :math:`h` in the weight. There
-    are :math:`(k+1)\cdot` ``nodes`` units. The sum over nodes of spacing :math:`\Delta` errs by
-    about :math:`\Delta^2z/12`, which the differences multiply by :math:`2^k/h^k`: the nodes must
-    be much closer than :math:`h`.
+    $(\sigma*z)^{(k)}=z^{(k-2)}$, which for even $k$ does not vanish at 0 (and at
+    $\delta/2$ for odd $k$); central differences of step $h$ in the weight. There
+    are $(k+1)\cdot$ `nodes` units. The sum over nodes of spacing $\Delta$ errs by
+    about $\Delta^2z/12$, which the differences multiply by $2^k/h^k$: the nodes must
+    be much closer than $h$.
 
     Args:
-        order: :math:`k`, 2 or 3.
-        width: :math:`\delta` of the bump.
+        order: $k$, 2 or 3.
+        width: $\delta$ of the bump.
         nodes: of the sum.
-        step: :math:`h`, in the weight.
+        step: $h$, in the weight.
 
     >>> square = smoothed_relu_power(2, 1.0, 400, 0.2)
     >>> bool((square(torch.tensor([[0.5]]).double()) - 0.25).abs() < 0.02)

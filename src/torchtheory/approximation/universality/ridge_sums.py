@@ -23,12 +23,12 @@ from torchtheory.core.errors import EmptyData, InvalidInput, ShapeMismatch, Unsu
 
 @dataclass(frozen=True, slots=True)
 class RidgePowers:
-    r""":math:`\sum_ic_i(\theta_i\cdot x)^k` with whole directions and rational coefficients.
+    r"""$\sum_ic_i(\theta_i\cdot x)^k$ with whole directions and rational coefficients.
 
     Attributes:
-        directions: :math:`\theta_i`, no two parallel.
-        coefficients: :math:`c_i`, none 0.
-        power: :math:`k`.
+        directions: $\theta_i$, no two parallel.
+        coefficients: $c_i$, none 0.
+        power: $k$.
 
     Calling it at a point of whole numbers or fractions gives the exact value.
     """
@@ -48,14 +48,16 @@ class RidgePowers:
 
 
 def monomial_as_ridges(exponents: Sequence[int]) -> RidgePowers:
-    r""":math:`x_1^{e_1}\cdots x_n^{e_n}` as a sum of powers of linear forms.
+    r"""$x_1^{e_1}\cdots x_n^{e_n}$ as a sum of powers of linear forms.
 
-    Polarization: for :math:`k` factors,
+    Polarization: for $k$ factors,
 
-    .. math:: y_1\cdots y_k=\frac1{2^kk!}\sum_{s\in\{\pm1\}^k}\Bigl(\prod_is_i\Bigr)
-              \Bigl(\sum_is_iy_i\Bigr)^k,
+    $$
+    y_1\cdots y_k=\frac1{2^kk!}\sum_{s\in\{\pm1\}^k}\Bigl(\prod_is_i\Bigr)
+    \Bigl(\sum_is_iy_i\Bigr)^k,
+    $$
 
-    with equal factors put together. Time: :math:`O(2^k)`.
+    with equal factors put together. Time: $O(2^k)$.
 
     >>> xy = monomial_as_ridges([1, 1])              # xy = ¼(x + y)² - ¼(x - y)²
     >>> xy.directions, xy.coefficients
@@ -86,7 +88,7 @@ def monomial_as_ridges(exponents: Sequence[int]) -> RidgePowers:
 def ridge_interval(
     direction: Sequence[float], domain: Sequence[tuple[float, float]]
 ) -> tuple[float, float]:
-    r"""The values :math:`\theta\cdot x` takes on a box.
+    r"""The values $\theta\cdot x$ takes on a box.
 
     >>> ridge_interval([1, -2], [(0.0, 1.0), (0.0, 1.0)])
     (-2.0, 1.0)
@@ -106,12 +108,12 @@ def lift_networks(
     *,
     ridge_error: float = 0.0,
 ) -> Approximant:
-    r"""The network :math:`\sum_kc_k\,n_k(\theta_k\cdot x)` from networks of one variable.
+    r"""The network $\sum_kc_k\,n_k(\theta_k\cdot x)$ from networks of one variable.
 
-    If :math:`|f-\sum_kc_kg_k(\theta_k\cdot x)|\le\epsilon_0` on the box and each :math:`n_k` is
-    within :math:`\epsilon_k` of :math:`g_k` on the interval of :math:`\theta_k\cdot x`, the error
-    is at most :math:`\epsilon_0+\sum_k|c_k|\epsilon_k`. Hidden weights are
-    :math:`\alpha_{kj}\theta_k`, and units add up.
+    If $|f-\sum_kc_kg_k(\theta_k\cdot x)|\le\epsilon_0$ on the box and each $n_k$ is
+    within $\epsilon_k$ of $g_k$ on the interval of $\theta_k\cdot x$, the error
+    is at most $\epsilon_0+\sum_k|c_k|\epsilon_k$. Hidden weights are
+    $\alpha_{kj}\theta_k$, and units add up.
 
     >>> from torchtheory.approximation.piecewise.interpolants import relu_interpolant
     >>> square = relu_interpolant(torch.square, 40, (-2.0, 2.0), curvature=2.0)

@@ -2,7 +2,7 @@ r"""The four conditions of the Stone-Weierstrass theorem, and cosine networks, w
 
 An algebra of continuous functions that vanishes nowhere and separates points is dense. Networks
 with one hidden layer of cosines are an algebra, since
-:math:`\cos A\cos B=\tfrac12[\cos(A+B)+\cos(A-B)]`. Source: Foundations of Deep Learning, Problem 2
+$\cos A\cos B=\tfrac12[\cos(A+B)+\cos(A-B)]$. Source: Foundations of Deep Learning, Problem 2
 of section 3.5.
 """
 
@@ -22,12 +22,12 @@ from torchtheory.nets.regression import least_squares
 
 @dataclass(frozen=True, slots=True)
 class CosineNetwork:
-    r""":math:`f(x)=\sum_ia_i\cos(w_i^\top x+b_i)`, with sum and product.
+    r"""$f(x)=\sum_ia_i\cos(w_i^\top x+b_i)$, with sum and product.
 
     Attributes:
-        weight: ``[m, d]``.
-        bias: ``[m]``.
-        output: ``[m]``.
+        weight: `[m, d]`.
+        bias: `[m]`.
+        output: `[m]`.
 
     >>> one = CosineNetwork(torch.zeros(1, 1), torch.zeros(1), torch.ones(1))
     >>> wave = CosineNetwork(torch.ones(1, 1), torch.zeros(1), torch.ones(1))
@@ -53,7 +53,7 @@ class CosineNetwork:
         return len(self.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Values ``[n]`` at ``x[n, d]``."""
+        """Values `[n]` at `x[n, d]`."""
         return torch.cos(x @ self.weight.T + self.bias) @ self.output
 
     def network(self) -> nn.Sequential:
@@ -70,7 +70,7 @@ class CosineNetwork:
         )
 
     def __mul__(self, other: CosineNetwork) -> CosineNetwork:
-        r"""The product, with :math:`2m_1m_2` units of weights :math:`w_i\pm v_j`."""
+        r"""The product, with $2m_1m_2$ units of weights $w_i\pm v_j$."""
         self._same_input(other)
         d = self.weight.shape[1]
         w, v = self.weight.unsqueeze(1), other.weight.unsqueeze(0)
@@ -91,9 +91,9 @@ class CosineNetwork:
 
 
 def separating_cosine(x: Tensor, other: Tensor) -> CosineNetwork:
-    r"""One unit with the values :math:`\cos1` at :math:`x` and 1 at :math:`x'`.
+    r"""One unit with the values $\cos1$ at $x$ and 1 at $x'$.
 
-    :math:`z\mapsto\cos\bigl((z-x')^\top(x-x')/\|x-x'\|^2\bigr)`.
+    $z\mapsto\cos\bigl((z-x')^\top(x-x')/\|x-x'\|^2\bigr)$.
 
     >>> x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 2.0]])
     >>> f = separating_cosine(x[0], y[0])
@@ -128,10 +128,10 @@ def algebra_conditions(family: Tensor, larger: Tensor) -> Conditions:
     """Test conditions ii to iv of Stone-Weierstrass on sampled functions.
 
     Args:
-        family: ``[n, p]``, the values of p functions at n points.
-        larger: ``[n, q]``, functions of the same class whose span should hold the products.
+        family: `[n, p]`, the values of p functions at n points.
+        larger: `[n, q]`, functions of the same class whose span should hold the products.
 
-    Time: ``O(n² p + n q² )``.
+    Time: `O(n² p + n q² )`.
 
     >>> x = torch.linspace(0, 1, 9).double()
     >>> found = algebra_conditions(torch.stack([x**0, x], 1), torch.stack([x**0, x, x**2], 1))

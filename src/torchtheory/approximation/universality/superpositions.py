@@ -1,11 +1,13 @@
 r"""Kolmogorov's superpositions: functions of many variables from functions of one and addition.
 
-.. math:: f(x)=\sum_{i=1}^{2d+1}g\Bigl(\sum_{j=1}^dk_j\phi_i(x_j)\Bigr)
+$$
+f(x)=\sum_{i=1}^{2d+1}g\Bigl(\sum_{j=1}^dk_j\phi_i(x_j)\Bigr)
+$$
 
-with increasing :math:`\phi_i:[0,1]\to[0,1]` and weights :math:`k_j>0`, :math:`\sum_jk_j\le1`, that
-do not depend on :math:`f`. Here is the step that the proof repeats: inner functions that are
+with increasing $\phi_i:[0,1]\to[0,1]$ and weights $k_j>0$, $\sum_jk_j\le1$, that
+do not depend on $f$. Here is the step that the proof repeats: inner functions that are
 nearly constant on intervals, such that every point is inside an interval for most of the
-:math:`i`, and an outer function that reads off the cube a point lies in; and two steps in one, with
+$i$, and an outer function that reads off the cube a point lies in; and two steps in one, with
 inner functions that are nearly constant on the intervals of two scales. The theorem goes on to
 infinitely many scales; the images of the cubes of a third are closer to each other than double
 precision can tell. Source: Mathematical Aspects of Deep Learning, section 3.3, Eq. (3.2); the step
@@ -30,15 +32,15 @@ MOST_KNOTS = 1 << 23
 
 
 class Superposition(nn.Module):
-    r""":math:`\sum_ig(\sum_jk_j\phi_i(x_j))` with broken lines :math:`\phi_i` and :math:`g`.
+    r"""$\sum_ig(\sum_jk_j\phi_i(x_j))$ with broken lines $\phi_i$ and $g$.
 
-    As a network: :math:`d(2d+1)` units in the first hidden layer, :math:`2d+1` in the second, each
+    As a network: $d(2d+1)$ units in the first hidden layer, $2d+1$ in the second, each
     with an activation of its own.
 
     Args:
-        inner_knots, inner_values: ``[2d + 1, p]``, the broken lines :math:`\phi_i`.
-        weights: ``[d]``, the :math:`k_j`.
-        outer_knots, outer_values: ``[q]``, the broken line :math:`g`.
+        inner_knots, inner_values: `[2d + 1, p]`, the broken lines $\phi_i$.
+        weights: `[d]`, the $k_j$.
+        outer_knots, outer_values: `[q]`, the broken line $g$.
 
     >>> line = torch.tensor([[0.0, 1.0]]).double().expand(3, 2)
     >>> g = torch.tensor([0.0, 1.0]).double()
@@ -75,7 +77,7 @@ class Superposition(nn.Module):
         return self.inner_knots.shape[0] * len(self.weights), self.inner_knots.shape[0]
 
     def inner(self, t: Tensor) -> Tensor:
-        r""":math:`\phi_i(t)` for ``t[n]``: ``[2d + 1, n]``."""
+        r"""$\phi_i(t)$ for `t[n]`: `[2d + 1, n]`."""
         return torch.stack(
             [
                 broken_line(knots, values, t)
@@ -92,7 +94,7 @@ class Superposition(nn.Module):
 
 
 def broken_line(knots: Tensor, values: Tensor, t: Tensor) -> Tensor:
-    """The broken line through ``(knots[p], values[p])`` at ``t``, constant beyond its ends.
+    """The broken line through `(knots[p], values[p])` at `t`, constant beyond its ends.
 
     >>> ends = torch.tensor([0.0, 1.0])
     >>> broken_line(ends, 2 * ends, torch.tensor([0.25, 5.0])).tolist()
@@ -108,14 +110,14 @@ def broken_line(knots: Tensor, values: Tensor, t: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class InnerFunctions:
-    r"""The inner functions of one scale; they serve every :math:`f`.
+    r"""The inner functions of one scale; they serve every $f$.
 
     Attributes:
-        knots, values: ``[2d + 1, 2(N + 1)]``: two knots for each of :math:`N+1` plateaus.
-        weights: ``[d]``.
-        images: ``[2d + 1, (N + 1)^d]``, the least :math:`\sum_jk_j\phi_i` on every cube.
+        knots, values: `[2d + 1, 2(N + 1)]`: two knots for each of $N+1$ plateaus.
+        weights: `[d]`.
+        images: `[2d + 1, (N + 1)^d]`, the least $\sum_jk_j\phi_i$ on every cube.
         rise: how far it rises on a cube.
-        centers: ``[2d + 1, (N + 1)^d, d]`` of the cubes.
+        centers: `[2d + 1, (N + 1)^d, d]` of the cubes.
     """
 
     knots: Tensor
@@ -132,16 +134,16 @@ class InnerFunctions:
 
 
 def inner_functions(dimension: int, cells: int, *, separated: bool = True) -> InnerFunctions:
-    r"""Functions :math:`\phi_i` that are nearly constant on :math:`N` intervals out of step.
+    r"""Functions $\phi_i$ that are nearly constant on $N$ intervals out of step.
 
-    Each of the :math:`N` cells of :math:`[0,1]` has :math:`2d+1` parts, and :math:`\phi_i` climbs
-    on the :math:`i`-th of them and is nearly flat on the others, so that every :math:`t` is on a
-    slope of exactly one :math:`\phi_i`. The weights :math:`k_j\sim\delta^{j-1}` order the cubes as
-    a dictionary does, and no two cubes of any :math:`i` have values in common.
+    Each of the $N$ cells of $[0,1]$ has $2d+1$ parts, and $\phi_i$ climbs
+    on the $i$-th of them and is nearly flat on the others, so that every $t$ is on a
+    slope of exactly one $\phi_i$. The weights $k_j\sim\delta^{j-1}$ order the cubes as
+    a dictionary does, and no two cubes of any $i$ have values in common.
 
     Args:
-        dimension: :math:`d\ge2`.
-        cells: :math:`N`.
+        dimension: $d\ge2$.
+        cells: $N$.
         separated: with equal weights instead, different cubes have the same values.
 
     >>> inner_functions(2, 4).gap > 0, inner_functions(2, 4, separated=False).gap > 0
@@ -173,9 +175,9 @@ class SuperpositionStep:
     r"""One step of the proof: a superposition that takes most of a function away.
 
     Attributes:
-        network: the superposition :math:`S`.
-        bound: the promised :math:`\sup_{[0,1]^d}|f-S|`.
-        contraction: :math:`\theta=(d-1)/(d+2)`; the bound tends to :math:`\theta\sup|f|`.
+        network: the superposition $S$.
+        bound: the promised $\sup_{[0,1]^d}|f-S|$.
+        contraction: $\theta=(d-1)/(d+2)$; the bound tends to $\theta\sup|f|$.
         domain: the unit cube.
     """
 
@@ -193,21 +195,23 @@ def superposition_step(
     lipschitz: float = math.inf,
     largest: float = math.inf,
 ) -> SuperpositionStep:
-    r"""The outer function for given inner ones: :math:`g=f(\text{center})/(d+2)` on each cube.
+    r"""The outer function for given inner ones: $g=f(\text{center})/(d+2)$ on each cube.
 
-    A point lies on a slope in one of its first :math:`d-1` coordinates for between one and
-    :math:`d-1` of the :math:`2d+1` functions; for the others :math:`g` reads a value of
-    :math:`f` not further away than :math:`r=\sqrt d\,(d+1)/((2d+1)N)`. So
+    A point lies on a slope in one of its first $d-1$ coordinates for between one and
+    $d-1$ of the $2d+1$ functions; for the others $g$ reads a value of
+    $f$ not further away than $r=\sqrt d\,(d+1)/((2d+1)N)$. So
 
-    .. math:: |f-S|\le\frac{d-1}{d+2}\sup|f|+\frac{2d}{d+2}\,L\,r.
+    $$
+    |f-S|\le\frac{d-1}{d+2}\sup|f|+\frac{2d}{d+2}\,L\,r.
+    $$
 
-    Repeating it on :math:`f-S` at finer scales makes the sum converge to :math:`f`.
+    Repeating it on $f-S$ at finer scales makes the sum converge to $f$.
 
     Args:
-        function: :math:`f`, from ``[n, d]`` to ``[n]``.
-        cells: :math:`N`.
-        lipschitz: :math:`L` of :math:`f`; without it no bound is promised.
-        largest: :math:`\sup|f|`.
+        function: $f$, from `[n, d]` to `[n]`.
+        cells: $N$.
+        lipschitz: $L$ of $f$; without it no bound is promised.
+        largest: $\sup|f|$.
 
     >>> made = superposition_step(lambda x: x.sum(1), 2, 8, lipschitz=2**0.5, largest=2.0)
     >>> made.network.hidden_units, made.contraction
@@ -235,14 +239,14 @@ def _outer_function(inner: InnerFunctions, heights: Tensor) -> tuple[Tensor, Ten
 def nested_inner_functions(cells: int, refinement: int) -> tuple[InnerFunctions, InnerFunctions]:
     r"""Functions of the plane's coordinates that are nearly constant on two scales at once.
 
-    The coarse scale has :math:`N` cells and the fine one :math:`5Nm`. On a plateau of the coarse
-    scale :math:`\phi_i` takes equal small steps, one for each fine plateau; on a slope it takes
-    steps of irregular height. The weights have the ratio :math:`P/Q` with :math:`Q>4m`, so that two
+    The coarse scale has $N$ cells and the fine one $5Nm$. On a plateau of the coarse
+    scale $\phi_i$ takes equal small steps, one for each fine plateau; on a slope it takes
+    steps of irregular height. The weights have the ratio $P/Q$ with $Q>4m$, so that two
     pairs of small steps never have the same sum.
 
     Args:
-        cells: :math:`N`.
-        refinement: :math:`m`.
+        cells: $N$.
+        refinement: $m$.
 
     Returns:
         the coarse and the fine scale: the same knots, values and weights, other cubes.
@@ -292,7 +296,7 @@ def nested_inner_functions(cells: int, refinement: int) -> tuple[InnerFunctions,
 
 
 def _centers(start: Tensor, end: Tensor) -> Tensor:
-    """The centers of the squares of plateaus, ``[families, plateaus², 2]``."""
+    """The centers of the squares of plateaus, `[families, plateaus², 2]`."""
     middle = (start.clamp(0, 1) + end.clamp(0, 1)) / 2
     pairs = torch.cartesian_prod(torch.arange(start.shape[1]), torch.arange(start.shape[1]))
     return middle[:, pairs]
@@ -303,17 +307,17 @@ def two_scale_superposition(
 ) -> tuple[Superposition, Superposition]:
     r"""Two steps of the proof in one superposition of functions of the plane's coordinates.
 
-    The outer function is :math:`g=g_1+g_2`: :math:`g_1` reads :math:`f` off the coarse cubes, and
-    :math:`g_2` what is left of it off the fine ones, with the inner functions and weights of
-    :func:`nested_inner_functions` for both. Time and memory :math:`O((5Nm)^2)`.
+    The outer function is $g=g_1+g_2$: $g_1$ reads $f$ off the coarse cubes, and
+    $g_2$ what is left of it off the fine ones, with the inner functions and weights of
+    `nested_inner_functions` for both. Time and memory $O((5Nm)^2)$.
 
     Args:
-        function: :math:`f`, from ``[n, 2]`` to ``[n]``.
-        cells: :math:`N`.
-        refinement: :math:`m`; the fine scale has :math:`5Nm` cells.
+        function: $f$, from `[n, 2]` to `[n]`.
+        cells: $N$.
+        refinement: $m$; the fine scale has $5Nm$ cells.
 
     Returns:
-        the superpositions with :math:`g_1` and with :math:`g_1+g_2`.
+        the superpositions with $g_1$ and with $g_1+g_2$.
 
     >>> first, both = two_scale_superposition(lambda x: x.prod(1), 1, 10)
     >>> x = torch.rand(500, 2, generator=torch.Generator().manual_seed(0)).double()

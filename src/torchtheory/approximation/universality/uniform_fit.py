@@ -1,6 +1,6 @@
 r"""The best uniform fit of a linear family: how far a target stays from everything it can say.
 
-:math:`\min_c\max_i|y_i-\sum_jc_j\phi_j(x_i)|` is a linear program. Where its value does not fall,
+$\min_c\max_i|y_i-\sum_jc_j\phi_j(x_i)|$ is a linear program. Where its value does not fall,
 no choice of output weights helps. Source: Foundations of Deep Learning, sections 3.1, 3.4 and 3.5.
 """
 
@@ -26,7 +26,7 @@ class UniformFit:
     """The best uniform fit.
 
     Attributes:
-        coefficients: ``[p]``.
+        coefficients: `[p]`.
         error: the largest difference left, the least possible.
     """
 
@@ -35,11 +35,11 @@ class UniformFit:
 
 
 def best_uniform_fit(features: Tensor, target: Tensor) -> UniformFit:
-    r"""Minimize :math:`\max_i|y_i-(\Phi c)_i|` by a linear program.
+    r"""Minimize $\max_i|y_i-(\Phi c)_i|$ by a linear program.
 
     Args:
-        features: :math:`\Phi`, ``[n, p]``.
-        target: ``[n]``.
+        features: $\Phi$, `[n, p]`.
+        target: `[n]`.
 
     >>> x = torch.cos(torch.arange(13) * torch.pi / 12).double()
     >>> quadratics = torch.stack([x**0, x, x**2], dim=1)
@@ -77,9 +77,9 @@ def random_units(
     steepness: float = 6.0,
     random: RandomSource = None,
 ) -> Tensor:
-    r"""Features :math:`\sigma(a_j(x-c_j))` of random units on [-1, 1], ``[n, units]``.
+    r"""Features $\sigma(a_j(x-c_j))$ of random units on [-1, 1], `[n, units]`.
 
-    :math:`|a_j|` is uniform up to ``steepness`` with a random sign, :math:`c_j` uniform on
+    $|a_j|$ is uniform up to `steepness` with a random sign, $c_j$ uniform on
     [-1, 1]. The first units of a longer draw from the same seed are those of a shorter one.
 
     >>> random_units("tanh", 3, torch.zeros(5), random=0).shape

@@ -4,14 +4,14 @@ A number of a finding comes with a range, so a difference counts only beyond the
 
 | the two numbers | are called | when |
 |---|---|---|
-| error rates on test sets, counted | ``changed`` | Fisher's exact test rejects at the confidence |
-| with a range | ``changed`` | the ranges are disjoint |
-| with a range | ``within the error`` | they overlap |
-| exact | ``different`` or ``equal`` | they differ by more than rounding, or do not |
+| error rates on test sets, counted | `changed` | Fisher's exact test rejects at the confidence |
+| with a range | `changed` | the ranges are disjoint |
+| with a range | `within the error` | they overlap |
+| exact | `different` or `equal` | they differ by more than rounding, or do not |
 
 If two true values agree although their ranges are disjoint, at least one range misses
-its value: for ranges of confidence :math:`1 - \delta` that has probability at most
-:math:`2 \delta`, and much less for independent samples.
+its value: for ranges of confidence $1 - \delta$ that has probability at most
+$2 \delta$, and much less for independent samples.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Comparison:
         }
 
     def save(self, directory: str | Path) -> Path:
-        """Write ``comparison.html``, ``comparison.md`` and ``comparison.json``; returns the page.
+        """Write `comparison.html`, `comparison.md` and `comparison.json`; returns the page.
 
         The directory is made if needed; other files in it are left alone.
         """
@@ -144,7 +144,7 @@ def compare(first: Source, second: Source, *, names: tuple[str, str] | None = No
     """What changed from one audit to another, beyond the error bars.
 
     Args:
-        first, second: audits, what their ``to_json`` gives, ``audit.json`` files, or the
+        first, second: audits, what their `to_json` gives, `audit.json` files, or the
             directories that hold one.
         names: what to call the two; their titles, or where they lie, unless given.
 

@@ -86,8 +86,8 @@ def read_audit(source: Source) -> RecordedAudit:
     """Read an audit back.
 
     Args:
-        source: an :class:`~torchtheory.audit.engine.audit.Audit`, what its ``to_json`` gives, an
-            ``audit.json`` file, or the directory that holds one.
+        source: an `Audit`, what its `to_json` gives, an
+            `audit.json` file, or the directory that holds one.
 
     >>> made = Audit("MLP", {"parameters": "90"}, [], seconds=1.0)
     >>> read_audit(made).facts

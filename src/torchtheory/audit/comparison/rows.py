@@ -88,7 +88,7 @@ class QuantityChange:
     def sure(self) -> float:
         r"""How large the change is at least, from 0 to 1.
 
-        :math:`|p - q| / (|p| + |q|)` of the ends :math:`p, q` of the two ranges that are nearest
+        $|p - q| / (|p| + |q|)$ of the ends $p, q$ of the two ranges that are nearest
         to each other; 0 where the ranges have a number in common.
         """
         if not self.beyond_error:
@@ -183,7 +183,7 @@ class WarningChange:
 
     @property
     def state(self) -> str:
-        """``new``, ``gone``, ``remains``, or that only one of the two was examined."""
+        """`new`, `gone`, `remains`, or that only one of the two was examined."""
         if self.first is not None and self.second is not None:
             return "remains"
         if not self.examined:

@@ -233,7 +233,7 @@ def _gaps(comparison: Comparison) -> list[str]:
 
 
 def only_in(gap: FindingGap) -> str:
-    """Which audit came further with a finding: ``first`` or ``second``."""
+    """Which audit came further with a finding: `first` or `second`."""
     ranks = ("not made", "made in part", "made")
     return "first" if ranks.index(gap.first) > ranks.index(gap.second) else "second"
 

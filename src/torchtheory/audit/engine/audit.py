@@ -106,10 +106,10 @@ class Audit:
         }
 
     def save(self, directory: str | Path) -> Path:
-        """Write ``report.html``, ``report.md``, ``audit.json`` and ``figures/``; returns the page.
+        """Write `report.html`, `report.md`, `audit.json` and `figures/`; returns the page.
 
         The directory is made if needed. Only these files are written, each in one step; others in
-        it and in its ``figures/`` are left alone.
+        it and in its `figures/` are left alone.
         """
         target = Path(directory)
         try:
@@ -159,19 +159,19 @@ def audit(
     """Everything theory can say about a network.
 
     Args:
-        model: any ``nn.Module``, with one input or several. It is not changed.
-        train: what it was trained on: ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
+        model: any `nn.Module`, with one input or several. It is not changed.
+        train: what it was trained on: `(x, y)`, a `Dataset` or a `DataLoader`.
         test: data it has not seen, if there is any.
         loss: mean loss; the task's usual one unless given.
-        task: ``regression``, ``binary`` or ``multiclass``; inferred unless given.
+        task: `regression`, `binary` or `multiclass`; inferred unless given.
         initial: the weights training began with, if you kept them (a state dict or a module of the
             same shape); some findings compare with them.
         confidence: of every statistical statement.
         seed: everything random follows from it.
         only: names of the findings to make; all unless given.
-        budget: time it may take, such as ``"2min"``; None for no limit. Cheap findings come first,
+        budget: time it may take, such as `"2min"`; None for no limit. Cheap findings come first,
             estimates are refined while time remains, and what no time is left for is said.
-        memory: what evaluating the model may take, such as ``"4GiB"``.
+        memory: what evaluating the model may take, such as `"4GiB"`.
         learning_rate: of the gradient descent that trained, or will train, the network, if you
             want to know what theory says of it.
         prior: a network of the same shape (or its state dict) that a PAC-Bayes bound may start

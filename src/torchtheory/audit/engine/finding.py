@@ -1,16 +1,18 @@
 """Audit findings: what theory says about a problem, registered by name.
 
-A finding is a function of a :class:`~torchtheory.models.problem.Problem` and the
-:class:`FindingRecord` it fills::
+A finding is a function of a `Problem` and the
+`FindingRecord` it fills:
 
-    @finding("largest-weight", section="Capacity", title="Largest weight", cost="parameters")
-    def largest_weight(problem: Problem, record: FindingRecord) -> None:
-        largest = max(float(p.abs().max()) for p in problem.parameters.values())
-        record.quantity("largest-weight", "largest weight", largest)
-        if largest > 1e4:
-            record.warning(f"A weight is as large as {largest:.2g}.", advice="Use weight decay.")
+```python
+@finding("largest-weight", section="Capacity", title="Largest weight", cost="parameters")
+def largest_weight(problem: Problem, record: FindingRecord) -> None:
+    largest = max(float(p.abs().max()) for p in problem.parameters.values())
+    record.quantity("largest-weight", "largest weight", largest)
+    if largest > 1e4:
+        record.warning(f"A weight is as large as {largest:.2g}.", advice="Use weight decay.")
+```
 
-Where a hypothesis of ``needs`` fails, the engine records *not applicable* with its reason. Every
+Where a hypothesis of `needs` fails, the engine records *not applicable* with its reason. Every
 evaluation of the model keeps the time given to the finding; what it recorded before stays.
 """
 
@@ -143,7 +145,7 @@ class FindingRecord(Record):
             value: the number; an interval or an estimate brings its own error.
             error: half-width of its range.
             low, high: the range itself; the value where neither is given.
-            basis: what the range rests on, in words; needed with ``error``, ``low`` or ``high``.
+            basis: what the range rests on, in words; needed with `error`, `low` or `high`.
             unit: what it is counted in.
         """
         check_name(name, "quantity")
@@ -208,9 +210,9 @@ def finding(
 
     Args:
         name: lower-case words and hyphens.
-        section: heading of the report it stands under; one of :data:`SECTIONS` or a new one.
+        section: heading of the report it stands under; one of `SECTIONS` or a new one.
         title: one line for people.
-        cost: what it needs to do, one of :data:`COSTS`.
+        cost: what it needs to do, one of `COSTS`.
         covers: catalogue ids it speaks about.
         needs: hypotheses on the problem.
     """
@@ -256,7 +258,7 @@ def examine(
 
     Args:
         seconds: time it plans with; one that refines an estimate asks
-            :func:`torchtheory.core.budget.time_left`.
+            `torchtheory.core.budget.time_left`.
         at_most: time after which it is stopped; the same unless told.
     """
     record = FindingRecord(

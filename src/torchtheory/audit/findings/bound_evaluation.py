@@ -1,8 +1,8 @@
 r"""Generalization bounds evaluated on a network: each a number that its error does not exceed.
 
-Every function takes a :class:`Setting` and returns a :class:`Value`, or raises the reason why the
+Every function takes a `Setting` and returns a `Value`, or raises the reason why the
 theorem does not speak about this network. Whatever was chosen after the data were seen (margins,
-norms, grids, spreads) is paid for, so that each bound fails with probability at most ``delta``.
+norms, grids, spreads) is paid for, so that each bound fails with probability at most `delta`.
 The architecture is taken to have been fixed before.
 """
 
@@ -130,7 +130,7 @@ class Setting:
         return tuple(self.problem.train.x.shape[1:])
 
     def inputs(self, constant: bool) -> Tensor:
-        """Training inputs ``[n, d]``, with a coordinate 1 for the biases."""
+        """Training inputs `[n, d]`, with a coordinate 1 for the biases."""
         flat = self.problem.train.x.flatten(1).double().cpu()
         return torch.cat([flat, torch.ones_like(flat[:, :1])], 1) if constant else flat
 
@@ -289,12 +289,12 @@ def frobenius_root(setting: Setting) -> Value:
 
 
 def path_norm(setting: Setting) -> Value:
-    r"""Margins over the sum :math:`\Phi` of absolute path weights.
+    r"""Margins over the sum $\Phi$ of absolute path weights.
 
-    Scaling units so that the absolute weights into each sum to 1 leaves :math:`\Phi` at the output.
+    Scaling units so that the absolute weights into each sum to 1 leaves $\Phi$ at the output.
     A unit then lies in the absolutely convex hull of those before it, which has their complexity,
-    twice for an activation: :math:`\hat R\le\Phi\,2^a\sqrt{2\ln(2d)}\max_j\|x_{\cdot j}\|_2/n` by
-    Massart's lemma for the :math:`2d` inputs and their negatives.
+    twice for an activation: $\hat R\le\Phi\,2^a\sqrt{2\ln(2d)}\max_j\|x_{\cdot j}\|_2/n$ by
+    Massart's lemma for the $2d$ inputs and their negatives.
     """
     problem = setting.problem
     biases = _homogeneous(problem, AVERAGE_POOLS + ADAPTIVE_POOLS)

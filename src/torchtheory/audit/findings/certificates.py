@@ -85,7 +85,7 @@ def exchangeability(problem: Problem, parameters: Parameters) -> Exchangeability
 def compare_losses(
     train: Tensor, test: Tensor, *, errors_above: float | None = None
 ) -> Exchangeability:
-    r"""Fisher's exact test, one-sided, of ``train[n]`` being smaller than ``test[m]``.
+    r"""Fisher's exact test, one-sided, of `train[n]` being smaller than `test[m]`.
 
     For a network fixed before the data were drawn all losses are exchangeable: given the pooled
     ones, which of them belong to the training data is a draw without replacement. The number of
@@ -193,7 +193,7 @@ class Plan:
 
     Attributes:
         samples: of the training data that are used.
-        prior_epochs, epochs: see :func:`certify`.
+        prior_epochs, epochs: see `certify`.
         seconds: what it should take.
     """
 

@@ -198,7 +198,7 @@ def _kernel(problem: Problem, samples: Samples, only: list[str] | None = None) -
 
 
 def _loss_derivatives(problem: Problem, samples: Samples) -> tuple[Tensor, Tensor]:
-    """Gradient ``[n, C]`` and Hessian ``[n, C, C]`` of each sample's loss in its outputs."""
+    """Gradient `[n, C]` and Hessian `[n, C, C]` of each sample's loss in its outputs."""
     outputs = problem.outputs(samples)
 
     def loss(values: Tensor, target: Tensor) -> Tensor:

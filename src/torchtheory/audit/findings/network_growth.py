@@ -1,10 +1,10 @@
-r"""In how many ways networks of one architecture can be right and wrong on :math:`m` samples.
+r"""In how many ways networks of one architecture can be right and wrong on $m$ samples.
 
-The counting of :mod:`torchtheory.generalization.vc.networks` for the network at hand: convolutions
+The counting of `torchtheory.generalization.vc.networks` for the network at hand: convolutions
 share their parameters among many units, and several classes are several comparisons. Layer
-:math:`i` with :math:`k_i` units and :math:`b_i` breakpoints of the activation behind it has
-:math:`M_i=mk_ib_i` polynomials of degree :math:`i` in the :math:`W_i` parameters so far, and the
-error of sample :math:`x,y` is decided by the signs of :math:`f_y-f_j`, :math:`j\ne y`.
+$i$ with $k_i$ units and $b_i$ breakpoints of the activation behind it has
+$M_i=mk_ib_i$ polynomials of degree $i$ in the $W_i$ parameters so far, and the
+error of sample $x,y$ is decided by the signs of $f_y-f_j$, $j\ne y$.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class NetworkSize:
     r"""An architecture as far as counting needs it.
 
     Attributes:
-        breaks: :math:`k_ib_i` of every layer but the last, for one sample.
-        parameters: :math:`W_i`, those of the layers up to the :math:`i`-th.
+        breaks: $k_ib_i$ of every layer but the last, for one sample.
+        parameters: $W_i$, those of the layers up to the $i$-th.
         comparisons: signs that decide an error, 1 for one logit and classes - 1 otherwise.
         halfspaces: parameters of a linear classifier with one logit, which are the VC dimension
             of its losses (an output of 0 is an error for either label); None for another network.

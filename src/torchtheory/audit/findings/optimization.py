@@ -26,7 +26,7 @@ from torchtheory.models.samples import Samples
 from torchtheory.optimization.curvature.operators import gradient, hessian_operator
 
 #: Curvature is that of the mean loss over at most this many training samples, and at least
-#: ``FEWEST`` where time is short.
+#: `FEWEST` where time is short.
 SAMPLES, FEWEST = 2048, 16
 
 #: Products with the Hessian that the largest eigenvalue, the trace and their checks take, and what

@@ -118,7 +118,7 @@ def _watched(problem: Problem, record: FindingRecord) -> Samples:
 
 
 def _states(problem: Problem, samples: Samples) -> Tensor:
-    """``[n, units]``: the state of every unit at every sample."""
+    """`[n, units]`: the state of every unit at every sample."""
     parts = [
         torch.cat(activation_pattern(problem.function, x), 1).to(torch.int16)
         for x, _ in samples.chunks(problem.chunk)
@@ -147,7 +147,7 @@ def _pairs(
 
 
 def _apart(states: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """How many units are in different states, ``[pairs]``."""
+    """How many units are in different states, `[pairs]`."""
     pairs = zip(i.tolist(), j.tolist(), strict=True)
     return torch.tensor([int((states[a] != states[b]).sum()) for a, b in pairs])
 

@@ -85,7 +85,7 @@ def _build(problem: Problem, record: FindingRecord) -> None:
 
 
 def _labels(problem: Problem, y: Tensor) -> Tensor:
-    """What the outputs should be, ``[n, k]``: a one for the class, or the targets."""
+    """What the outputs should be, `[n, k]`: a one for the class, or the targets."""
     if problem.task == "multiclass":
         assert problem.classes is not None
         return F.one_hot(y, problem.classes).double()

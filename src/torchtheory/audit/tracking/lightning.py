@@ -15,7 +15,7 @@ _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def callback_for(tracker: Tracker) -> Any:
-    """A ``Callback`` that steps the tracker whenever the trainer's optimizers have stepped.
+    """A `Callback` that steps the tracker whenever the trainer's optimizers have stepped.
 
     Raises:
         MissingPackage: if Lightning is not installed.

@@ -23,7 +23,7 @@ def draw_panel(
     unit: str,
     last: int,
 ) -> None:
-    """Draw the series of one quantity on matplotlib's ``panel``.
+    """Draw the series of one quantity on matplotlib's `panel`.
 
     Error bars are bands, limits dashed lines. More series than there are colors (the layers of a
     deep network) are shaded from the first to the last, and only some are named.

@@ -1,14 +1,16 @@
 r"""What a tracker follows: quantities by name, and the snapshot of a network they look at.
 
-A quantity is a small function of a :class:`Snapshot` (the network at one step, on a fixed set of
+A quantity is a small function of a `Snapshot` (the network at one step, on a fixed set of
 samples) that returns a number, several by name, or readings with an error bar. They stand in a
-table, and a user's own joins them::
+table, and a user's own joins them:
 
-    @tracked("largest-weight", title="Largest weight")
-    def largest_weight(at: Snapshot) -> float:
-        return max(float(p.abs().max()) for p in at.parameters.values())
+```python
+@tracked("largest-weight", title="Largest weight")
+def largest_weight(at: Snapshot) -> float:
+    return max(float(p.abs().max()) for p in at.parameters.values())
+```
 
-Where a hypothesis of ``needs`` fails, or the function raises, the tracker says why and goes on.
+Where a hypothesis of `needs` fails, or the function raises, the tracker says why and goes on.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Snapshot:
     r"""What a quantity sees: the network at one step, and what is needed to compare with before.
 
     Attributes:
-        problem: model, loss and the probe (``problem.train``, and ``problem.test`` if there is
+        problem: model, loss and the probe (`problem.train`, and `problem.test` if there is
             one), with the buffers as they are now. It is evaluated in evaluation mode.
         step: how many steps have been taken.
         start: all parameters when tracking began.
@@ -95,7 +97,7 @@ class Snapshot:
 
     @cached_property
     def gradient(self) -> Tensor:
-        """Of the mean loss on the probe by the trained parameters, ``[p]``."""
+        """Of the mean loss on the probe by the trained parameters, `[p]`."""
         return gradient(self.problem, self.probe, parameters=self.parameters)
 
     @cached_property
@@ -113,7 +115,7 @@ class Snapshot:
             self.remarks.append(sentence)
 
     def by_layer(self, vector: Tensor | Parameters) -> dict[str, Tensor]:
-        """A vector ``[p]`` of the trained parameters, or tensors by name, joined by layer."""
+        """A vector `[p]` of the trained parameters, or tensors by name, joined by layer."""
         if isinstance(vector, Tensor):
             pieces = torch.split(vector, [p.numel() for p in self.parameters.values()])
             vector = dict(zip(self.parameters, pieces, strict=True))
@@ -130,8 +132,8 @@ class Quantity:
     Attributes:
         name: lower-case words and hyphens.
         title: one line for people, over its panel.
-        function: from a :class:`Snapshot` to readings.
-        scale: of the panel; ``auto`` is logarithmic where values span a factor of 30.
+        function: from a `Snapshot` to readings.
+        scale: of the panel; `auto` is logarithmic where values span a factor of 30.
         limits: names of readings that are a limit rather than a measurement (drawn dashed).
         needs: hypotheses on the problem.
     """
@@ -161,7 +163,7 @@ def tracked(
     limits: Sequence[str] = (),
     needs: Sequence[Hypothesis] = (),
 ) -> Callable[[Callable[[Snapshot], Readings]], Callable[[Snapshot], Readings]]:
-    """Register a quantity; arguments as in :class:`Quantity`.
+    """Register a quantity; arguments as in `Quantity`.
 
     >>> @tracked("number-of-parameters")
     ... def number_of_parameters(at):

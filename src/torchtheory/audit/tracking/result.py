@@ -37,7 +37,7 @@ class Tracking:
 
     Attributes:
         title: the model's name.
-        unit: what a step is (``step``, or ``epoch``).
+        unit: what a step is (`step`, or `epoch`).
         facts: what was tracked and how, in words.
         quantities: what was asked for, in order.
         series: readings by quantity, by name, by step.
@@ -157,7 +157,7 @@ class Tracking:
         }
 
     def save(self, directory: str | Path) -> Path:
-        """Write ``tracking.json`` and the figure ``tracking.png``; returns the directory.
+        """Write `tracking.json` and the figure `tracking.png`; returns the directory.
 
         It is made if needed. Each file is written in one step, others are left alone.
         """
@@ -181,7 +181,7 @@ class Tracking:
         """Write every series as scalars TensorBoard shows; error bars are left out.
 
         Raises:
-            MissingPackage: if the package ``tensorboard`` is not installed.
+            MissingPackage: if the package `tensorboard` is not installed.
         """
         try:
             from torch.utils.tensorboard import SummaryWriter

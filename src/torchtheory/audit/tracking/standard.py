@@ -1,7 +1,7 @@
 r"""Quantities of theory worth following while a network is trained.
 
-Each is a function from a :class:`~torchtheory.audit.tracking.quantities.Snapshot` to readings, in
-the table of :mod:`torchtheory.audit.tracking.quantities`.
+Each is a function from a `Snapshot` to readings, in
+the table of `torchtheory.audit.tracking.quantities`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def homogeneous(problem: Problem) -> str | None:
     needs=[classification, homogeneous],
 )
 def normalized_margin(at: Snapshot) -> Readings:
-    r"""The smallest margin over :math:`\|\theta\|^L`, for L layers homogeneous in their weights.
+    r"""The smallest margin over $\|\theta\|^L$, for L layers homogeneous in their weights.
 
     Along gradient flow of an exponential-type loss a smoothed form of it does not decrease once
     all samples are correct.
@@ -119,7 +119,7 @@ def _mean_loss(at: Snapshot, part: Samples) -> Reading | Interval:
     needs=[has_parameters, deterministic],
 )
 def sharpness(at: Snapshot) -> Readings:
-    r"""The top eigenvalue of the Hessian of the loss, and the limit :math:`2/\eta` of its descent.
+    r"""The top eigenvalue of the Hessian of the loss, and the limit $2/\eta$ of its descent.
 
     Lanczos starts from the eigenvector of the last measurement, so that few products are needed.
     The error bar is the residual: an eigenvalue lies within it.
@@ -168,11 +168,11 @@ def gradient_norms(at: Snapshot) -> Readings:
     needs=[has_parameters, deterministic],
 )
 def gradient_noise(at: Snapshot) -> Readings:
-    r""":math:`\operatorname{tr}\Sigma/\|\nabla L\|^2`: the batch at which noise equals signal.
+    r"""$\operatorname{tr}\Sigma/\|\nabla L\|^2$: the batch at which noise equals signal.
 
-    :math:`\Sigma` is the covariance of the gradient of one sample, estimated from the gradients of
+    $\Sigma$ is the covariance of the gradient of one sample, estimated from the gradients of
     equal groups of the probe; unless the probe is all training data the squared norm is freed of
-    its bias :math:`\operatorname{tr}\Sigma/n`, and the ratio infinite where nothing of the gradient
+    its bias $\operatorname{tr}\Sigma/n$, and the ratio infinite where nothing of the gradient
     stands out of the noise.
     """
     size = sum(p.numel() for p in at.parameters.values())
@@ -214,7 +214,7 @@ def weight_norms(at: Snapshot) -> Readings:
 
 @tracked("distance", title="Distance from the start / norm at the start", needs=[has_parameters])
 def distance(at: Snapshot) -> Readings:
-    r""":math:`\|\theta-\theta_0\|/\|\theta_0\|` over all trained parameters and by layer."""
+    r"""$\|\theta-\theta_0\|/\|\theta_0\|$ over all trained parameters and by layer."""
     start = {k: at.start[k].to(p.device) for k, p in at.parameters.items()}
     moved = at.by_layer({k: p - start[k] for k, p in at.parameters.items()})
     layers = {
@@ -259,7 +259,7 @@ def _share(part: float, whole: float) -> float:
     needs=[has_parameters, deterministic],
 )
 def drift(at: Snapshot) -> Readings:
-    r""":math:`\|\Theta_t-\Theta_0\|_F/\|\Theta_0\|_F` on the first samples of the probe."""
+    r"""$\|\Theta_t-\Theta_0\|_F/\|\Theta_0\|_F$ on the first samples of the probe."""
     first = at.memory.setdefault("kernel", at.kernel)
     return kernel_drift(first.to(at.kernel), at.kernel)
 

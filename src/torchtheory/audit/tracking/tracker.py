@@ -55,26 +55,26 @@ def track(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Tracker:
-    r"""Follow quantities of theory while ``model`` is trained.
+    r"""Follow quantities of theory while `model` is trained.
 
     Args:
         model: the network that is being trained; it is not changed.
-        data: what it is trained on: ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
+        data: what it is trained on: `(x, y)`, a `Dataset` or a `DataLoader`.
         test: data it does not see, if there is any.
         quantities: names of what to follow, in order; everything that applies unless given. Your
-            own join them by :func:`~torchtheory.audit.tracking.quantities.tracked`.
+            own join them by `tracked`.
         every: measure at every so many steps, if there is time for it.
-        learning_rate: of plain gradient descent, for the limit :math:`2/\eta` of the sharpness.
-        optimizer: instead of ``learning_rate``: what takes the steps. Its learning rate and
+        learning_rate: of plain gradient descent, for the limit $2/\eta$ of the sharpness.
+        optimizer: instead of `learning_rate`: what takes the steps. Its learning rate and
             momentum are read at each measurement, so it may be scheduled.
         overhead: measure more rarely where measuring would take more than this share of the time,
             first of all what costs most; None for no bound. Everything is measured first and last
             in any case, so that a very short training exceeds it; the result says what it came to.
             When something is measured depends on the clock then, its value does not.
-        probe: everything is measured on at most so many samples of ``data`` (and of ``test``),
-            drawn once with ``seed``, and evaluated in one go.
+        probe: everything is measured on at most so many samples of `data` (and of `test`),
+            drawn once with `seed`, and evaluated in one go.
         loss: mean loss; the task's usual one unless given.
-        task: ``regression``, ``binary`` or ``multiclass``; inferred unless given.
+        task: `regression`, `binary` or `multiclass`; inferred unless given.
         output: which output is meant, where the model returns several.
         confidence: of every interval.
         seed: everything random follows from it.
@@ -116,11 +116,11 @@ def track(
 
 
 class Tracker:
-    """Measures as a training goes on; made by :func:`track`, whose arguments it takes.
+    """Measures as a training goes on; made by `track`, whose arguments it takes.
 
-    Call :meth:`step` after each step of the optimizer, or pass the tracker to
-    :func:`torchtheory.training.fit` as a callback (it then counts epochs), or :meth:`lightning` to
-    a Lightning trainer. :meth:`result` measures a last time.
+    Call `step` after each step of the optimizer, or pass the tracker to
+    `torchtheory.training.fit` as a callback (it then counts epochs), or `lightning` to
+    a Lightning trainer. `result` measures a last time.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Tracker:
             self._measure_what_time_allows()
 
     def __call__(self, model: nn.Module, history: object = None) -> None:
-        """The same as a callback of :func:`torchtheory.training.fit`, once an epoch."""
+        """The same as a callback of `torchtheory.training.fit`, once an epoch."""
         if getattr(model, "_orig_mod", model) is not self.model:
             raise InvalidInput("the tracker was made for another model than the one being trained")
         self.unit = "epoch"
@@ -206,7 +206,7 @@ class Tracker:
         was not given a learning rate.
 
         Raises:
-            MissingPackage: if neither ``lightning`` nor ``pytorch_lightning`` is installed.
+            MissingPackage: if neither `lightning` nor `pytorch_lightning` is installed.
         """
         from torchtheory.audit.tracking.lightning import callback_for
 

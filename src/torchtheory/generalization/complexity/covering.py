@@ -1,10 +1,10 @@
 r"""Covering numbers of a class on a sample, Dudley's integral, and Haussler's bound.
 
-A class on a sample is a set of points ``values[h, m]``, at the distances
-:math:`d_S(f,g)=\bigl(\frac1m\sum_i(f(z_i)-g(z_i))^2\bigr)^{1/2}`. The covering number
-:math:`N_\alpha` is the least number of its points within :math:`\alpha` of all of them, the packing
-number :math:`M_\alpha` the largest number of points more than :math:`\alpha` apart, and
-:math:`M_{2\alpha}\le N_\alpha\le M_\alpha`. Source: Mathematical Aspects of Deep Learning,
+A class on a sample is a set of points `values[h, m]`, at the distances
+$d_S(f,g)=\bigl(\frac1m\sum_i(f(z_i)-g(z_i))^2\bigr)^{1/2}$. The covering number
+$N_\alpha$ is the least number of its points within $\alpha$ of all of them, the packing
+number $M_\alpha$ the largest number of points more than $\alpha$ apart, and
+$M_{2\alpha}\le N_\alpha\le M_\alpha$. Source: Mathematical Aspects of Deep Learning,
 Equations (1.17) to (1.19).
 """
 
@@ -25,7 +25,7 @@ MOST_EXACT = 400
 
 
 def sample_distances(values: Tensor) -> Tensor:
-    r""":math:`d_S` between all rows of ``values[h, m]``, as ``[h, h]``.
+    r"""$d_S$ between all rows of `values[h, m]`, as `[h, h]`.
 
     >>> sample_distances(torch.tensor([[1.0, 1.0], [-1.0, 1.0]]))
     tensor([[0.0000, 1.4142],
@@ -39,14 +39,14 @@ def sample_distances(values: Tensor) -> Tensor:
 
 
 def separation_radii(values: Tensor) -> Tensor:
-    r"""How far each next point of a farthest-first traversal is from those before it, ``[h]``.
+    r"""How far each next point of a farthest-first traversal is from those before it, `[h]`.
 
     The first entry is infinite and the others do not increase. The points with entries above
-    :math:`\alpha` are more than :math:`\alpha` apart and within :math:`\alpha` of every point, so
-    their number is at most :math:`M_\alpha` and at least :math:`N_\alpha`: one traversal bounds the
+    $\alpha$ are more than $\alpha$ apart and within $\alpha$ of every point, so
+    their number is at most $M_\alpha$ and at least $N_\alpha$: one traversal bounds the
     covering numbers at all scales.
 
-    Cost: :math:`O(h^2m)` time, :math:`O(hm)` memory.
+    Cost: $O(h^2m)$ time, $O(hm)$ memory.
 
     >>> separation_radii(torch.tensor([[0.0], [1.0], [4.0]]))
     tensor([inf, 4., 1.])
@@ -63,8 +63,8 @@ def separation_radii(values: Tensor) -> Tensor:
 
 
 def covering_bounds(values: Tensor, alpha: float) -> tuple[int, int]:
-    r"""A lower and an upper bound of :math:`N_\alpha`, from points :math:`2\alpha` and
-    :math:`\alpha` apart.
+    r"""A lower and an upper bound of $N_\alpha$, from points $2\alpha$ and
+    $\alpha$ apart.
 
     >>> covering_bounds(torch.arange(10.0)[:, None], 1.0)
     (3, 5)
@@ -75,7 +75,7 @@ def covering_bounds(values: Tensor, alpha: float) -> tuple[int, int]:
 
 
 def covering_number(values: Tensor, alpha: float) -> int:
-    r""":math:`N_\alpha` exactly, by integer programming; for at most 400 functions.
+    r"""$N_\alpha$ exactly, by integer programming; for at most 400 functions.
 
     The balls are closed and their centers belong to the class.
 
@@ -89,7 +89,7 @@ def covering_number(values: Tensor, alpha: float) -> int:
 
 
 def packing_number(values: Tensor, alpha: float) -> int:
-    r""":math:`M_\alpha` exactly: the most points of which any two are more than :math:`\alpha`
+    r"""$M_\alpha$ exactly: the most points of which any two are more than $\alpha$
     apart.
 
     >>> packing_number(torch.arange(10.0)[:, None], 1.0)
@@ -108,13 +108,15 @@ def packing_number(values: Tensor, alpha: float) -> int:
 
 
 def dudley_bound(values: Tensor) -> float:
-    r"""Dudley's bound on :math:`\hat R_S(\mathcal F)` from the traversal's covers.
+    r"""Dudley's bound on $\hat R_S(\mathcal F)$ from the traversal's covers.
 
-    .. math:: \hat R_S(\mathcal F)\le\inf_{\epsilon\ge0}\Bigl(4\epsilon+\frac{12}{\sqrt m}
-        \int_\epsilon^{r/2}\sqrt{\ln N_\alpha}\,d\alpha\Bigr)
+    $$
+    \hat R_S(\mathcal F)\le\inf_{\epsilon\ge0}\Bigl(4\epsilon+\frac{12}{\sqrt m}
+    \int_\epsilon^{r/2}\sqrt{\ln N_\alpha}\,d\alpha\Bigr)
+    $$
 
-    with any :math:`r` at which one ball is enough. For the complexity without absolute values; with
-    them, :math:`\sup_f\|f\|_S/\sqrt m` is to be added, as a class of one function shows.
+    with any $r$ at which one ball is enough. For the complexity without absolute values; with
+    them, $\sup_f\|f\|_S/\sqrt m$ is to be added, as a class of one function shows.
 
     >>> dudley_bound(torch.tensor([[1.0, 1.0]]))
     0.0
@@ -133,10 +135,10 @@ def dudley_bound(values: Tensor) -> float:
 
 
 def haussler_bound(dimension: int, alpha: float) -> float:
-    r"""Haussler's bound :math:`e(V+1)(8e/\alpha^2)^V` on :math:`N_\alpha` and :math:`M_\alpha`.
+    r"""Haussler's bound $e(V+1)(8e/\alpha^2)^V$ on $N_\alpha$ and $M_\alpha$.
 
-    For :math:`\pm1`-valued classes of VC dimension :math:`V`, in the distance :math:`d_S`, whose
-    square is four times the share of points on which two functions differ. From :math:`\alpha=2`
+    For $\pm1$-valued classes of VC dimension $V$, in the distance $d_S$, whose
+    square is four times the share of points on which two functions differ. From $\alpha=2$
     on one function covers all.
 
     >>> round(haussler_bound(1, 1.0), 2)
@@ -150,11 +152,11 @@ def haussler_bound(dimension: int, alpha: float) -> float:
 
 
 def vc_rademacher_bound(dimension: int, samples: int) -> float:
-    r"""Complexity of the 0-1 losses of a class of VC dimension :math:`V`, by Dudley and Haussler.
+    r"""Complexity of the 0-1 losses of a class of VC dimension $V$, by Dudley and Haussler.
 
-    The losses :math:`(1-yf)/2` have :math:`N_\alpha(\mathcal G)=N_{2\alpha}(\mathcal F)`, so
-    :math:`\frac{12}{\sqrt m}\int_0^{1/2}\sqrt{\ln e(V+1)(2e/\alpha^2)^V}\,d\alpha`, which is of
-    order :math:`\sqrt{V/m}`.
+    The losses $(1-yf)/2$ have $N_\alpha(\mathcal G)=N_{2\alpha}(\mathcal F)$, so
+    $\frac{12}{\sqrt m}\int_0^{1/2}\sqrt{\ln e(V+1)(2e/\alpha^2)^V}\,d\alpha$, which is of
+    order $\sqrt{V/m}$.
 
     >>> round(vc_rademacher_bound(1, 10_000), 4)
     0.1547
@@ -175,9 +177,9 @@ def vc_rademacher_bound(dimension: int, samples: int) -> float:
 def covering_dimension(
     points: Tensor, *, largest: int = 200, smallest: int = 10, confidence: float = 0.99
 ) -> Interval:
-    r"""Slope of :math:`\log N_\alpha` against :math:`\log(1/\alpha)`: the dimension of a set.
+    r"""Slope of $\log N_\alpha$ against $\log(1/\alpha)$: the dimension of a set.
 
-    Between ``smallest`` and ``largest`` balls of a farthest-first traversal of ``points[n, D]``;
+    Between `smallest` and `largest` balls of a farthest-first traversal of `points[n, D]`;
     the set must be sampled much finer than that.
 
     >>> angle = torch.linspace(0, 6.28, 4000, dtype=torch.float64)

@@ -1,8 +1,8 @@
 r"""Risk bounds by margins: a confident decision counts, a hesitant one is an error.
 
-The margin of a decision is :math:`t=yf(x)`. The ramp loss lies between the 0-1 loss and the share
-of margins below :math:`\gamma`, and is :math:`1/\gamma`-Lipschitz, so contraction brings in the
-complexity of the *real-valued* functions, divided by :math:`\gamma`. Sources: Mathematical Aspects
+The margin of a decision is $t=yf(x)$. The ramp loss lies between the 0-1 loss and the share
+of margins below $\gamma$, and is $1/\gamma$-Lipschitz, so contraction brings in the
+complexity of the *real-valued* functions, divided by $\gamma$. Sources: Mathematical Aspects
 of Deep Learning, section 1.2.2; Foundations of Deep Learning, section 8.5.
 """
 
@@ -23,7 +23,7 @@ from torchtheory.generalization.complexity.rademacher import (
 
 
 def ramp_loss(margins: Tensor, gamma: float = 1.0) -> Tensor:
-    r""":math:`\ell_\gamma(t)=\min(1,\max(0,1-t/\gamma))`: 1 for :math:`t\le0`, 0 from γ on.
+    r"""$\ell_\gamma(t)=\min(1,\max(0,1-t/\gamma))$: 1 for $t\le0$, 0 from γ on.
 
     >>> ramp_loss(torch.tensor([-1.0, 0.0, 0.5, 3.0]), 2.0)
     tensor([1.0000, 1.0000, 0.7500, 0.0000])
@@ -33,7 +33,7 @@ def ramp_loss(margins: Tensor, gamma: float = 1.0) -> Tensor:
 
 
 def margin_error(margins: Tensor, gamma: float) -> float:
-    r"""The share of margins below :math:`\gamma`.
+    r"""The share of margins below $\gamma$.
 
     >>> margin_error(torch.tensor([-1.0, 0.5, 2.0, 3.0]), 2.0)
     0.5
@@ -52,19 +52,19 @@ def margin_bound(
     ramp: bool = False,
     empirical: bool = False,
 ) -> float:
-    r"""With probability :math:`1-\delta`, no function of the class has a larger risk.
+    r"""With probability $1-\delta$, no function of the class has a larger risk.
 
-    :math:`\frac1m\sum_i1[y_if(x_i)<\gamma]+\frac2\gamma R_m(\mathcal F)+
-    \sqrt{\ln(1/\delta)/(2m)}` for :math:`\Pr[yf(x)\le0]`, with :math:`\gamma` fixed beforehand.
+    $\frac1m\sum_i1[y_if(x_i)<\gamma]+\frac2\gamma R_m(\mathcal F)+ \sqrt{\ln(1/\delta)/(2m)}$
+    for $\Pr[yf(x)\le0]$, with $\gamma$ fixed beforehand.
 
     Args:
-        margins: :math:`y_if(x_i)` on the sample.
-        complexity: :math:`R_m(\mathcal F)` of the real-valued functions.
+        margins: $y_if(x_i)$ on the sample.
+        complexity: $R_m(\mathcal F)$ of the real-valued functions.
         gamma: the margin that is asked for.
         delta: probability of failure.
         ramp: the mean ramp loss as first term, which is not larger.
         empirical: the complexity is that of this sample; the last term becomes
-            :math:`3\sqrt{\ln(2/\delta)/(2m)}`.
+            $3\sqrt{\ln(2/\delta)/(2m)}$.
 
     >>> round(margin_bound(torch.ones(100), 0.1, 0.5, 0.05), 6)
     0.522387
@@ -86,7 +86,7 @@ def best_margin_bound(
 ) -> tuple[float, float]:
     r"""The least bound over a grid of margins, and the margin that has it.
 
-    All bounds of the grid hold together when :math:`\delta` is divided among them, in equal parts
+    All bounds of the grid hold together when $\delta$ is divided among them, in equal parts
     unless told; the choice may then follow the data.
 
     >>> bound, gamma = best_margin_bound(torch.linspace(0, 2, 1000), 0.01, [0.1, 0.2, 0.4], 0.05)

@@ -1,6 +1,6 @@
 r"""Complexity of networks whose weight matrices are bounded in the Frobenius norm.
 
-Networks :math:`x\mapsto W_L\varrho(W_{L-1}\cdots\varrho(W_1x))` without biases, with a positively
+Networks $x\mapsto W_L\varrho(W_{L-1}\cdots\varrho(W_1x))$ without biases, with a positively
 homogeneous 1-Lipschitz activation and any widths. Layer by layer the supremum over a matrix is one
 over a single row (peeling) and the activation costs a factor 2 (contraction). In the plane the
 supremum over two-layer networks is found exactly, elsewhere from below by ascent. Sources:
@@ -28,7 +28,7 @@ def homogeneous_layers(model: nn.Module) -> list[nn.Linear]:
     r"""The linear layers of a network that the theorem covers, in order.
 
     Raises:
-        UnsupportedModel: where a layer has a bias, or is neither ``nn.Linear`` nor a positively
+        UnsupportedModel: where a layer has a bias, or is neither `nn.Linear` nor a positively
             homogeneous 1-Lipschitz activation (ReLU, leaky ReLU, identity); the message names it.
 
     >>> net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False))
@@ -58,7 +58,7 @@ def homogeneous_layers(model: nn.Module) -> list[nn.Linear]:
 
 
 def frobenius_norms(model: nn.Module) -> list[float]:
-    r""":math:`\|W^{(\ell)}\|_F` of every layer of such a network.
+    r"""$\|W^{(\ell)}\|_F$ of every layer of such a network.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
     >>> _ = net[0].weight.data.copy_(torch.tensor([[3.0, 4.0]]))
@@ -71,8 +71,8 @@ def frobenius_norms(model: nn.Module) -> list[float]:
 def normalize_layers(model: nn.Module) -> tuple[nn.Module, float]:
     r"""A copy whose layers have Frobenius norm 1, and the factor that was taken out.
 
-    Scaling :math:`W^{(\ell)}` by :math:`\lambda_\ell>0` scales the network by
-    :math:`\prod_\ell\lambda_\ell`, so the network is the factor times the copy (Mathematical
+    Scaling $W^{(\ell)}$ by $\lambda_\ell>0$ scales the network by
+    $\prod_\ell\lambda_\ell$, so the network is the factor times the copy (Mathematical
     Aspects of Deep Learning, section 1.2.2).
 
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
@@ -99,14 +99,14 @@ def frobenius_bound(
     *,
     depth_factor: Literal["peeling", "root"] = "peeling",
 ) -> float:
-    r"""Bound on the complexity of all networks with :math:`\|W^{(\ell)}\|_F\le C_\ell`.
+    r"""Bound on the complexity of all networks with $\|W^{(\ell)}\|_F\le C_\ell$.
 
-    :math:`2^{L-1}\prod_\ell C_\ell\cdot r` where :math:`r` is the complexity of the linear class of
-    unit weights or a bound of it: :math:`\frac1m\mathbb E\|\sum\tau_ix_i\|`, or
-    :math:`\max\|x_i\|/\sqrt m`. With ``"root"``, :math:`(\sqrt{2\ln2\cdot L}+1)\prod_\ell
-    C_\ell\cdot r` (Golowich, Rakhlin and Shamir, 2018), for which :math:`r` must be one of the two
-    bounds of :func:`~torchtheory.generalization.complexity.rademacher.linear_bounds`. Foundations of Deep
-    Learning prints the weaker :math:`(2B)^L/\sqrt n`.
+    $2^{L-1}\prod_\ell C_\ell\cdot r$ where $r$ is the complexity of the linear class of
+    unit weights or a bound of it: $\frac1m\mathbb E\|\sum\tau_ix_i\|$, or
+    $\max\|x_i\|/\sqrt m$. With `"root"`, $(\sqrt{2\ln2\cdot L}+1)\prod_\ell C_\ell\cdot r$
+    (Golowich, Rakhlin and Shamir, 2018), for which $r$ must be one of the two
+    bounds of `linear_bounds`. Foundations of Deep
+    Learning prints the weaker $(2B)^L/\sqrt n$.
 
     >>> frobenius_bound([1.0, 1.0, 1.0], 1 / 100)                  # m = 10 000 unit vectors
     0.04
@@ -126,19 +126,19 @@ def frobenius_bound(
 
 
 def largest_unit(x: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`\sup_{\|w\|_2\le1}|\sum_i\tau_i\max(0,\langle w,x_i\rangle)|` in the plane, exactly.
+    r"""$\sup_{\|w\|_2\le1}|\sum_i\tau_i\max(0,\langle w,x_i\rangle)|$ in the plane, exactly.
 
-    Between neighboring directions orthogonal to a point the sum is linear in :math:`w`, so its
+    Between neighboring directions orthogonal to a point the sum is linear in $w$, so its
     largest absolute value is at the end of an arc or at the direction of that linear function.
 
     Args:
-        x: points ``[m, 2]``.
-        signs: ``[s, m]``.
+        x: points `[m, 2]`.
+        signs: `[s, m]`.
 
     Returns:
-        The suprema ``[s]`` and unit vectors ``[s, 2]`` that attain them.
+        The suprema `[s]` and unit vectors `[s, 2]` that attain them.
 
-    Cost: :math:`O(s\,m^2)` time, :math:`O(s\,m)` memory.
+    Cost: $O(s\,m^2)$ time, $O(s\,m)$ memory.
 
     >>> largest_unit(torch.eye(2), torch.tensor([[1.0, -1.0]]))[0]
     tensor([1.])
@@ -172,10 +172,10 @@ def largest_unit(x: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def planar_relu_class(x: Tensor, first: float = 1.0, second: float = 1.0) -> Supremum:
-    r"""Two-layer ReLU networks of any width on points ``x[m, 2]``, their supremum exactly.
+    r"""Two-layer ReLU networks of any width on points `x[m, 2]`, their supremum exactly.
 
-    Over :math:`\|W_1\|_F\le C_1`, :math:`\|W_2\|_2\le C_2` it is
-    :math:`\frac{C_1C_2}m\sup_{\|w\|\le1}|\sum_i\tau_i\max(0,\langle w,x_i\rangle)|` by peeling: one
+    Over $\|W_1\|_F\le C_1$, $\|W_2\|_2\le C_2$ it is
+    $\frac{C_1C_2}m\sup_{\|w\|\le1}|\sum_i\tau_i\max(0,\langle w,x_i\rangle)|$ by peeling: one
     hidden unit is enough.
 
     >>> planar_relu_class(torch.eye(2), 2.0, 3.0)(torch.tensor([[1.0, -1.0]]))
@@ -198,17 +198,17 @@ def ascended_relu_class(
     r"""ReLU networks with these hidden widths and Frobenius norms, the supremum *from below*.
 
     For every sign vector a network of its own is trained by Adam on
-    :math:`\frac1m\sum_i\sigma_if(x_i)`, each matrix divided by its norm; the best value met on the
+    $\frac1m\sum_i\sigma_if(x_i)$, each matrix divided by its norm; the best value met on the
     way is attained by a network of the class, so what follows from it is a lower bound.
 
     Args:
-        x: points ``[m, d]``.
+        x: points `[m, d]`.
         widths: hidden widths, empty for linear functions.
-        norms: :math:`C_1,\dots,C_L`, one more than widths.
+        norms: $C_1,\dots,C_L$, one more than widths.
         steps, rate: of Adam.
         random: for the initial weights.
 
-    Cost: ``steps`` passes of :math:`s` networks in one batch.
+    Cost: `steps` passes of $s$ networks in one batch.
 
     >>> net = ascended_relu_class(torch.eye(2), [2], [1.0, 1.0], steps=50)
     >>> bool(net(torch.tensor([[1.0, 1.0]])) <= 2**0.5 / 2)

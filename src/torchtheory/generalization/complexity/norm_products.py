@@ -1,11 +1,13 @@
 r"""The path norm beside the products of layer norms that older bounds use.
 
 Expanding the products shows that every squared path weight is a term of
-:math:`\prod_\ell\|W^{(\ell)}\|_F^2`, so that
+$\prod_\ell\|W^{(\ell)}\|_F^2$, so that
 
-.. math:: \sum_k\|\bar w_k\|_2^2\;\le\;\prod_{\ell=1}^L\|W^{(\ell)}\|_F^2 ,
+$$
+\sum_k\|\bar w_k\|_2^2\;\le\;\prod_{\ell=1}^L\|W^{(\ell)}\|_F^2 ,
+$$
 
-with equality when all hidden layers have one unit. :math:`W^{(\ell)}` is the whole matrix of a
+with equality when all hidden layers have one unit. $W^{(\ell)}$ is the whole matrix of a
 layer: a filter of a convolution counts once for every place it is applied at. Unlike the products,
 the path norm does not change when units are rescaled. Source: Mathematical Aspects of Deep
 Learning, section 2.5.2.
@@ -30,12 +32,12 @@ class NormProducts:
     r"""One number for the weights of a network, in several ways.
 
     Attributes:
-        path: :math:`\sqrt{\sum_k\|\bar w_k\|_2^2}`.
-        path_sum: :math:`\max_k\|\bar w_k\|_1`; times :math:`\max(1,\|x\|_\infty)` it bounds the
+        path: $\sqrt{\sum_k\|\bar w_k\|_2^2}$.
+        path_sum: $\max_k\|\bar w_k\|_1$; times $\max(1,\|x\|_\infty)$ it bounds the
             outputs.
-        frobenius: :math:`\prod_\ell\|W^{(\ell)}\|_F`.
-        spectral: :math:`\prod_\ell\|W^{(\ell)}\|_2`, of convolutions an upper bound.
-        depth: :math:`L`, the number of layers with weights.
+        frobenius: $\prod_\ell\|W^{(\ell)}\|_F$.
+        spectral: $\prod_\ell\|W^{(\ell)}\|_2$, of convolutions an upper bound.
+        depth: $L$, the number of layers with weights.
     """
 
     path: float
@@ -46,17 +48,17 @@ class NormProducts:
 
     @property
     def peeling(self) -> float:
-        r""":math:`2^{L-1}\prod_\ell\|W^{(\ell)}\|_F`, what peeling and contraction leave."""
+        r"""$2^{L-1}\prod_\ell\|W^{(\ell)}\|_F$, what peeling and contraction leave."""
         return 2.0 ** (self.depth - 1) * self.frobenius
 
 
 def compare_norms(model: nn.Module, input_shape: Sequence[int]) -> NormProducts:
     r"""Path norm, Frobenius product and spectral product of a network.
 
-    Takes the networks of :func:`~torchtheory.kernels.path_kernel.path_norms`. Where there are
+    Takes the networks of `path_norms`. Where there are
     biases, the matrices of the products are those in homogeneous coordinates,
-    :math:`\begin{pmatrix}W&b\\0&1\end{pmatrix}`, whose paths are those with biases (without the
-    last row where no bias follows), in the Frobenius product; the spectral one is of :math:`W`.
+    $\begin{pmatrix}W&b\\0&1\end{pmatrix}$, whose paths are those with biases (without the
+    last row where no bias follows), in the Frobenius product; the spectral one is of $W$.
     Between two layers with weights there should be no more than one max pool: the windows of two
     that overlap count a path several times.
 

@@ -1,8 +1,8 @@
 r"""Rademacher complexity: how well the functions of a class correlate with coin flips.
 
-A class enters only through the supremum :math:`\sigma\mapsto\sup_f\frac1m\sum_i\sigma_if(z_i)` on
-the sample, a function from signs ``[s, m]`` to numbers ``[s]``. Its mean over all signs is the
-empirical complexity :math:`\hat R_S(\mathcal F)`: listed where :math:`2^m` permits, estimated with
+A class enters only through the supremum $\sigma\mapsto\sup_f\frac1m\sum_i\sigma_if(z_i)$ on
+the sample, a function from signs `[s, m]` to numbers `[s]`. Its mean over all signs is the
+empirical complexity $\hat R_S(\mathcal F)$: listed where $2^m$ permits, estimated with
 a confidence interval elsewhere. Sources: Foundations of Deep Learning, section 8.4; Mathematical
 Aspects of Deep Learning, sections 1.1.2 and 2.2.
 """
@@ -21,21 +21,21 @@ from torchtheory.core.random import RandomSource, as_generator, rademacher
 from torchtheory.generalization.vc.hypothesis_sets import all_labelings
 
 Supremum = Callable[[Tensor], Tensor]
-r"""Signs ``[s, m]`` to :math:`\sup_f\frac1m\sum_i\sigma_if(z_i)`, ``[s]``."""
+r"""Signs `[s, m]` to $\sup_f\frac1m\sum_i\sigma_if(z_i)$, `[s]`."""
 
 #: How many numbers one step of an enumeration may hold.
 TILE = 1 << 22
 
 
 def finite_class(values: Tensor, *, absolute: bool = False) -> Supremum:
-    r"""The class of the functions with values :math:`f(z_i)` in the rows of ``values[h, m]``.
+    r"""The class of the functions with values $f(z_i)$ in the rows of `values[h, m]`.
 
     Args:
         values: one function a row. A loss class has losses in it.
-        absolute: take :math:`\sup_f|\frac1m\sum_i\sigma_if(z_i)|` instead, as some texts do; it
-            is the complexity of :math:`\mathcal F\cup-\mathcal F`.
+        absolute: take $\sup_f|\frac1m\sum_i\sigma_if(z_i)|$ instead, as some texts do; it
+            is the complexity of $\mathcal F\cup-\mathcal F$.
 
-    Cost: :math:`O(s\,h\,m)` for :math:`s` sign vectors.
+    Cost: $O(s\,h\,m)$ for $s$ sign vectors.
 
     >>> finite_class(torch.eye(2))(torch.tensor([[1.0, 1.0], [-1.0, -1.0]]))
     tensor([ 0.5000, -0.5000])
@@ -55,10 +55,10 @@ def finite_class(values: Tensor, *, absolute: bool = False) -> Supremum:
 
 
 def linear_class(x: Tensor, radius: float = 1.0) -> Supremum:
-    r"""The class :math:`\{x\mapsto\langle w,x\rangle:\|w\|_2\le W\}` on ``x[m, d]``.
+    r"""The class $\{x\mapsto\langle w,x\rangle:\|w\|_2\le W\}$ on `x[m, d]`.
 
-    The supremum is attained at :math:`w\propto\sum_i\sigma_ix_i` and is
-    :math:`\frac Wm\|\sum_i\sigma_ix_i\|_2`.
+    The supremum is attained at $w\propto\sum_i\sigma_ix_i$ and is
+    $\frac Wm\|\sum_i\sigma_ix_i\|_2$.
 
     >>> linear_class(torch.eye(4), 2.0)(torch.tensor([[1.0, -1.0, 1.0, 1.0]]))   # W / √m
     tensor([1.])
@@ -75,10 +75,10 @@ def linear_class(x: Tensor, radius: float = 1.0) -> Supremum:
 
 
 def exact_rademacher(supremum: Supremum, samples: int) -> float:
-    r""":math:`\hat R_S(\mathcal F)=2^{-m}\sum_\sigma\sup_f\frac1m\sum_i\sigma_if(z_i)`.
+    r"""$\hat R_S(\mathcal F)=2^{-m}\sum_\sigma\sup_f\frac1m\sum_i\sigma_if(z_i)$.
 
-    All :math:`2^m` signs, so :math:`m\le20`; a class that shatters the sample with values
-    :math:`\pm1` has 1, a single function 0 (Foundations of Deep Learning, Definition 29).
+    All $2^m$ signs, so $m\le20$; a class that shatters the sample with values
+    $\pm1$ has 1, a single function 0 (Foundations of Deep Learning, Definition 29).
 
     >>> exact_rademacher(finite_class(all_labelings(5)), 5)
     1.0
@@ -102,7 +102,7 @@ def estimate_rademacher(
     confidence: float = 0.99,
     random: RandomSource = None,
 ) -> Interval:
-    r""":math:`\hat R_S(\mathcal F)` from independent random signs, with Student's interval.
+    r"""$\hat R_S(\mathcal F)$ from independent random signs, with Student's interval.
 
     If the supremum is only approached from below (an optimizer), so is the complexity.
 
@@ -118,10 +118,10 @@ def estimate_rademacher(
 
 
 def massart_bound(values: Tensor) -> float:
-    r""":math:`\hat R_S\le\frac{\sqrt{2\ln|\mathcal F|}}m\max_f\bigl(\sum_if(z_i)^2\bigr)^{1/2}`.
+    r"""$\hat R_S\le\frac{\sqrt{2\ln|\mathcal F|}}m\max_f\bigl(\sum_if(z_i)^2\bigr)^{1/2}$.
 
-    Massart's lemma for the rows of ``values[h, m]``; with values in :math:`[0,1]` it is at most
-    :math:`\sqrt{2\ln|\mathcal F|/m}`.
+    Massart's lemma for the rows of `values[h, m]`; with values in $[0,1]$ it is at most
+    $\sqrt{2\ln|\mathcal F|/m}$.
 
     >>> round(massart_bound(all_labelings(3)), 4)                    # not below 1, the truth
     1.1774
@@ -133,10 +133,10 @@ def massart_bound(values: Tensor) -> float:
 
 
 def linear_bounds(x: Tensor, radius: float = 1.0) -> tuple[float, float]:
-    r"""Two bounds for :func:`linear_class`, from the sample and from its largest norm.
+    r"""Two bounds for `linear_class`, from the sample and from its largest norm.
 
-    :math:`\hat R_S\le\frac Wm\bigl(\sum_i\|x_i\|^2\bigr)^{1/2}\le WD/\sqrt m` with
-    :math:`D=\max_i\|x_i\|` (Foundations of Deep Learning, Lemma 63). Orthogonal points of one
+    $\hat R_S\le\frac Wm\bigl(\sum_i\|x_i\|^2\bigr)^{1/2}\le WD/\sqrt m$ with
+    $D=\max_i\|x_i\|$ (Foundations of Deep Learning, Lemma 63). Orthogonal points of one
     norm attain both.
 
     >>> linear_bounds(torch.tensor([[3.0], [4.0]]))
@@ -152,11 +152,11 @@ def linear_bounds(x: Tensor, radius: float = 1.0) -> tuple[float, float]:
 def uniform_deviation(
     complexity: float, samples: int, delta: float, *, width: float = 1.0
 ) -> float:
-    r"""With probability :math:`1-\delta`, no :math:`\mathbb E f-\hat{\mathbb E}_Sf` is larger.
+    r"""With probability $1-\delta$, no $\mathbb E f-\hat{\mathbb E}_Sf$ is larger.
 
-    :math:`2R_m(\mathcal F)+(b-a)\sqrt{\ln(1/\delta)/(2m)}` for values in :math:`[a,b]` and the
+    $2R_m(\mathcal F)+(b-a)\sqrt{\ln(1/\delta)/(2m)}$ for values in $[a,b]$ and the
     *expected* complexity, by McDiarmid's inequality (Mathematical Aspects of Deep Learning,
-    section 2.2). Theorem 62 of Foundations of Deep Learning has :math:`\sqrt{\ln(1/\delta)/m}`.
+    section 2.2). Theorem 62 of Foundations of Deep Learning has $\sqrt{\ln(1/\delta)/m}$.
 
     >>> round(uniform_deviation(0.1, 100, 0.05), 6)
     0.322387
@@ -175,9 +175,9 @@ def empirical_uniform_deviation(
 ) -> float:
     r"""The same from the *empirical* complexity of the very sample.
 
-    :math:`2\hat R_S(\mathcal F)+3(b-a)\sqrt{\ln(2/\delta)/(2m)}`: McDiarmid once for the deviation
-    and once for :math:`\hat R_S`. Two-sided, :math:`\delta` is halved, which is at most the
-    :math:`2\hat R_S+3\sqrt{\ln(2/\delta)/m}` of Foundations of Deep Learning, section 8.5.
+    $2\hat R_S(\mathcal F)+3(b-a)\sqrt{\ln(2/\delta)/(2m)}$: McDiarmid once for the deviation
+    and once for $\hat R_S$. Two-sided, $\delta$ is halved, which is at most the
+    $2\hat R_S+3\sqrt{\ln(2/\delta)/m}$ of Foundations of Deep Learning, section 8.5.
 
     >>> round(empirical_uniform_deviation(0.1, 100, 0.05), 6)
     0.60743
@@ -195,17 +195,17 @@ def sequence_deviations(
     weights: Sequence[float] | None = None,
     empirical: bool = True,
 ) -> list[float]:
-    r"""Deviations of classes :math:`\mathcal F^{(1)},\mathcal F^{(2)},\dots`, all at once.
+    r"""Deviations of classes $\mathcal F^{(1)},\mathcal F^{(2)},\dots$, all at once.
 
-    The class :math:`j` gets :math:`\delta_j=w_j\delta` with :math:`\sum_jw_j\le1`, so that with
-    probability :math:`1-\delta` all bounds hold together and one may choose the class by the data;
-    :math:`\ln(1/\delta)` becomes :math:`\ln(1/\delta)+\ln(1/w_j)` (Mathematical Aspects of Deep
+    The class $j$ gets $\delta_j=w_j\delta$ with $\sum_jw_j\le1$, so that with
+    probability $1-\delta$ all bounds hold together and one may choose the class by the data;
+    $\ln(1/\delta)$ becomes $\ln(1/\delta)+\ln(1/w_j)$ (Mathematical Aspects of Deep
     Learning, Appendix A6). The classes themselves are fixed beforehand.
 
     Args:
         complexities: Rademacher complexity of each class.
-        samples, delta: as in :func:`uniform_deviation`.
-        weights: :math:`w_j`, by default :math:`2^{-j}`.
+        samples, delta: as in `uniform_deviation`.
+        weights: $w_j$, by default $2^{-j}$.
         empirical: whether the complexities are those of the sample or expected ones.
 
     >>> [round(d, 4) for d in sequence_deviations([0.0, 0.0], 100, 0.1, empirical=False)]

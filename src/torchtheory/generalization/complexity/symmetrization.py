@@ -1,7 +1,7 @@
 r"""From the worst gap of a class to its Rademacher complexity, without a single random number.
 
 On a finite distribution every expectation of the symmetrization proof is a finite sum. The signs
-are part of the draw: pairs :math:`(z_i,\sigma_i)` are independent draws from twice as many atoms,
+are part of the draw: pairs $(z_i,\sigma_i)$ are independent draws from twice as many atoms,
 and what matters of them is only how often each occurs. Sources: Foundations of Deep Learning,
 Theorem 62; Mathematical Aspects of Deep Learning, Equation (1.16).
 """
@@ -22,11 +22,11 @@ class SymmetrizationChain:
     r"""The quantities of the proof, each at most the next (the second and third are equal).
 
     Attributes:
-        worst_gap: :math:`\mathbb E_S\sup_f(\mathbb E f-\hat{\mathbb E}_Sf)`.
-        ghost_gap: :math:`\mathbb E_{S,S'}\sup_f(\hat{\mathbb E}_{S'}f-\hat{\mathbb E}_Sf)`.
+        worst_gap: $\mathbb E_S\sup_f(\mathbb E f-\hat{\mathbb E}_Sf)$.
+        ghost_gap: $\mathbb E_{S,S'}\sup_f(\hat{\mathbb E}_{S'}f-\hat{\mathbb E}_Sf)$.
         signed_ghost_gap:
-            :math:`\mathbb E_{S,S',\sigma}\sup_f\frac1m\sum_i\sigma_i(f(z_i')-f(z_i))`.
-        twice_rademacher: :math:`2R_m(\mathcal F)`.
+            $\mathbb E_{S,S',\sigma}\sup_f\frac1m\sum_i\sigma_i(f(z_i')-f(z_i))$.
+        twice_rademacher: $2R_m(\mathcal F)$.
     """
 
     worst_gap: float
@@ -38,13 +38,13 @@ class SymmetrizationChain:
 def expected_rademacher(
     law: FiniteDistribution, values: Tensor, samples: int, *, absolute: bool = False
 ) -> float:
-    r""":math:`R_m(\mathcal F)=\mathbb E_S\hat R_S(\mathcal F)`, exactly.
+    r"""$R_m(\mathcal F)=\mathbb E_S\hat R_S(\mathcal F)$, exactly.
 
     Args:
-        law: the distribution of :math:`z`, on :math:`a` atoms.
-        values: :math:`f(z)` at every atom, ``[h, a]``, for instance ``law.losses(...)``.
-        samples: :math:`m`; there are :math:`\binom{2a+m-1}m` terms.
-        absolute: with :math:`\sup_f|\cdot|`.
+        law: the distribution of $z$, on $a$ atoms.
+        values: $f(z)$ at every atom, `[h, a]`, for instance `law.losses(...)`.
+        samples: $m$; there are $\binom{2a+m-1}m$ terms.
+        absolute: with $\sup_f|\cdot|$.
 
     >>> law = FiniteDistribution.of([0.0, 1.0], [0.0, 0.0])
     >>> expected_rademacher(law, torch.tensor([[1.0, 1.0]]), 2)
@@ -60,7 +60,7 @@ def expected_rademacher(
 def expected_worst_gap(
     law: FiniteDistribution, values: Tensor, samples: int, *, absolute: bool = False
 ) -> float:
-    r""":math:`\mathbb E_S\sup_f(\mathbb E f-\hat{\mathbb E}_Sf)`, or of :math:`\sup_f|\cdot|`.
+    r"""$\mathbb E_S\sup_f(\mathbb E f-\hat{\mathbb E}_Sf)$, or of $\sup_f|\cdot|$.
 
     >>> law = FiniteDistribution.of([0.0, 1.0], [0.0, 0.0])
     >>> expected_worst_gap(law, torch.eye(2), 1)
@@ -75,7 +75,7 @@ def symmetrization_chain(
 ) -> SymmetrizationChain:
     r"""The four quantities of the proof of the Rademacher bound.
 
-    Cost: :math:`h\binom{2a^2+m-1}m` for :math:`h` functions, :math:`a` atoms, :math:`m` samples.
+    Cost: $h\binom{2a^2+m-1}m$ for $h$ functions, $a$ atoms, $m$ samples.
 
     >>> law = FiniteDistribution.of([0.0, 1.0], [0.0, 0.0])
     >>> symmetrization_chain(law, torch.eye(2), 1)
@@ -99,7 +99,7 @@ def symmetrization_chain(
 
 
 def _mean_supremum(values: Tensor, mass: Tensor, samples: int, absolute: bool) -> float:
-    """Mean of the largest sample mean over the rows of ``values``, over all samples of kinds."""
+    """Mean of the largest sample mean over the rows of `values`, over all samples of kinds."""
     drawn, orderings = multisets(len(mass), samples)
     chance = mass[drawn].prod(1) * orderings.to(mass)
     best = []

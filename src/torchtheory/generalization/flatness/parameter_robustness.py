@@ -1,14 +1,16 @@
 r"""How far the parameters of a linear classifier may move before it errs, and its margin.
 
-For :math:`x\mapsto\langle\theta,x\rangle`, labels :math:`\pm1` and the loss
-:math:`1_{(-\infty,0)}(y\langle\theta,x\rangle)`, let :math:`r` be the empirical risk and
-:math:`\gamma(\theta)=\min_iy_i\langle\theta,x_i\rangle`. If :math:`r(\theta+v)=0` for all
-:math:`\|v\|\le\delta`, then :math:`v=-\delta y_ix_i/\|x_i\|` gives
+For $x\mapsto\langle\theta,x\rangle$, labels $\pm1$ and the loss
+$1_{(-\infty,0)}(y\langle\theta,x\rangle)$, let $r$ be the empirical risk and
+$\gamma(\theta)=\min_iy_i\langle\theta,x_i\rangle$. If $r(\theta+v)=0$ for all
+$\|v\|\le\delta$, then $v=-\delta y_ix_i/\|x_i\|$ gives
 
-.. math:: \gamma(\theta)\ge\delta\,\min_i\|x_i\|_2 .
+$$
+\gamma(\theta)\ge\delta\,\min_i\|x_i\|_2 .
+$$
 
 Source: Mathematical Aspects of Deep Learning, section 1.2.3, where the inequality is printed as
-strict; at the largest robust :math:`\delta` it can be an equality.
+strict; at the largest robust $\delta$ it can be an equality.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ class ParameterRobustness:
     r"""The two sides of the inequality at the largest robust radius.
 
     Attributes:
-        radius: the largest :math:`\delta` with :math:`r(\theta+v)=0` for all
-            :math:`\|v\|\le\delta`, which is :math:`\min_iy_i\langle\theta,x_i\rangle/\|x_i\|`.
-        margin: :math:`\gamma(\theta)`.
-        promised_margin: :math:`\delta\min_i\|x_i\|\le\gamma(\theta)`.
-        worst: a perturbation of length :math:`\delta` that puts a sample on the boundary, ``[d]``.
+        radius: the largest $\delta$ with $r(\theta+v)=0$ for all
+            $\|v\|\le\delta$, which is $\min_iy_i\langle\theta,x_i\rangle/\|x_i\|$.
+        margin: $\gamma(\theta)$.
+        promised_margin: $\delta\min_i\|x_i\|\le\gamma(\theta)$.
+        worst: a perturbation of length $\delta$ that puts a sample on the boundary, `[d]`.
     """
 
     radius: float
@@ -40,18 +42,18 @@ class ParameterRobustness:
 
 
 def robust_parameter_ball(weight: Tensor, x: Tensor, y: Tensor) -> ParameterRobustness:
-    r"""The largest ball around :math:`\theta` in which a linear classifier makes no error.
+    r"""The largest ball around $\theta$ in which a linear classifier makes no error.
 
     Args:
-        weight: :math:`\theta`, ``[d]``.
-        x: ``[n, d]``, no row zero.
-        y: ``[n]``, labels -1 and +1.
+        weight: $\theta$, `[d]`.
+        x: `[n, d]`, no row zero.
+        y: `[n]`, labels -1 and +1.
 
     Raises:
-        InvalidInput: if the margin is not positive. (With this loss :math:`\theta=0` has no error
+        InvalidInput: if the margin is not positive. (With this loss $\theta=0$ has no error
             on any data, so no error does not mean that the data is separated.)
 
-    Cost: :math:`O(nd)`.
+    Cost: $O(nd)$.
 
     >>> import torch
     >>> x, y = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([1.0, -1.0])

@@ -1,19 +1,21 @@
 r"""The same function with sharper parameters: Dinh's re-parametrization of a ReLU network.
 
-For consecutive layers :math:`\ell` and :math:`\ell+1` with only positively homogeneous functions
+For consecutive layers $\ell$ and $\ell+1$ with only positively homogeneous functions
 between them,
 
-.. math:: (W_\ell, b_\ell, W_{\ell+1}) \mapsto (a W_\ell, a\,b_\ell, W_{\ell+1}/a), \qquad a>0,
+$$
+(W_\ell, b_\ell, W_{\ell+1}) \mapsto (a W_\ell, a\,b_\ell, W_{\ell+1}/a), \qquad a>0,
+$$
 
 leaves the network's function alone, and with it risk and generalization gap. The Hessian of any
-loss becomes :math:`S^{-1}\nabla^2L\,S^{-1}` with :math:`S=a` on layer :math:`\ell` and
-:math:`S=1/a` on :math:`W_{\ell+1}`: its block for :math:`W_{\ell+1}` is multiplied by :math:`a^2`
-and that for layer :math:`\ell` by :math:`a^{-2}`. So flatness in the parameters cannot be needed
+loss becomes $S^{-1}\nabla^2L\,S^{-1}$ with $S=a$ on layer $\ell$ and
+$S=1/a$ on $W_{\ell+1}$: its block for $W_{\ell+1}$ is multiplied by $a^2$
+and that for layer $\ell$ by $a^{-2}$. So flatness in the parameters cannot be needed
 for generalization. Source: Mathematical Aspects of Deep Learning, section 2.2, after Dinh et al.
 (2017).
 
 Scaling the units of a dense layer one by one is
-:func:`~torchtheory.nets.symmetries.rescale_units`; here one factor serves a whole layer, and layers
+`rescale_units`; here one factor serves a whole layer, and layers
 may be convolutions.
 """
 
@@ -97,14 +99,14 @@ def rescalable_pairs(model: nn.Module) -> list[LayerPair]:
 
 
 def rescale_pair(parameters: Parameters, pair: LayerPair, factor: float) -> Parameters:
-    r"""Parameters with :math:`(aW_\ell,ab_\ell,W_{\ell+1}/a)` for one pair of layers.
+    r"""Parameters with $(aW_\ell,ab_\ell,W_{\ell+1}/a)$ for one pair of layers.
 
     Nothing is written to: changed entries are new tensors, the others are shared.
 
     Args:
-        parameters: by name, as ``model.named_parameters()`` gives them.
-        pair: one of :func:`rescalable_pairs`; for any other the function changes.
-        factor: :math:`a>0`.
+        parameters: by name, as `model.named_parameters()` gives them.
+        pair: one of `rescalable_pairs`; for any other the function changes.
+        factor: $a>0$.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).double()
     >>> theta = rescale_pair(dict(net.named_parameters()), rescalable_pairs(net)[0], 100.0)
@@ -134,7 +136,7 @@ def rescaled(model: nn.Module, factor: float, pair: LayerPair | None = None) -> 
     Args:
         model: left as it is.
         factor: what the first layer of the pair is multiplied by.
-        pair: which layers; the first of :func:`rescalable_pairs` unless given.
+        pair: which layers; the first of `rescalable_pairs` unless given.
 
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
     >>> other = rescaled(net, 2.0)
@@ -147,12 +149,12 @@ def rescaled(model: nn.Module, factor: float, pair: LayerPair | None = None) -> 
 
 
 def balanced(model: nn.Module) -> nn.Module:
-    r"""The same function at the smallest :math:`\|\theta\|^2` that rescaling layers can reach.
+    r"""The same function at the smallest $\|\theta\|^2$ that rescaling layers can reach.
 
     One representative of all rescalings: in the logarithms of the factors the squared norm is
     strictly convex as long as no layer is zero, so there is one minimum, and
-    :math:`\|(W_\ell,b_\ell)\|=\|W_{\ell+1}\|` there for every pair. The pairs are scaled in turn by
-    :math:`a=\sqrt{\|W_{\ell+1}\|/\|(W_\ell,b_\ell)\|}` until nothing moves. Flatness measured at
+    $\|(W_\ell,b_\ell)\|=\|W_{\ell+1}\|$ there for every pair. The pairs are scaled in turn by
+    $a=\sqrt{\|W_{\ell+1}\|/\|(W_\ell,b_\ell)\|}$ until nothing moves. Flatness measured at
     it does not depend on which of the rescaled networks was given.
 
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
@@ -184,13 +186,13 @@ def block_hessian(
     *,
     parameters: Parameters | None = None,
 ) -> LinearOperator:
-    r"""The diagonal block of :math:`\nabla^2L(\theta)` that belongs to one parameter.
+    r"""The diagonal block of $\nabla^2L(\theta)$ that belongs to one parameter.
 
     Args:
         problem: model, loss and data.
-        name: of the parameter, such as ``"2.weight"``.
+        name: of the parameter, such as `"2.weight"`.
         samples: the data of the loss; the training data unless given.
-        parameters: the point :math:`\theta`; the model's own unless given.
+        parameters: the point $\theta$; the model's own unless given.
 
     >>> x = torch.tensor([[1.0], [2.0]])
     >>> p = Problem(nn.Linear(1, 1), (x, 3 * x), task="regression")
@@ -227,11 +229,11 @@ def sharpening_factor(
     samples: Samples | None = None,
     generator: RandomSource = None,
 ) -> float:
-    r"""A factor :math:`a` after which :math:`\lambda_{\max}(\nabla^2L)` is at least ``largest``.
+    r"""A factor $a$ after which $\lambda_{\max}(\nabla^2L)$ is at least `largest`.
 
-    With :math:`B` the block of :math:`W_{\ell+1}`, of :math:`n` weights,
-    :math:`\lambda_{\max}\ge a^2\operatorname{tr}B/n`, so :math:`a=\sqrt{n\,\text{largest}/
-    \operatorname{tr}B}` will do, at any parameters with :math:`\operatorname{tr}B>0`. The trace is
+    With $B$ the block of $W_{\ell+1}$, of $n$ weights,
+    $\lambda_{\max}\ge a^2\operatorname{tr}B/n$, so $a=\sqrt{n\,\text{largest}/ \operatorname{tr}B}$
+    will do, at any parameters with $\operatorname{tr}B>0$. The trace is
     exact up to 99 weights; beyond it is estimated, and three standard errors are taken off.
 
     Raises:

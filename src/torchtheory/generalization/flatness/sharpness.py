@@ -1,21 +1,23 @@
 r"""How flat the loss is around the parameters of a network.
 
-Three numbers for the mean loss :math:`L` of any network and any differentiable loss at
-:math:`\theta\in\mathbb R^p`: the worst rise within a ball, the mean rise under Gaussian noise, and
+Three numbers for the mean loss $L$ of any network and any differentiable loss at
+$\theta\in\mathbb R^p$: the worst rise within a ball, the mean rise under Gaussian noise, and
 the Hessian's largest eigenvalues and trace,
 
-.. math:: \max_{\|v\|\le\delta}L(\theta+v)-L(\theta),\qquad
-          \mathbb E_{z\sim N(0,I)}L(\theta+\sigma z)-L(\theta),\qquad
-          \lambda_{\max}(\nabla^2L(\theta)),\ \operatorname{tr}\nabla^2L(\theta).
+$$
+\max_{\|v\|\le\delta}L(\theta+v)-L(\theta),\qquad
+\mathbb E_{z\sim N(0,I)}L(\theta+\sigma z)-L(\theta),\qquad
+\lambda_{\max}(\nabla^2L(\theta)),\ \operatorname{tr}\nabla^2L(\theta).
+$$
 
-At a minimum of a quadratic loss the first is :math:`\frac12\delta^2\lambda_{\max}` and the second
-:math:`\frac12\sigma^2\operatorname{tr}\nabla^2L`.
+At a minimum of a quadratic loss the first is $\frac12\delta^2\lambda_{\max}$ and the second
+$\frac12\sigma^2\operatorname{tr}\nabla^2L$.
 
 None of them is a property of the *function* the network computes: scaling a layer of a ReLU network
 up and the next one down changes all three as much as one likes
-(:mod:`~torchtheory.generalization.flatness.rescaling`). With ``relative=True`` every parameter moves in
-proportion to its own size, :math:`v=D u` with :math:`D=\operatorname{diag}|\theta|`, and the
-measures are taken in :math:`u`: those do not change under that scaling.
+(`rescaling`). With `relative=True` every parameter moves in
+proportion to its own size, $v=D u$ with $D=\operatorname{diag}|\theta|$, and the
+measures are taken in $u$: those do not change under that scaling.
 
 Sources: Mathematical Aspects of Deep Learning, section 1.2.3 and section 2.2, where flatness is
 described and not defined; Keskar et al. (2017) for the ball, Kwon et al. (2021) for the relative
@@ -52,11 +54,11 @@ class BallSharpness:
     r"""The largest rise of the loss that ascent found within a ball.
 
     Attributes:
-        value: :math:`L(\theta+v)-L(\theta)\ge0` at the best :math:`v` found: a *lower* bound of the
+        value: $L(\theta+v)-L(\theta)\ge0$ at the best $v$ found: a *lower* bound of the
             maximum, which nothing short of a convex loss makes equal to it.
-        loss: :math:`L(\theta)`.
-        radius: :math:`\delta`.
-        direction: :math:`v`, ``[p]``.
+        loss: $L(\theta)$.
+        radius: $\delta$.
+        direction: $v$, `[p]`.
         evaluations: how often the loss over all samples was computed.
     """
 
@@ -68,7 +70,7 @@ class BallSharpness:
 
     @property
     def share(self) -> float:
-        r"""Keskar's measure in percent of the loss, :math:`100\cdot\text{value}/(1+L(\theta))`."""
+        r"""Keskar's measure in percent of the loss, $100\cdot\text{value}/(1+L(\theta))$."""
         return 100 * self.value / (1 + self.loss)
 
 
@@ -83,21 +85,21 @@ def ball_sharpness(
     starts: int = 2,
     generator: RandomSource = None,
 ) -> BallSharpness:
-    r""":math:`\max_{\|v\|\le\delta}L(\theta+v)-L(\theta)` from below, by ascent.
+    r"""$\max_{\|v\|\le\delta}L(\theta+v)-L(\theta)$ from below, by ascent.
 
     From the gradient and from random directions, each with both signs, it steps towards the point
-    of the sphere where the linearized loss is largest, :math:`v\leftarrow(1-t)v+t\,\delta\,g/\|g\|`
-    with :math:`g=\nabla L(\theta+v)` and :math:`t=1,\frac12,\frac14,\dots` until the loss rises.
+    of the sphere where the linearized loss is largest, $v\leftarrow(1-t)v+t\,\delta\,g/\|g\|$
+    with $g=\nabla L(\theta+v)$ and $t=1,\frac12,\frac14,\dots$ until the loss rises.
     At a minimum of a quadratic loss this is the power method and ends at
-    :math:`\frac12\delta^2\lambda_{\max}`.
+    $\frac12\delta^2\lambda_{\max}$.
 
     Args:
         problem: model, loss and data.
-        radius: :math:`\delta>0`.
+        radius: $\delta>0$.
         samples: the data of the loss; the training data unless given.
-        parameters: the point :math:`\theta`; the model's own unless given.
-        relative: the ball is :math:`\{Du:\|u\|\le\delta\}` with
-            :math:`D=\operatorname{diag}|\theta|`.
+        parameters: the point $\theta$; the model's own unless given.
+        relative: the ball is $\{Du:\|u\|\le\delta\}$ with
+            $D=\operatorname{diag}|\theta|$.
         steps: most ascent steps from each start.
         starts: random directions besides the gradient.
         generator: seed or generator of the directions.
@@ -180,17 +182,17 @@ def noise_sharpness(
     confidence: float = 0.99,
     generator: RandomSource = None,
 ) -> Interval:
-    r""":math:`\mathbb E\,L(\theta+\sigma z)-L(\theta)` for standard normal :math:`z`.
+    r"""$\mathbb E\,L(\theta+\sigma z)-L(\theta)$ for standard normal $z$.
 
-    Every draw is used with both signs, :math:`\frac12(L(\theta+\sigma z)+L(\theta-\sigma z))-
-    L(\theta)`, which takes the gradient's noise away. The result is the mean of the draws with
+    Every draw is used with both signs, $\frac12(L(\theta+\sigma z)+L(\theta-\sigma z))- L(\theta)$,
+    which takes the gradient's noise away. The result is the mean of the draws with
     Student's interval; it may be negative away from a minimum.
 
     Args:
-        problem, samples, parameters: as for :func:`ball_sharpness`.
+        problem, samples, parameters: as for `ball_sharpness`.
         sigma: standard deviation of every parameter's noise, or of every parameter's noise over
-            its own size if ``relative``.
-        draws: how many :math:`z`, at least two.
+            its own size if `relative`.
+        draws: how many $z$, at least two.
         confidence: of the interval.
         generator: seed or generator of the noise.
 
@@ -235,15 +237,15 @@ class HessianSharpness:
 
     @property
     def largest(self) -> float:
-        r""":math:`\lambda_{\max}`."""
+        r"""$\lambda_{\max}$."""
         return float(self.eigenvalues.values[0])
 
     def predicted_ball(self, radius: float) -> float:
-        r""":math:`\frac12\delta^2\lambda_{\max}`: the worst rise at a minimum, to second order."""
+        r"""$\frac12\delta^2\lambda_{\max}$: the worst rise at a minimum, to second order."""
         return radius**2 * max(self.largest, 0.0) / 2
 
     def predicted_noise(self, sigma: float) -> float:
-        r""":math:`\frac12\sigma^2\operatorname{tr}\nabla^2L`: the mean rise, to second order."""
+        r"""$\frac12\sigma^2\operatorname{tr}\nabla^2L$: the mean rise, to second order."""
         return sigma**2 * self.trace.value / 2
 
 
@@ -257,17 +259,17 @@ def hessian_sharpness(
     trace_samples: int = 99,
     generator: RandomSource = None,
 ) -> HessianSharpness:
-    r"""The largest eigenvalues and the trace of :math:`\nabla^2L(\theta)`, or of
-    :math:`D\nabla^2L(\theta)D`.
+    r"""The largest eigenvalues and the trace of $\nabla^2L(\theta)$, or of
+    $D\nabla^2L(\theta)D$.
 
     Args:
-        problem, samples, parameters, relative: as for :func:`ball_sharpness`.
+        problem, samples, parameters, relative: as for `ball_sharpness`.
         count: eigenvalues wanted.
-        trace_samples: products spent on the trace; exact from :math:`p` on.
+        trace_samples: products spent on the trace; exact from $p$ on.
         generator: seed or generator of the start vectors.
 
     Cost: a Hessian product is about four passes over the samples; some dozens for the eigenvalues
-    and ``trace_samples`` for the trace.
+    and `trace_samples` for the trace.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])
@@ -291,11 +293,11 @@ def relative_hessian(
     parameters: Parameters | None = None,
     relative: bool = True,
 ) -> LinearOperator:
-    r""":math:`D\nabla^2L(\theta)D` with :math:`D=\operatorname{diag}|\theta|`, by its action.
+    r"""$D\nabla^2L(\theta)D$ with $D=\operatorname{diag}|\theta|$, by its action.
 
-    Rescaling parameters by a positive diagonal :math:`S` that leaves the function alone turns
-    :math:`\nabla^2L` into :math:`S^{-1}\nabla^2L\,S^{-1}` and :math:`D` into :math:`SD`: the
-    product stays. With ``relative=False`` it is the Hessian itself.
+    Rescaling parameters by a positive diagonal $S$ that leaves the function alone turns
+    $\nabla^2L$ into $S^{-1}\nabla^2L\,S^{-1}$ and $D$ into $SD$: the
+    product stays. With `relative=False` it is the Hessian itself.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])

@@ -1,6 +1,6 @@
 r"""The hard-margin support vector machine, and the conditions of Karush, Kuhn and Tucker.
 
-:math:`\hat w=\arg\min\|w\|^2` subject to :math:`y_iw^\top x_i\ge1` is the direction in which
+$\hat w=\arg\min\|w\|^2$ subject to $y_iw^\top x_i\ge1$ is the direction in which
 gradient descent on a classification loss goes to infinity.
 Source: Foundations of Deep Learning, section 11.1.2.
 """
@@ -22,15 +22,15 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class HardMargin:
-    r"""The solution :math:`\hat w=\sum_i\alpha_iy_ix_i` of the hard-margin problem.
+    r"""The solution $\hat w=\sum_i\alpha_iy_ix_i$ of the hard-margin problem.
 
     Attributes:
-        weight: :math:`\hat w`, ``[d]``; its smallest :math:`y_i\hat w^\top x_i` is 1.
-        multipliers: :math:`\alpha_i\ge0`, ``[s]``; 0 off the support vectors. They add up to
-            :math:`\|\hat w\|^2`. Where the support vectors depend on each other they are one
+        weight: $\hat w$, `[d]`; its smallest $y_i\hat w^\top x_i$ is 1.
+        multipliers: $\alpha_i\ge0$, `[s]`; 0 off the support vectors. They add up to
+            $\|\hat w\|^2$. Where the support vectors depend on each other they are one
             choice of several.
-        support: ``[s]`` of bool, :math:`y_i\hat w^\top x_i=1`.
-        margin: :math:`1/\|\hat w\|`, the distance of the nearest point to the hyperplane.
+        support: `[s]` of bool, $y_i\hat w^\top x_i=1$.
+        margin: $1/\|\hat w\|$, the distance of the nearest point to the hyperplane.
     """
 
     weight: Tensor
@@ -39,18 +39,18 @@ class HardMargin:
     margin: float
 
     def second_margin(self, x: Tensor, y: Tensor) -> float:
-        r""":math:`\theta=\min_{i\notin S}y_i\hat w^\top x_i>1`; infinite if all are support."""
+        r"""$\theta=\min_{i\notin S}y_i\hat w^\top x_i>1$; infinite if all are support."""
         heights = y.to(x) * (x @ self.weight)
         return float(heights[~self.support].min()) if not self.support.all() else float("inf")
 
 
 def hard_margin_svm(x: Tensor, y: Tensor) -> HardMargin:
-    r"""Solve :math:`\min\|w\|^2` subject to :math:`y_iw^\top x_i\ge1`, without a bias.
+    r"""Solve $\min\|w\|^2$ subject to $y_iw^\top x_i\ge1$, without a bias.
 
-    Through :func:`torchtheory.nets.separability.max_margin` (append a constant feature for a
+    Through `torchtheory.nets.separability.max_margin` (append a constant feature for a
     hyperplane off the origin; it is then penalized like the others). A point counts as support
-    vector if its constraint is tight up to a relative :math:`10^{-9}`
-    (:math:`10^{-4}` in single precision).
+    vector if its constraint is tight up to a relative $10^{-9}$
+    ($10^{-4}$ in single precision).
 
     Raises:
         NotSeparable: if no hyperplane through the origin separates the sample.
@@ -72,11 +72,11 @@ class KKTResiduals:
     r"""How far a point is from each of the five conditions; all 0 at a KKT point.
 
     Attributes:
-        stationarity: :math:`\|\nabla f+\sum_i\lambda_i\nabla g_i+\sum_j\mu_j\nabla h_j\|`.
-        infeasibility: :math:`\max_i(g_i)_+`.
-        negativity: :math:`\max_i(-\lambda_i)_+`.
-        slackness: :math:`\max_i|\lambda_ig_i|`.
-        equality: :math:`\max_j|h_j|`.
+        stationarity: $\|\nabla f+\sum_i\lambda_i\nabla g_i+\sum_j\mu_j\nabla h_j\|$.
+        infeasibility: $\max_i(g_i)_+$.
+        negativity: $\max_i(-\lambda_i)_+$.
+        slackness: $\max_i|\lambda_ig_i|$.
+        equality: $\max_j|h_j|$.
     """
 
     stationarity: float
@@ -102,16 +102,16 @@ def kkt_residuals(
     equalities: Function | None = None,
     equality_multipliers: Tensor | None = None,
 ) -> KKTResiduals:
-    r"""Check the KKT conditions of :math:`\min f` subject to :math:`g\le0` and :math:`h=0`.
+    r"""Check the KKT conditions of $\min f$ subject to $g\le0$ and $h=0$.
 
     For convex problems with a constraint qualification they hold exactly at the minimizers;
     without convexity they are only necessary.
 
     Args:
-        objective: :math:`f`, of a vector ``[p]``; one number.
-        point: ``[p]``.
-        inequalities, multipliers: :math:`g` with values ``[m]``, and :math:`\lambda` ``[m]``.
-        equalities, equality_multipliers: :math:`h` with values ``[k]``, and :math:`\mu` ``[k]``.
+        objective: $f$, of a vector `[p]`; one number.
+        point: `[p]`.
+        inequalities, multipliers: $g$ with values `[m]`, and $\lambda$ `[m]`.
+        equalities, equality_multipliers: $h$ with values `[k]`, and $\mu$ `[k]`.
 
     >>> found = kkt_residuals(lambda w: w @ w / 2, torch.tensor([1.0]),
     ...                       inequalities=lambda w: 1 - w, multipliers=torch.tensor([1.0]))

@@ -1,14 +1,16 @@
 r"""How near a trained network is to a KKT point of its own maximum-margin problem.
 
-For a classifier homogeneous of degree :math:`L` the problem is
+For a classifier homogeneous of degree $L$ the problem is
 
-.. math:: \min_\theta\tfrac12\|\theta\|^2\quad\text{subject to}\quad q_i(\theta)\ge1,
+$$
+\min_\theta\tfrac12\|\theta\|^2\quad\text{subject to}\quad q_i(\theta)\ge1,
+$$
 
 and gradient flow converges in direction to one of its KKT points. Trained parameters are brought to
-the boundary, :math:`\hat\theta=\theta/q_{\min}^{1/L}`; they are an
-:math:`(\varepsilon,\delta)`-KKT point if some :math:`\lambda\ge0` has
-:math:`\|\hat\theta-\sum_i\lambda_i\nabla q_i(\hat\theta)\|\le\varepsilon` and
-:math:`\lambda_i(q_i(\hat\theta)-1)\le\delta`.
+the boundary, $\hat\theta=\theta/q_{\min}^{1/L}$; they are an
+$(\varepsilon,\delta)$-KKT point if some $\lambda\ge0$ has
+$\|\hat\theta-\sum_i\lambda_i\nabla q_i(\hat\theta)\|\le\varepsilon$ and
+$\lambda_i(q_i(\hat\theta)-1)\le\delta$.
 Source: Foundations of Deep Learning, section 11.1.2, Theorem 73.
 """
 
@@ -38,14 +40,14 @@ class MarginKKT:
     r"""Parameters as an approximate KKT point of the maximum-margin problem.
 
     Attributes:
-        degree: :math:`L`.
-        normalized_margin: :math:`\min_iq_i/\|\theta\|^L=\|\hat\theta\|^{-L}`.
-        multipliers: :math:`\lambda\ge0`, of the shape of the margins.
-        epsilon: :math:`\|\hat\theta-\sum_i\lambda_i\nabla q_i(\hat\theta)\|`.
-        delta: :math:`\max_i\lambda_i(q_i(\hat\theta)-1)`.
-        cosine: between :math:`\hat\theta` and :math:`\sum_i\lambda_i\nabla q_i`.
-        gap: :math:`\frac12\varepsilon^2+\sum_i\lambda_i(q_i(\hat\theta)-1)`, 0 at KKT points only.
-            For a linear classifier it is the duality gap: :math:`\frac12\|\hat\theta\|^2` is at
+        degree: $L$.
+        normalized_margin: $\min_iq_i/\|\theta\|^L=\|\hat\theta\|^{-L}$.
+        multipliers: $\lambda\ge0$, of the shape of the margins.
+        epsilon: $\|\hat\theta-\sum_i\lambda_i\nabla q_i(\hat\theta)\|$.
+        delta: $\max_i\lambda_i(q_i(\hat\theta)-1)$.
+        cosine: between $\hat\theta$ and $\sum_i\lambda_i\nabla q_i$.
+        gap: $\frac12\varepsilon^2+\sum_i\lambda_i(q_i(\hat\theta)-1)$, 0 at KKT points only.
+            For a linear classifier it is the duality gap: $\frac12\|\hat\theta\|^2$ is at
             most that much above the minimum.
     """
 
@@ -59,25 +61,25 @@ class MarginKKT:
 
     @property
     def size(self) -> float:
-        r""":math:`\|\hat\theta\|`."""
+        r"""$\|\hat\theta\|$."""
         return math.pow(self.normalized_margin, -1 / self.degree)
 
     @property
     def relative_epsilon(self) -> float:
-        r""":math:`\varepsilon/\|\hat\theta\|`: 0 if stationary, 1 for multipliers all 0."""
+        r"""$\varepsilon/\|\hat\theta\|$: 0 if stationary, 1 for multipliers all 0."""
         return self.epsilon / self.size
 
     @property
     def relative_delta(self) -> float:
-        r""":math:`L\delta/\|\hat\theta\|^2`; KKT points have :math:`L\sum\lambda=\|\theta\|^2`."""
+        r"""$L\delta/\|\hat\theta\|^2$; KKT points have $L\sum\lambda=\|\theta\|^2$."""
         return self.degree * self.delta / self.size**2
 
     @property
     def relative_gap(self) -> float:
-        r"""The gap over :math:`\frac12\|\hat\theta\|^2`.
+        r"""The gap over $\frac12\|\hat\theta\|^2$.
 
-        With the best multipliers it is between 0 and 1: the share of :math:`\|\hat\theta\|^2` that
-        the problem linearized at :math:`\hat\theta` would save.
+        With the best multipliers it is between 0 and 1: the share of $\|\hat\theta\|^2$ that
+        the problem linearized at $\hat\theta$ would save.
         """
         return 2 * self.gap / self.size**2
 
@@ -90,22 +92,22 @@ def margin_kkt(
     A KKT point need not be a minimizer: the problem is not convex in the weights of a network.
 
     Where a margin has a kink (a ReLU at exactly 0 on some sample) the theorem asks for *some*
-    element of Clarke's subdifferential. Here :math:`\nabla q_i` is what automatic differentiation
+    element of Clarke's subdifferential. Here $\nabla q_i$ is what automatic differentiation
     returns, with the derivative of ReLU at 0 taken as 0: one choice, which need not be the best
     element, nor for deep networks one at all. A KKT point at a kink may thus be given a positive
-    :math:`\varepsilon`. Euler's identity, which ``best`` rests on, holds for this choice as well,
-    and margins and :math:`\delta` for given multipliers do not depend on it.
+    $\varepsilon$. Euler's identity, which `best` rests on, holds for this choice as well,
+    and margins and $\delta$ for given multipliers do not depend on it.
 
     Args:
-        margins: :math:`\theta\mapsto(q_i)_i`, ``[p]`` to ``[n]`` (or ``[n, k]`` for several
-            constraints a sample), homogeneous, all positive at ``theta``.
-        theta: ``[p]``.
-        degree: :math:`L\ge1`.
-        multipliers: ``best`` minimizes the gap; these are the multipliers of the hard-margin
-            machine on the features :math:`\nabla q_i`, the network linearized at
-            :math:`\hat\theta`, and cost one gradient a constraint and memory for all of them.
-            ``exponential`` and ``logistic`` are those of the theorem's proof, the weights
-            :math:`-\ell'(q_i)` of the loss' gradient, scaled to the least :math:`\varepsilon`, at
+        margins: $\theta\mapsto(q_i)_i$, `[p]` to `[n]` (or `[n, k]` for several
+            constraints a sample), homogeneous, all positive at `theta`.
+        theta: `[p]`.
+        degree: $L\ge1$.
+        multipliers: `best` minimizes the gap; these are the multipliers of the hard-margin
+            machine on the features $\nabla q_i$, the network linearized at
+            $\hat\theta$, and cost one gradient a constraint and memory for all of them.
+            `exponential` and `logistic` are those of the theorem's proof, the weights
+            $-\ell'(q_i)$ of the loss' gradient, scaled to the least $\varepsilon$, at
             the price of one gradient; a tensor is taken as it is.
 
     >>> found = margin_kkt(lambda w: torch.stack([w[0], 2 * w[0]]), torch.tensor([40.0]), 1)
@@ -165,21 +167,21 @@ def network_kkt(
     multipliers: Multipliers = "best",
     most: int = 200,
 ) -> MarginKKT:
-    r"""Audit a trained classifier of your own; see :func:`margin_kkt`.
+    r"""Audit a trained classifier of your own; see `margin_kkt`.
 
     Its degree is measured, and a network that is not homogeneous is refused with the reason. One
-    output and labels :math:`\pm1`, or :math:`C` outputs and labels :math:`0,\dots,C-1`, where every
-    other class is a constraint, :math:`f_{y_i}-f_j\ge1`. In the precision of the network.
+    output and labels $\pm1$, or $C$ outputs and labels $0,\dots,C-1$, where every
+    other class is a constraint, $f_{y_i}-f_j\ge1$. In the precision of the network.
 
     Args:
-        model: a homogeneous network that classifies all of ``x[n, ...]`` as ``y[n]``; its trained
-            parameters (``requires_grad``) are :math:`\theta`. It is not changed.
-        multipliers: as for :func:`margin_kkt`.
+        model: a homogeneous network that classifies all of `x[n, ...]` as `y[n]`; its trained
+            parameters (`requires_grad`) are $\theta$. It is not changed.
+        multipliers: as for `margin_kkt`.
         most: for the best multipliers only the samples of smallest margin are given one. Time and
-            memory: the gradients of ``most`` samples (times the other classes).
+            memory: the gradients of `most` samples (times the other classes).
 
     Returns:
-        The audit; its multipliers are ``[n]``, or ``[n, C - 1]`` in the order of the other classes.
+        The audit; its multipliers are `[n]`, or `[n, C - 1]` in the order of the other classes.
 
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
     >>> _ = [nn.init.constant_(p, 3.0) for p in net.parameters()]        # balanced: a KKT point
@@ -223,9 +225,9 @@ def _given(multipliers: Tensor, values: Tensor) -> Tensor:
 
 
 def _best(margins: Margins, point: Tensor, heights: Tensor, degree: float) -> Tensor:
-    r"""The multipliers of :math:`\min\frac12\|v\|^2` subject to :math:`q+G(v-\hat\theta)\ge1`.
+    r"""The multipliers of $\min\frac12\|v\|^2$ subject to $q+G(v-\hat\theta)\ge1$.
 
-    By Euler's identity :math:`G\hat\theta=Lq`, so the constraints are :math:`Gv\ge(L-1)q+1`.
+    By Euler's identity $G\hat\theta=Lq$, so the constraints are $Gv\ge(L-1)q+1$.
     """
     pull_back = torch.func.vjp(margins, point)[1]
     rows = torch.eye(len(heights), dtype=point.dtype, device=point.device)

@@ -1,11 +1,11 @@
 r"""What gradient flow conserves between neighboring layers, and how linear layers line up.
 
-In a network :math:`f(x)=W_L\varrho(W_{L-1}\cdots\varrho(W_1x))` whose activation satisfies
-:math:`\varrho(u)=u\varrho'(u)`, gradient flow of any loss keeps, for each hidden neuron, the
+In a network $f(x)=W_L\varrho(W_{L-1}\cdots\varrho(W_1x))$ whose activation satisfies
+$\varrho(u)=u\varrho'(u)$, gradient flow of any loss keeps, for each hidden neuron, the
 squared norm of the weights that leave it less that of those that enter it; summed over a layer,
-:math:`\|W_{\ell+1}\|_F^2-\|W_\ell\|_F^2`. In linear networks it keeps the whole matrix
-:math:`W_{\ell+1}^\top W_{\ell+1}-W_\ell W_\ell^\top`. A bias counts as one more weight that enters.
-Weights are in torch's layout, ``[out, in]``.
+$\|W_{\ell+1}\|_F^2-\|W_\ell\|_F^2$. In linear networks it keeps the whole matrix
+$W_{\ell+1}^\top W_{\ell+1}-W_\ell W_\ell^\top$. A bias counts as one more weight that enters.
+Weights are in torch's layout, `[out, in]`.
 Source: Mathematical Aspects of Deep Learning, section 1.2.3, Eq. (1.27).
 """
 
@@ -30,16 +30,16 @@ Layers = nn.Module | Sequence[Tensor]
 
 @dataclass(frozen=True, slots=True)
 class LayerBalance:
-    r"""The invariants of gradient flow, for the :math:`L-1` pairs of neighboring layers.
+    r"""The invariants of gradient flow, for the $L-1$ pairs of neighboring layers.
 
     Attributes:
-        layers: :math:`\|W_{\ell+1}\|_F^2-\|W_\ell\|_F^2` (less :math:`\|b_\ell\|^2`), ``[L - 1]``.
-        neurons: :math:`\|(W_{\ell+1})_{:,j}\|^2-\|(W_\ell)_{j,:}\|^2` (less :math:`b_j^2`) of all
+        layers: $\|W_{\ell+1}\|_F^2-\|W_\ell\|_F^2$ (less $\|b_\ell\|^2$), `[L - 1]`.
+        neurons: $\|(W_{\ell+1})_{:,j}\|^2-\|(W_\ell)_{j,:}\|^2$ (less $b_j^2$) of all
             hidden neurons, in one row.
-        matrices: :math:`W_{\ell+1}^\top W_{\ell+1}-W_\ell W_\ell^\top` (less
-            :math:`b_\ell b_\ell^\top`); its diagonal holds the neurons' numbers.
-        conserved: which of them gradient flow keeps: ``matrices`` (all three), ``neurons`` (those
-            and ``layers``) or ``nothing``; from the activations, taken as linear if only weights
+        matrices: $W_{\ell+1}^\top W_{\ell+1}-W_\ell W_\ell^\top$ (less
+            $b_\ell b_\ell^\top$); its diagonal holds the neurons' numbers.
+        conserved: which of them gradient flow keeps: `matrices` (all three), `neurons` (those
+            and `layers`) or `nothing`; from the activations, taken as linear if only weights
             were given.
     """
 
@@ -52,9 +52,9 @@ class LayerBalance:
 def layer_balance_of(layers: Layers) -> LayerBalance:
     r"""The invariants of a chain of dense layers; compare them before and after training.
 
-    Descent with steps :math:`\eta` changes them by :math:`O(\eta)` in a given time: a step adds
-    :math:`\eta^2(\|\nabla_{W_{\ell+1}}\|^2-\|\nabla_{W_\ell}\|^2)` to the first. Weight decay
-    :math:`c\|\theta\|^2/2` shrinks them like :math:`e^{-2ct}`.
+    Descent with steps $\eta$ changes them by $O(\eta)$ in a given time: a step adds
+    $\eta^2(\|\nabla_{W_{\ell+1}}\|^2-\|\nabla_{W_\ell}\|^2)$ to the first. Weight decay
+    $c\|\theta\|^2/2$ shrinks them like $e^{-2ct}$.
 
     >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     >>> _ = [nn.init.ones_(p) for p in net.parameters()]
@@ -75,7 +75,7 @@ def layer_balance_of(layers: Layers) -> LayerBalance:
 
 
 def layer_alignment(layers: Layers) -> Tensor:
-    r""":math:`|\langle u_1(W_\ell),v_1(W_{\ell+1})\rangle|` for neighboring layers, ``[L - 1]``.
+    r"""$|\langle u_1(W_\ell),v_1(W_{\ell+1})\rangle|$ for neighboring layers, `[L - 1]`.
 
     The first left singular vector of a layer and the first right one of the next; 1 if aligned.
 
@@ -89,21 +89,23 @@ def layer_alignment(layers: Layers) -> Tensor:
 
 
 def alignment_bound(layers: Layers, matrices: Sequence[Tensor]) -> Tensor:
-    r"""What conservation alone says about the alignment of linear layers, ``[L - 1]``.
+    r"""What conservation alone says about the alignment of linear layers, `[L - 1]`.
 
-    With the conserved :math:`D_\ell=W_{\ell+1}^\top W_{\ell+1}-W_\ell W_\ell^\top`, spectral norms
-    :math:`\sigma_\ell=\|W_\ell\|_2` and the bound :math:`E_L=\|W_L\|_F^2-\sigma_L^2` (0 for one
-    output), :math:`E_\ell=E_{\ell+1}-\operatorname{tr}D_\ell+\|D_\ell\|_2` on the other singular
+    With the conserved $D_\ell=W_{\ell+1}^\top W_{\ell+1}-W_\ell W_\ell^\top$, spectral norms
+    $\sigma_\ell=\|W_\ell\|_2$ and the bound $E_L=\|W_L\|_F^2-\sigma_L^2$ (0 for one
+    output), $E_\ell=E_{\ell+1}-\operatorname{tr}D_\ell+\|D_\ell\|_2$ on the other singular
     values,
 
-    .. math:: \langle u_1(W_\ell),v_1(W_{\ell+1})\rangle^2\ge
-              \frac{\sigma_\ell^2-\|D_\ell\|_2-E_{\ell+1}}{\sigma_{\ell+1}^2}:
+    $$
+    \langle u_1(W_\ell),v_1(W_{\ell+1})\rangle^2\ge
+    \frac{\sigma_\ell^2-\|D_\ell\|_2-E_{\ell+1}}{\sigma_{\ell+1}^2}:
+    $$
 
-    as the layers grow and :math:`D` stays, they align. 0 where the bound says nothing.
+    as the layers grow and $D$ stays, they align. 0 where the bound says nothing.
 
     Args:
         layers: as they are now.
-        matrices: the :math:`D_\ell` of the start.
+        matrices: the $D_\ell$ of the start.
 
     >>> w = [torch.eye(2), torch.tensor([[3.0, 4.0]])]
     >>> bool(alignment_bound(w, layer_balance_of(w).matrices) <= layer_alignment(w))
@@ -126,14 +128,14 @@ def alignment_bound(layers: Layers, matrices: Sequence[Tensor]) -> Tensor:
 def balanced_weights(
     product: Tensor, hidden: Sequence[int], *, random: RandomSource = None
 ) -> list[Tensor]:
-    r"""Layers :math:`W_1,\dots,W_L` with a given product, all :math:`D_\ell=0`.
+    r"""Layers $W_1,\dots,W_L$ with a given product, all $D_\ell=0$.
 
-    :math:`W_\ell=Q_{\ell}\Sigma^{1/L}Q_{\ell-1}^\top` with random orthonormal columns between the
-    singular vectors of :math:`W_L\cdots W_1=U\Sigma V^\top`. Under gradient flow such layers stay
+    $W_\ell=Q_{\ell}\Sigma^{1/L}Q_{\ell-1}^\top$ with random orthonormal columns between the
+    singular vectors of $W_L\cdots W_1=U\Sigma V^\top$. Under gradient flow such layers stay
     balanced, and each one's left singular vectors stay the next one's right.
 
     Args:
-        product: ``[out, in]``.
+        product: `[out, in]`.
         hidden: widths of the hidden layers, none below the rank of the product.
 
     >>> w = balanced_weights(torch.tensor([[3.0, 4.0]]), [2, 2])

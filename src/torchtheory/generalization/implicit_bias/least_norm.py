@@ -1,9 +1,9 @@
 r"""Which interpolant gradient descent finds when there are more weights than equations.
 
-For :math:`L(w)=\frac1n\|y-Xw\|^2` with :math:`X` of rank below :math:`d` the interpolants
-:math:`\{w:Xw=y\}` form an affine space. A gradient of :math:`L` is a combination of the rows of
-:math:`X`, so descent never leaves :math:`w_0+\operatorname{row}(X)`, and that meets the affine
-space in one point: the interpolant closest to :math:`w_0`.
+For $L(w)=\frac1n\|y-Xw\|^2$ with $X$ of rank below $d$ the interpolants
+$\{w:Xw=y\}$ form an affine space. A gradient of $L$ is a combination of the rows of
+$X$, so descent never leaves $w_0+\operatorname{row}(X)$, and that meets the affine
+space in one point: the interpolant closest to $w_0$.
 Source: Foundations of Deep Learning, section 11.1.1; Mathematical Aspects of Deep Learning, 1.2.3.
 """
 
@@ -20,13 +20,13 @@ from torchtheory.nets.labeled import at_least, points, positive, targets
 
 @dataclass(frozen=True, slots=True)
 class SolutionSet:
-    r"""All minimizers of :math:`\|y-Xw\|^2`: ``particular + null_space @ anything``.
+    r"""All minimizers of $\|y-Xw\|^2$: `particular + null_space @ anything`.
 
     Attributes:
-        particular: the one of least norm, :math:`X^+y`; ``[d]``.
-        null_space: orthonormal columns, ``[d, d - rank]``.
-        row_space: orthonormal columns, ``[d, rank]``.
-        residual: :math:`\|y-Xw\|` for each of them; 0 if they interpolate.
+        particular: the one of least norm, $X^+y$; `[d]`.
+        null_space: orthonormal columns, `[d, d - rank]`.
+        row_space: orthonormal columns, `[d, rank]`.
+        residual: $\|y-Xw\|$ for each of them; 0 if they interpolate.
     """
 
     particular: Tensor
@@ -41,14 +41,14 @@ class SolutionSet:
 
 
 def solution_set(x: Tensor, y: Tensor) -> SolutionSet:
-    r"""The affine space of least-squares solutions, of dimension :math:`d-\operatorname{rank}X`.
+    r"""The affine space of least-squares solutions, of dimension $d-\operatorname{rank}X$.
 
-    Singular values below :math:`\max(n,d)\,\epsilon\,\sigma_{\max}` count as 0. Time
-    :math:`O(nd\min(n,d))` for :math:`n\ge d`, :math:`O(d^3)` below.
+    Singular values below $\max(n,d)\,\epsilon\,\sigma_{\max}$ count as 0. Time
+    $O(nd\min(n,d))$ for $n\ge d$, $O(d^3)$ below.
 
     Args:
-        x: ``[n, d]``.
-        y: ``[n]``, any real numbers.
+        x: `[n, d]`.
+        y: `[n]`, any real numbers.
 
     >>> found = solution_set(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]), torch.ones(2))
     >>> found.particular, found.dimension
@@ -63,9 +63,9 @@ def solution_set(x: Tensor, y: Tensor) -> SolutionSet:
 
 
 def closest_interpolant(x: Tensor, y: Tensor, start: Tensor | None = None) -> Tensor:
-    r""":math:`\arg\min\{\|w-w_0\|:Xw=y\}=w_0+X^+(y-Xw_0)`; from 0, :math:`X^+y`.
+    r"""$\arg\min\{\|w-w_0\|:Xw=y\}=w_0+X^+(y-Xw_0)$; from 0, $X^+y$.
 
-    Where no :math:`w` has :math:`Xw=y`, the least-squares solution closest to :math:`w_0`: the
+    Where no $w$ has $Xw=y$, the least-squares solution closest to $w_0$: the
     limit of gradient descent all the same.
 
     >>> x, y = torch.tensor([[2.0, 0.0]]), torch.tensor([2.0])
@@ -80,7 +80,7 @@ def closest_interpolant(x: Tensor, y: Tensor, start: Tensor | None = None) -> Te
 
 
 def least_squares_step_limit(x: Tensor) -> float:
-    r""":math:`n/\sigma_{\max}^2(X)`, below which steps on :math:`\frac1n\|y-Xw\|^2` converge.
+    r"""$n/\sigma_{\max}^2(X)$, below which steps on $\frac1n\|y-Xw\|^2$ converge.
 
     At it and beyond, gradient descent does not converge from almost every start.
 
@@ -97,20 +97,20 @@ def least_squares_step_limit(x: Tensor) -> float:
 def quadratic_iterate(
     hessian: Tensor, minimizer: Tensor, step: float, steps: int, start: Tensor | None = None
 ) -> Tensor:
-    r"""The :math:`k`-th iterate of gradient descent on a quadratic, without iterating.
+    r"""The $k$-th iterate of gradient descent on a quadratic, without iterating.
 
-    For :math:`\frac12(w-w^\star)^\top H(w-w^\star)` with :math:`H=Q\Lambda Q^\top`,
-    :math:`Q^\top w_k=Q^\top w^\star+(I-\eta\Lambda)^kQ^\top(w_0-w^\star)`; from 0 this is
-    :math:`[I-(I-\eta\Lambda)^k]Q^\top w^\star`. It converges for every start iff
-    :math:`0<\eta<2/\lambda_{\max}` (and to the minimizer if all :math:`\lambda_i>0`). Time
-    :math:`O(d^3)` whatever :math:`k`.
+    For $\frac12(w-w^\star)^\top H(w-w^\star)$ with $H=Q\Lambda Q^\top$,
+    $Q^\top w_k=Q^\top w^\star+(I-\eta\Lambda)^kQ^\top(w_0-w^\star)$; from 0 this is
+    $[I-(I-\eta\Lambda)^k]Q^\top w^\star$. It converges for every start iff
+    $0<\eta<2/\lambda_{\max}$ (and to the minimizer if all $\lambda_i>0$). Time
+    $O(d^3)$ whatever $k$.
 
     Args:
-        hessian: ``[d, d]``, symmetric positive semi-definite.
-        minimizer: :math:`w^\star`, ``[d]``.
-        step: :math:`\eta>0`.
-        steps: :math:`k\ge0`.
-        start: :math:`w_0`, ``[d]``; 0 unless given.
+        hessian: `[d, d]`, symmetric positive semi-definite.
+        minimizer: $w^\star$, `[d]`.
+        step: $\eta>0$.
+        steps: $k\ge0$.
+        start: $w_0$, `[d]`; 0 unless given.
 
     >>> quadratic_iterate(torch.diag(torch.tensor([1.0, 0.5])), torch.ones(2), 1.0, 2)
     tensor([1.0000, 0.7500])
@@ -130,11 +130,11 @@ def quadratic_iterate(
 
 
 def ridge_predictions(x: Tensor, y: Tensor, penalty: float) -> Tensor:
-    r"""Fitted values of ridge regression :math:`\min\|y-Xw\|^2+\lambda\|w\|^2`, by its spectrum.
+    r"""Fitted values of ridge regression $\min\|y-Xw\|^2+\lambda\|w\|^2$, by its spectrum.
 
-    With :math:`X=UDV^\top`, :math:`\hat y=\sum_iu_i\frac{d_i^2}{d_i^2+\lambda}u_i^\top y`: small
-    singular directions are damped most. :math:`\sum_id_i^2/(d_i^2+\lambda)` are the effective
-    degrees of freedom (:func:`effective_degrees`). Time :math:`O(nd\min(n,d))`.
+    With $X=UDV^\top$, $\hat y=\sum_iu_i\frac{d_i^2}{d_i^2+\lambda}u_i^\top y$: small
+    singular directions are damped most. $\sum_id_i^2/(d_i^2+\lambda)$ are the effective
+    degrees of freedom (`effective_degrees`). Time $O(nd\min(n,d))$.
 
     >>> ridge_predictions(torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([2.0, 2.0]), 1.0)
     tensor([1.0000, 1.8000])
@@ -147,7 +147,7 @@ def ridge_predictions(x: Tensor, y: Tensor, penalty: float) -> Tensor:
 
 
 def effective_degrees(x: Tensor, penalty: float) -> float:
-    r""":math:`\sum_id_i^2/(d_i^2+\lambda)`: the trace of the map from targets to ridge's fit.
+    r"""$\sum_id_i^2/(d_i^2+\lambda)$: the trace of the map from targets to ridge's fit.
 
     >>> effective_degrees(torch.eye(3), 1.0)
     1.5

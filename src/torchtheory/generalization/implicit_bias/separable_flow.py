@@ -1,10 +1,10 @@
 r"""Gradient flow of a classification loss on separable data, followed for any time.
 
-With :math:`z_i=y_ix_i` the flow of :math:`L(w)=\sum_i\ell(w^\top z_i)` is
-:math:`\dot w=-\sum_i\ell'(w^\top z_i)z_i`. Nothing ends it: :math:`w(t)=\hat w\log t+\rho(t)` with
-the hard-margin vector :math:`\hat w`. In the time :math:`\tau=\log(1+t)` it is
-:math:`\frac{dw}{d\tau}=\sum_ie^{\tau+\log(-\ell'(w^\top z_i))}z_i`, whose right-hand side stays of
-order 1, so that :math:`t=10^{7}`, or :math:`10^{100}`, costs a few hundred evaluations.
+With $z_i=y_ix_i$ the flow of $L(w)=\sum_i\ell(w^\top z_i)$ is
+$\dot w=-\sum_i\ell'(w^\top z_i)z_i$. Nothing ends it: $w(t)=\hat w\log t+\rho(t)$ with
+the hard-margin vector $\hat w$. In the time $\tau=\log(1+t)$ it is
+$\frac{dw}{d\tau}=\sum_ie^{\tau+\log(-\ell'(w^\top z_i))}z_i$, whose right-hand side stays of
+order 1, so that $t=10^{7}$, or $10^{100}$, costs a few hundred evaluations.
 Source: Foundations of Deep Learning, section 11.1.2; Mathematical Aspects of Deep Learning, 1.2.3.
 """
 
@@ -27,11 +27,11 @@ from torchtheory.nets.labeled import labeled
 
 @dataclass(frozen=True, slots=True)
 class MarginLoss:
-    r"""A loss of the margin :math:`u=yf(x)`.
+    r"""A loss of the margin $u=yf(x)$.
 
     Attributes:
-        value: :math:`\ell(u)`, entry by entry.
-        log_slope: :math:`\log(-\ell'(u))`, entry by entry, accurate where :math:`\ell'` underflows.
+        value: $\ell(u)$, entry by entry.
+        log_slope: $\log(-\ell'(u))$, entry by entry, accurate where $\ell'$ underflows.
     """
 
     name: str
@@ -39,11 +39,11 @@ class MarginLoss:
     log_slope: Callable[[Tensor], Tensor]
 
 
-#: :math:`e^{-u}`.
+#: $e^{-u}$.
 EXPONENTIAL = MarginLoss("exponential", lambda u: torch.exp(-u), lambda u: -u)
-#: :math:`\log(1+e^{-u})`.
+#: $\log(1+e^{-u})$.
 LOGISTIC = MarginLoss("logistic", lambda u: -F.logsigmoid(u), lambda u: F.logsigmoid(-u))
-#: :math:`1/(1+u)` for :math:`u\ge0` and :math:`1-u` below: smooth, but without exponential tail.
+#: $1/(1+u)$ for $u\ge0$ and $1-u$ below: smooth, but without exponential tail.
 POLYNOMIAL = MarginLoss(
     "polynomial",
     lambda u: torch.where(u > 0, 1 / (1 + u.clamp(min=0)), 1 - u),
@@ -56,10 +56,10 @@ class LossAssumptions:
     r"""What a loss satisfies of the assumptions of the theorem.
 
     Attributes:
-        positive, decreasing: :math:`\ell>0` and :math:`\ell'<0` on the grid.
-        vanishing: both tend to 0 at :math:`+\infty`.
-        steep: :math:`\ell'` does not tend to 0 at :math:`-\infty`.
-        smoothness: the least :math:`\beta` for which :math:`\ell'` is :math:`\beta`-Lipschitz, as
+        positive, decreasing: $\ell>0$ and $\ell'<0$ on the grid.
+        vanishing: both tend to 0 at $+\infty$.
+        steep: $\ell'$ does not tend to 0 at $-\infty$.
+        smoothness: the least $\beta$ for which $\ell'$ is $\beta$-Lipschitz, as
             seen on the grid; infinite if it grows with the range or with the resolution.
     """
 
@@ -82,7 +82,7 @@ class LossAssumptions:
 
 
 def check_loss(loss: Callable[[Tensor], Tensor]) -> LossAssumptions:
-    r"""Test a loss against Assumption 3, numerically on :math:`[-32,32]`.
+    r"""Test a loss against Assumption 3, numerically on $[-32,32]$.
 
     >>> found = check_loss(LOGISTIC.value)
     >>> found.satisfied, round(found.smoothness, 4)
@@ -108,13 +108,13 @@ def check_loss(loss: Callable[[Tensor], Tensor]) -> LossAssumptions:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialTail:
-    r""":math:`-\ell'(u)\approx c\,e^{-au}`.
+    r"""$-\ell'(u)\approx c\,e^{-au}$.
 
     Attributes:
-        rate: :math:`a`.
-        constant: :math:`c`.
-        tight: whether :math:`|{-\ell'(u)}e^{au}/c-1|\le e^{-u/2}` on :math:`[4,32]` up to
-            rounding: the two-sided condition of Definition 30 with :math:`\mu_\pm=\frac12`.
+        rate: $a$.
+        constant: $c$.
+        tight: whether $|{-\ell'(u)}e^{au}/c-1|\le e^{-u/2}$ on $[4,32]$ up to
+            rounding: the two-sided condition of Definition 30 with $\mu_\pm=\frac12$.
     """
 
     rate: float
@@ -123,7 +123,7 @@ class ExponentialTail:
 
 
 def exponential_tail(loss: Callable[[Tensor], Tensor]) -> ExponentialTail:
-    r"""Fit :math:`-\ell'(u)=c\,e^{-au}(1+O(e^{-\mu u}))` between :math:`u=24` and 32.
+    r"""Fit $-\ell'(u)=c\,e^{-au}(1+O(e^{-\mu u}))$ between $u=24$ and 32.
 
     >>> tail = exponential_tail(LOGISTIC.value)
     >>> round(tail.rate, 6), round(tail.constant, 6), tail.tight
@@ -147,11 +147,11 @@ class SeparableFlow:
     r"""The flow at some times.
 
     Attributes:
-        times: :math:`t`, ``[T]``.
-        weights: :math:`w(t)`, ``[T, d]``.
-        margins: :math:`w(t)^\top z_i`, ``[T, s]``.
-        losses: :math:`L(w(t))`, the sum over the sample, ``[T]``.
-        shares: :math:`\ell'(w^\top z_i)/\sum_k\ell'(w^\top z_k)`, ``[T, s]``: what each point
+        times: $t$, `[T]`.
+        weights: $w(t)$, `[T, d]`.
+        margins: $w(t)^\top z_i$, `[T, s]`.
+        losses: $L(w(t))$, the sum over the sample, `[T]`.
+        shares: $\ell'(w^\top z_i)/\sum_k\ell'(w^\top z_k)$, `[T, s]`: what each point
             contributes to the gradient.
         evaluations: of the right-hand side.
     """
@@ -165,11 +165,11 @@ class SeparableFlow:
 
     @property
     def normalized_margins(self) -> Tensor:
-        r""":math:`\min_iw^\top z_i/\|w\|`, ``[T]``."""
+        r"""$\min_iw^\top z_i/\|w\|$, `[T]`."""
         return torch.div(self.margins.amin(1), self.weights.norm(dim=1))
 
     def direction_errors(self, goal: Tensor) -> Tensor:
-        r""":math:`\|w/\|w\|-\hat w/\|\hat w\|\|`, ``[T]``."""
+        r"""$\|w/\|w\|-\hat w/\|\hat w\|\|$, `[T]`."""
         unit = self.weights / self.weights.norm(dim=1, keepdim=True)
         apart: Tensor = torch.linalg.vector_norm(unit - goal / goal.norm(), dim=1)
         return apart
@@ -183,18 +183,18 @@ def separable_flow(
     loss: MarginLoss = EXPONENTIAL,
     start: Tensor | None = None,
 ) -> SeparableFlow:
-    r"""Follow :math:`\dot w=-\nabla\sum_i\ell(y_iw^\top x_i)` to times as large as one likes.
+    r"""Follow $\dot w=-\nabla\sum_i\ell(y_iw^\top x_i)$ to times as large as one likes.
 
-    Scipy's Dormand-Prince method of order 8 in :math:`\tau=\log(1+t)`, relative error
-    :math:`10^{-10}` a step; the number of steps grows like :math:`\log t`. Computed in double
+    Scipy's Dormand-Prince method of order 8 in $\tau=\log(1+t)$, relative error
+    $10^{-10}$ a step; the number of steps grows like $\log t$. Computed in double
     precision. The sample need not be separable.
 
     Args:
-        x: ``[s, d]``.
-        y: ``[s]`` of ±1.
-        times: increasing, at least 0, ``[T]``.
+        x: `[s, d]`.
+        y: `[s]` of ±1.
+        times: increasing, at least 0, `[T]`.
         loss: of the margin.
-        start: :math:`w(0)`, ``[d]``; 0 unless given.
+        start: $w(0)$, `[d]`; 0 unless given.
 
     >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]]).double()
     >>> flow = separable_flow(x, torch.ones(2), [0.0, 1.0, 1e7])
@@ -243,14 +243,14 @@ def separable_flow(
 
 @dataclass(frozen=True, slots=True)
 class ResidualCertificate:
-    r"""What bounds :math:`r(t)=w(t)-\hat w\log t-\tilde w` for the exponential loss.
+    r"""What bounds $r(t)=w(t)-\hat w\log t-\tilde w$ for the exponential loss.
 
     Attributes:
-        limit: :math:`\hat w`, the hard-margin vector, ``[d]``.
-        offset: :math:`\tilde w` with :math:`e^{-\tilde w^\top z_i}=\alpha_i` on the support
-            vectors, the shortest; ``[d]``.
-        second_margin: :math:`\theta=\min_{i\notin S}\hat w^\top z_i>1`.
-        constant: :math:`C=\sum_{i\notin S}e^{-\tilde w^\top z_i}`.
+        limit: $\hat w$, the hard-margin vector, `[d]`.
+        offset: $\tilde w$ with $e^{-\tilde w^\top z_i}=\alpha_i$ on the support
+            vectors, the shortest; `[d]`.
+        second_margin: $\theta=\min_{i\notin S}\hat w^\top z_i>1$.
+        constant: $C=\sum_{i\notin S}e^{-\tilde w^\top z_i}$.
     """
 
     limit: Tensor
@@ -259,9 +259,9 @@ class ResidualCertificate:
     constant: float
 
     def growth(self, since: float) -> float:
-        r"""No later :math:`\|r(t)\|^2` exceeds :math:`\|r(t_1)\|^2` by more than this.
+        r"""No later $\|r(t)\|^2$ exceeds $\|r(t_1)\|^2$ by more than this.
 
-        :math:`2Ct_1^{1-\theta}/(\theta-1)` for :math:`t\ge t_1\ge1`; 0 if all are support vectors.
+        $2Ct_1^{1-\theta}/(\theta-1)$ for $t\ge t_1\ge1$; 0 if all are support vectors.
         """
         if not since >= 1:
             raise InvalidInput(f"the bound is for times from 1 on, not from {since!r}")
@@ -272,11 +272,11 @@ class ResidualCertificate:
 
 
 def residual_certificate(x: Tensor, y: Tensor) -> ResidualCertificate:
-    r"""The quantities of the proof that :math:`w(t)-\hat w\log t` stays bounded.
+    r"""The quantities of the proof that $w(t)-\hat w\log t$ stays bounded.
 
     Raises:
         InvalidInput: where a support vector has the multiplier 0, or the system for
-            :math:`\tilde w` has no solution; both happen only on a null set of samples.
+            $\tilde w$ has no solution; both happen only on a null set of samples.
         NotSeparable: if the sample is not separable.
 
     >>> x, y = torch.tensor([[1.0, 1.0], [1.0, -2.0]]).double(), torch.ones(2)

@@ -1,14 +1,16 @@
 r"""The smoothed margin, and gradient flow as its steepest ascent.
 
-With margins :math:`q_i(\theta)` and the risk :math:`r(\theta)=\frac1m\sum_ie^{-q_i}`, the smoothed
-margin :math:`r_1=-\log r` grows along gradient flow of the risk, and its own gradient flow
-:math:`\dot\theta=\nabla r_1=-\nabla r/r` runs through the same curve faster. Here the curve is
-parametrized by the level :math:`s=-\log r` it has reached,
+With margins $q_i(\theta)$ and the risk $r(\theta)=\frac1m\sum_ie^{-q_i}$, the smoothed
+margin $r_1=-\log r$ grows along gradient flow of the risk, and its own gradient flow
+$\dot\theta=\nabla r_1=-\nabla r/r$ runs through the same curve faster. Here the curve is
+parametrized by the level $s=-\log r$ it has reached,
 
-.. math:: \frac{d\theta}{ds}=\frac{\nabla r_1(\theta)}{\|\nabla r_1(\theta)\|^2},
+$$
+\frac{d\theta}{ds}=\frac{\nabla r_1(\theta)}{\|\nabla r_1(\theta)\|^2},
+$$
 
-whose right-hand side changes on a scale of order 1 in :math:`s` for networks of any degree of
-homogeneity: a risk of :math:`e^{-1000}`, which gradient flow reaches after about :math:`e^{1000}`
+whose right-hand side changes on a scale of order 1 in $s$ for networks of any degree of
+homogeneity: a risk of $e^{-1000}$, which gradient flow reaches after about $e^{1000}$
 units of time, costs a few hundred gradients.
 Source: Mathematical Aspects of Deep Learning, section 1.2.3, Eq. (1.26); Foundations of Deep
 Learning, section 11.1.2.
@@ -35,10 +37,10 @@ Loss = Literal["exponential", "logistic"]
 
 
 def smoothed_minimum(margins: Tensor, beta: float = 1.0) -> Tensor:
-    r""":math:`r_\beta=-\frac1\beta\log\bigl(\frac1m\sum_ie^{-\beta q_i}\bigr)`, over the last axis.
+    r"""$r_\beta=-\frac1\beta\log\bigl(\frac1m\sum_ie^{-\beta q_i}\bigr)$, over the last axis.
 
-    For a linear model :math:`-\log(r(\beta\theta))/\beta`. It lies between the smallest margin and
-    that plus :math:`\log(m)/\beta`.
+    For a linear model $-\log(r(\beta\theta))/\beta$. It lies between the smallest margin and
+    that plus $\log(m)/\beta$.
 
     >>> smoothed_minimum(torch.tensor([1.0, 1.0]), 3.0)
     tensor(1.)
@@ -52,16 +54,16 @@ def smoothed_minimum(margins: Tensor, beta: float = 1.0) -> Tensor:
 def growing_margin(
     margins: Tensor, norms: Tensor | float, degree: float, *, loss: Loss = "exponential"
 ) -> Tensor:
-    r""":math:`\tilde\gamma=\ell^{-1}(\mathcal L)/\|\theta\|^L`, which gradient flow never lowers.
+    r"""$\tilde\gamma=\ell^{-1}(\mathcal L)/\|\theta\|^L$, which gradient flow never lowers.
 
-    With the *sum* :math:`\mathcal L=\sum_i\ell(q_i)` it is at most the normalized margin
-    :math:`\min_iq_i/\|\theta\|^L`, and for a network homogeneous of degree :math:`L` it does not
-    fall once :math:`\mathcal L<\ell(0)` (Lyu and Li), which is when it is positive.
+    With the *sum* $\mathcal L=\sum_i\ell(q_i)$ it is at most the normalized margin
+    $\min_iq_i/\|\theta\|^L$, and for a network homogeneous of degree $L$ it does not
+    fall once $\mathcal L<\ell(0)$ (Lyu and Li), which is when it is positive.
 
     Args:
-        margins: ``[..., m]``.
-        norms: :math:`\|\theta\|`, ``[...]``.
-        degree: :math:`L`.
+        margins: `[..., m]`.
+        norms: $\|\theta\|$, `[...]`.
+        degree: $L$.
 
     >>> growing_margin(torch.tensor([3.0]), 2.0, 1.0), growing_margin(torch.tensor([3.0]), 2.0, 1.0,
     ...                                                               loss="logistic")
@@ -78,14 +80,14 @@ def growing_margin(
 
 @dataclass(frozen=True, slots=True)
 class MarginCurve:
-    r"""The curve of gradient flow, at the points where the risk is :math:`e^{-s}`.
+    r"""The curve of gradient flow, at the points where the risk is $e^{-s}$.
 
     Attributes:
-        levels: :math:`s=-\log r`, ``[T]``.
-        points: :math:`\theta`, ``[T, p]``.
-        margins: :math:`q_i`, ``[T, m]``.
-        margin_times: when the flow of the smoothed margin, :math:`\dot\theta=\nabla r_1`, is there.
-        log_risk_times: logarithm of the time when :math:`\dot\theta=-\nabla r` is there.
+        levels: $s=-\log r$, `[T]`.
+        points: $\theta$, `[T, p]`.
+        margins: $q_i$, `[T, m]`.
+        margin_times: when the flow of the smoothed margin, $\dot\theta=\nabla r_1$, is there.
+        log_risk_times: logarithm of the time when $\dot\theta=-\nabla r$ is there.
         evaluations: of the right-hand side, one gradient each.
     """
 
@@ -98,7 +100,7 @@ class MarginCurve:
 
     @property
     def norms(self) -> Tensor:
-        r""":math:`\|\theta\|`, ``[T]``."""
+        r"""$\|\theta\|$, `[T]`."""
         lengths: Tensor = torch.linalg.vector_norm(self.points, dim=1)
         return lengths
 
@@ -112,19 +114,19 @@ def follow_margin(
     rtol: float = 1e-8,
     most: int = 20_000,
 ) -> MarginCurve:
-    r"""Follow gradient flow of the mean loss :math:`r` to the points where :math:`-\log r=s`.
+    r"""Follow gradient flow of the mean loss $r$ to the points where $-\log r=s$.
 
-    Scipy's LSODA, which changes to an implicit method where that pays, in the level :math:`s`; all
+    Scipy's LSODA, which changes to an implicit method where that pays, in the level $s$; all
     in double precision. The clocks of the two flows are integrated along,
-    :math:`\frac{dt_1}{ds}=\|\nabla r_1\|^{-2}` and :math:`\frac{dt}{ds}=e^s\|\nabla r_1\|^{-2}`.
-    About ten gradients a unit of :math:`s` at first and few later; each time the implicit method
-    rebuilds its matrix it takes :math:`p` of them, so this is for small networks.
+    $\frac{dt_1}{ds}=\|\nabla r_1\|^{-2}$ and $\frac{dt}{ds}=e^s\|\nabla r_1\|^{-2}$.
+    About ten gradients a unit of $s$ at first and few later; each time the implicit method
+    rebuilds its matrix it takes $p$ of them, so this is for small networks.
 
     Args:
-        margins: :math:`\theta\mapsto(q_i)_i`, ``[p]`` to ``[m]``, differentiable.
-        start: ``[p]``, double precision.
+        margins: $\theta\mapsto(q_i)_i$, `[p]` to `[m]`, differentiable.
+        start: `[p]`, double precision.
         levels: increasing, the first not below the level of the start.
-        loss: of a margin; ``logistic`` is :math:`\log(1+e^{-q})`.
+        loss: of a margin; `logistic` is $\log(1+e^{-q})$.
         rtol: relative error of a step.
         most: gradients that are computed before the attempt is given up.
 
@@ -203,7 +205,7 @@ def follow_margin(
 
 
 def _log_loss(margins: Tensor, loss: Loss) -> Tensor:
-    r""":math:`\log\ell(q)`, accurate where :math:`\ell` underflows."""
+    r"""$\log\ell(q)$, accurate where $\ell$ underflows."""
     if loss == "exponential":
         return -margins
     if loss != "logistic":

@@ -1,10 +1,10 @@
 r"""The excess risk of a linear model, and how it splits into bias and variance.
 
-Data follow the planted model :math:`y=w_*^\top\phi(x)+\varepsilon` with noise of mean 0 and
-variance :math:`\sigma^2`, independent of :math:`x`. The risk
-:math:`R(w)=\mathbb E(w^\top\phi(x)-y)^2` is least at :math:`w_*`, where it is
-:math:`\sigma^2`, and beyond it is a norm of the error:
-:math:`R(w)-\sigma^2=\|w-w_*\|_\Sigma^2` with :math:`\Sigma=\mathbb E\,\phi\phi^\top`. Source:
+Data follow the planted model $y=w_*^\top\phi(x)+\varepsilon$ with noise of mean 0 and
+variance $\sigma^2$, independent of $x$. The risk
+$R(w)=\mathbb E(w^\top\phi(x)-y)^2$ is least at $w_*$, where it is
+$\sigma^2$, and beyond it is a norm of the error:
+$R(w)-\sigma^2=\|w-w_*\|_\Sigma^2$ with $\Sigma=\mathbb E\,\phi\phi^\top$. Source:
 Foundations of Deep Learning, section 13.2.
 """
 
@@ -20,15 +20,15 @@ from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFin
 
 
 def excess_risk(weight: Tensor, planted: Tensor, covariance: Tensor) -> Tensor:
-    r"""How much worse than the planted weights others are: :math:`(w-w_*)^\top\Sigma(w-w_*)`.
+    r"""How much worse than the planted weights others are: $(w-w_*)^\top\Sigma(w-w_*)$.
 
     Args:
-        weight: :math:`w`, ``[..., p]``.
-        planted: :math:`w_*`, ``[p]``.
-        covariance: :math:`\Sigma=\mathbb E\,\phi\phi^\top`, ``[p, p]``, not centered.
+        weight: $w$, `[..., p]`.
+        planted: $w_*$, `[p]`.
+        covariance: $\Sigma=\mathbb E\,\phi\phi^\top$, `[p, p]`, not centered.
 
     Returns:
-        one number a weight vector, ``[...]``. Cost: :math:`O(p^2)` each.
+        one number a weight vector, `[...]`. Cost: $O(p^2)$ each.
 
     >>> excess_risk(torch.tensor([[1.0, 3.0], [0.0, 1.0]]), torch.tensor([0.0, 1.0]),
     ...             torch.diag(torch.tensor([2.0, 5.0])))
@@ -60,17 +60,17 @@ class BiasVariance:
 
 
 def decompose_estimates(weights: Tensor, planted: Tensor, covariance: Tensor) -> BiasVariance:
-    r"""Bias :math:`\|\mathbb E\bar w-w_*\|_\Sigma^2` and variance
-    :math:`\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2` of an estimator.
+    r"""Bias $\|\mathbb E\bar w-w_*\|_\Sigma^2$ and variance
+    $\mathbb E\|\bar w-\mathbb E\bar w\|_\Sigma^2$ of an estimator.
 
-    Their sum is the mean :func:`excess_risk` (Theorem 80, second part), for any estimator.
+    Their sum is the mean `excess_risk` (Theorem 80, second part), for any estimator.
 
     Args:
-        weights: the estimates on ``r`` independent samples, ``[r, p]``; the expectations are their
-            means, so the sum is exact and ``bias`` exceeds that of the estimator itself by about
-            ``variance / r``.
-        planted: :math:`w_*`, ``[p]``.
-        covariance: :math:`\Sigma`, ``[p, p]``.
+        weights: the estimates on `r` independent samples, `[r, p]`; the expectations are their
+            means, so the sum is exact and `bias` exceeds that of the estimator itself by about
+            `variance / r`.
+        planted: $w_*$, `[p]`.
+        covariance: $\Sigma$, `[p, p]`.
 
     >>> parts = decompose_estimates(torch.tensor([[0.0], [2.0]]), torch.zeros(1), torch.eye(1))
     >>> parts.bias, parts.variance, parts.total
@@ -88,14 +88,14 @@ def decompose_estimates(weights: Tensor, planted: Tensor, covariance: Tensor) ->
 def decompose_predictions(predictions: Tensor, target: Tensor) -> BiasVariance:
     r"""The same for any predictor, networks included, from its values at test points.
 
-    For outputs :math:`f_S(x)` trained on independent samples :math:`S`, with mean
-    :math:`\bar f`: the bias :math:`\mathbb E_x\|\bar f(x)-f_*(x)\|^2` and the variance
-    :math:`\mathbb E_x\mathbb E_S\|f_S(x)-\bar f(x)\|^2`. With several outputs (scores against
+    For outputs $f_S(x)$ trained on independent samples $S$, with mean
+    $\bar f$: the bias $\mathbb E_x\|\bar f(x)-f_*(x)\|^2$ and the variance
+    $\mathbb E_x\mathbb E_S\|f_S(x)-\bar f(x)\|^2$. With several outputs (scores against
     one-hot targets) both are sums over the outputs.
 
     Args:
-        predictions: ``[r, n]`` or ``[r, n, outputs]``, ``r`` trainings.
-        target: the regression function, ``[n]`` or ``[n, outputs]``. With noisy labels in its
+        predictions: `[r, n]` or `[r, n, outputs]`, `r` trainings.
+        target: the regression function, `[n]` or `[n, outputs]`. With noisy labels in its
             place the bias contains the noise.
 
     >>> parts = decompose_predictions(torch.tensor([[1.0, 3.0], [3.0, 3.0]]), torch.ones(2))
@@ -122,29 +122,29 @@ def decompose_predictions(predictions: Tensor, target: Tensor) -> BiasVariance:
 def gaussian_bias_variance(
     samples: int, features: int, kept: float, dropped: float, noise_variance: float
 ) -> BiasVariance:
-    r"""Exact bias and variance of minimum-norm regression on ``p`` of ``d`` Gaussian features.
+    r"""Exact bias and variance of minimum-norm regression on `p` of `d` Gaussian features.
 
-    The features are independent standard normal, :math:`y=\beta^\top x+\varepsilon`, and the fit
-    sees the first :math:`p` of them. With :math:`a=\|\beta_{\le p}\|^2`,
-    :math:`b=\|\beta_{>p}\|^2` and :math:`n` samples the mean weights are
-    :math:`\min(1,n/p)\,\beta_{\le p}`, hence
+    The features are independent standard normal, $y=\beta^\top x+\varepsilon$, and the fit
+    sees the first $p$ of them. With $a=\|\beta_{\le p}\|^2$,
+    $b=\|\beta_{>p}\|^2$ and $n$ samples the mean weights are
+    $\min(1,n/p)\,\beta_{\le p}$, hence
 
-    - :math:`p\le n-2`: bias :math:`b`, variance :math:`(b+\sigma^2)\frac p{n-p-1}`,
-    - :math:`p\ge n+2`: bias :math:`b+a(1-\frac np)^2`, variance
-      :math:`a\frac np(1-\frac np)+(b+\sigma^2)\frac n{p-n-1}`,
+    - $p\le n-2$: bias $b$, variance $(b+\sigma^2)\frac p{n-p-1}$,
+    - $p\ge n+2$: bias $b+a(1-\frac np)^2$, variance
+      $a\frac np(1-\frac np)+(b+\sigma^2)\frac n{p-n-1}$,
     - in between the variance is infinite (unless there is nothing to fit to but the truth).
 
-    With all features kept, and :math:`p\le n-2`, the variance is
-    :math:`\frac{\sigma^2}n\mathbb E\operatorname{tr}(\Sigma\bar\Sigma^{-1})` whatever the
+    With all features kept, and $p\le n-2$, the variance is
+    $\frac{\sigma^2}n\mathbb E\operatorname{tr}(\Sigma\bar\Sigma^{-1})$ whatever the
     covariance (Theorem 81 and the mean of an inverse Wishart matrix). The risk is that of
     Belkin, Hsu and Xu (2020); the expectations here are over the design as well as the noise.
 
     Args:
-        samples: :math:`n\ge1`.
-        features: :math:`p\ge1`.
-        kept: :math:`a`.
-        dropped: :math:`b`.
-        noise_variance: :math:`\sigma^2`.
+        samples: $n\ge1$.
+        features: $p\ge1$.
+        kept: $a$.
+        dropped: $b$.
+        noise_variance: $\sigma^2$.
 
     >>> float(gaussian_bias_variance(100, 50, 1.0, 0.0, 1.0).variance)       # 50 / 49
     1.0204081632653061
@@ -169,9 +169,9 @@ def gaussian_bias_variance(
 
 
 def gaussian_variance_factor(samples: int, features: int) -> float:
-    r"""The mean of :math:`\operatorname{tr}((X^\top X)^+)` for a standard normal ``X [n, p]``.
+    r"""The mean of $\operatorname{tr}((X^\top X)^+)$ for a standard normal `X [n, p]`.
 
-    :math:`p/(n-p-1)` for :math:`p\le n-2`, :math:`n/(p-n-1)` for :math:`p\ge n+2`, and infinite in
+    $p/(n-p-1)$ for $p\le n-2$, $n/(p-n-1)$ for $p\ge n+2$, and infinite in
     between.
 
     >>> gaussian_variance_factor(100, 50), gaussian_variance_factor(50, 101)
@@ -184,7 +184,7 @@ def gaussian_variance_factor(samples: int, features: int) -> float:
 
 
 def checked_model(planted: Tensor, covariance: Tensor) -> None:
-    """Refuse what is no vector ``[p]`` with a symmetric matrix ``[p, p]``."""
+    """Refuse what is no vector `[p]` with a symmetric matrix `[p, p]`."""
     if not isinstance(planted, Tensor) or not isinstance(covariance, Tensor):
         raise InvalidType("the planted weights and the covariance must be torch tensors")
     if planted.ndim != 1 or planted.numel() == 0:

@@ -24,8 +24,8 @@ class RiskCurve:
 
     Attributes:
         sizes: numbers of features, or widths.
-        train: ``[sizes, repetitions]``.
-        test: ``[sizes, repetitions]``.
+        train: `[sizes, repetitions]`.
+        test: `[sizes, repetitions]`.
     """
 
     sizes: tuple[int, ...]
@@ -42,7 +42,7 @@ class RiskCurve:
         return self.first_below(1e-10)
 
     def first_below(self, level: float) -> int | None:
-        """The smallest size whose median training risk is at most ``level``."""
+        """The smallest size whose median training risk is at most `level`."""
         fitted = (self.train.median(1).values <= level).nonzero()
         return self.sizes[int(fitted[0])] if len(fitted) else None
 
@@ -61,15 +61,15 @@ def feature_curve(
 ) -> RiskCurve:
     r"""Least squares with the first 1, 2, ... of a list of features.
 
-    With ``ridge`` 0 the minimum-norm fit :math:`\Phi^+y`, else the minimizer of
-    :math:`\frac1m\|\Phi w-y\|^2+\alpha\|w\|^2`. Singular values below
-    :math:`\max(m,p)\,\varepsilon\,\sigma_1` count as 0.
+    With `ridge` 0 the minimum-norm fit $\Phi^+y$, else the minimizer of
+    $\frac1m\|\Phi w-y\|^2+\alpha\|w\|^2$. Singular values below
+    $\max(m,p)\,\varepsilon\,\sigma_1$ count as 0.
 
     Args:
-        train: features ``[r, m, P]`` and targets ``[r, m]`` of ``r`` repetitions.
-        test: features ``[r, t, P]`` and targets ``[r, t]``.
-        sizes: numbers of features, each at most ``P``.
-        ridge: :math:`\alpha\ge0`.
+        train: features `[r, m, P]` and targets `[r, m]` of `r` repetitions.
+        test: features `[r, t, P]` and targets `[r, t]`.
+        sizes: numbers of features, each at most `P`.
+        ridge: $\alpha\ge0$.
 
     Returns:
         mean squared errors. Cost: a singular value decomposition a size and repetition.
@@ -120,16 +120,16 @@ def width_curve(
     """Errors of networks with one hidden layer by its width, without explicit regularization.
 
     All widths and seeds are trained together by
-    :func:`~torchtheory.training.many_networks.fit_many`. The noise on the training labels is the
+    `fit_many`. The noise on the training labels is the
     same for all.
 
     Args:
-        train: inputs ``[n, d]`` and labels ``[n]`` in 0..classes-1.
+        train: inputs `[n, d]` and labels `[n]` in 0..classes-1.
         test: the same, with clean labels.
         widths: hidden units.
         seeds: one training a width and seed.
         label_noise: share of the training labels moved to another class.
-        epochs, batch_size, optimizer, learning_rate: as for ``fit_many``.
+        epochs, batch_size, optimizer, learning_rate: as for `fit_many`.
 
     Returns:
         shares of errors after the last step, on the (noisy) training set and on the test set.
@@ -166,17 +166,17 @@ def effective_complexity(
 ) -> int | None:
     r"""The largest sample an algorithm still fits.
 
-    :math:`\max\{m:\mathbb E[\hat R_S(\mathcal A(S))]\le\varepsilon,\ S\sim\mathbb P^m\}` over the
+    $\max\{m:\mathbb E[\hat R_S(\mathcal A(S))]\le\varepsilon,\ S\sim\mathbb P^m\}$ over the
     given sizes (Nakkiran et al. 2020; Mathematical Aspects of Deep Learning, Figure 1.6). It
     depends on the algorithm and on the data, labels included, not only on the class.
 
     Args:
-        training_risk: the mean training risk on samples of ``m``.
-        sizes: the ``m`` to try.
-        epsilon: :math:`\varepsilon\ge0`.
+        training_risk: the mean training risk on samples of `m`.
+        sizes: the `m` to try.
+        epsilon: $\varepsilon\ge0$.
 
     Returns:
-        the largest of ``sizes`` that is fitted, or None.
+        the largest of `sizes` that is fitted, or None.
 
     >>> effective_complexity(lambda m: max(0.0, 1 - 5 / m), range(1, 20), 0.01)   # 5 features
     5

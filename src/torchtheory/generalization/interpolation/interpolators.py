@@ -1,8 +1,8 @@
 r"""Three ways through every point: benign, tempered and catastrophic overfitting on a line.
 
-Each interpolator is linear in the targets, :math:`f(x)=\sum_iL_i(x)y_i`, with weights that sum to
-1. Noise of variance :math:`\sigma^2` on the targets costs :math:`\sigma^2\sum_iL_i(x)^2` at
-:math:`x`, exactly. Source: Foundations of Deep Learning, section 13.3 (after Mallinar et al. 2022).
+Each interpolator is linear in the targets, $f(x)=\sum_iL_i(x)y_i$, with weights that sum to
+1. Noise of variance $\sigma^2$ on the targets costs $\sigma^2\sum_iL_i(x)^2$ at
+$x$, exactly. Source: Foundations of Deep Learning, section 13.3 (after Mallinar et al. 2022).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torchtheory.core.errors import EmptyData, InvalidInput, InvalidType, NonFin
 def singular_kernel_weights(x: Tensor, nodes: Tensor, exponent: float = 1.0) -> Tensor:
     r"""Nadaraya and Watson's average with a kernel that is infinite at 0.
 
-    :math:`L_i(x)=|x-x_i|^{-a}/\sum_j|x-x_j|^{-a}`, and 1 at :math:`x_i` itself. With
-    :math:`a=1`, the dimension, the noise dies out, as :math:`1/\ln n` (Devroye, Györfi and Krzyżak
+    $L_i(x)=|x-x_i|^{-a}/\sum_j|x-x_j|^{-a}$, and 1 at $x_i$ itself. With
+    $a=1$, the dimension, the noise dies out, as $1/\ln n$ (Devroye, Györfi and Krzyżak
     1998): benign.
 
     Args:
-        x: points ``[t]``.
-        nodes: training points ``[n]``, all different.
-        exponent: :math:`a>0`.
+        x: points `[t]`.
+        nodes: training points `[n]`, all different.
+        exponent: $a>0$.
 
     Returns:
-        ``[t, n]``.
+        `[t, n]`.
 
     >>> singular_kernel_weights(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 3.0]))
     tensor([[0.7500, 0.2500],
@@ -47,8 +47,8 @@ def singular_kernel_weights(x: Tensor, nodes: Tensor, exponent: float = 1.0) -> 
 def piecewise_linear_weights(x: Tensor, nodes: Tensor) -> Tensor:
     r"""The broken line through the points; constant beyond the first and the last.
 
-    Between two nodes the weights are :math:`1-t` and :math:`t`, whose squares have the mean
-    :math:`\frac23`: tempered. Shapes as for :func:`singular_kernel_weights`.
+    Between two nodes the weights are $1-t$ and $t$, whose squares have the mean
+    $\frac23$: tempered. Shapes as for `singular_kernel_weights`.
 
     >>> piecewise_linear_weights(torch.tensor([0.25, 2.0]), torch.tensor([0.0, 1.0]))
     tensor([[0.7500, 0.2500],
@@ -68,12 +68,12 @@ def piecewise_linear_weights(x: Tensor, nodes: Tensor) -> Tensor:
 
 
 def polynomial_weights(x: Tensor, nodes: Tensor) -> Tensor:
-    r"""Lagrange's polynomials :math:`L_i(x)=\prod_{j\ne i}\frac{x-x_j}{x_i-x_j}` of degree
-    :math:`n-1`.
+    r"""Lagrange's polynomials $L_i(x)=\prod_{j\ne i}\frac{x-x_j}{x_i-x_j}$ of degree
+    $n-1$.
 
-    Between nodes that are spread evenly they grow exponentially with :math:`n`: catastrophic. By
+    Between nodes that are spread evenly they grow exponentially with $n$: catastrophic. By
     sums of logarithms, so that nothing overflows before the result does. Shapes as for
-    :func:`singular_kernel_weights`; cost :math:`O(tn^2)`.
+    `singular_kernel_weights`; cost $O(tn^2)$.
 
     >>> polynomial_weights(torch.tensor([3.0]), torch.tensor([0.0, 1.0, 2.0])).round(decimals=3)
     tensor([[ 1., -3.,  3.]])
@@ -88,9 +88,9 @@ def polynomial_weights(x: Tensor, nodes: Tensor) -> Tensor:
 
 
 def noise_amplification(weights: Tensor) -> Tensor:
-    r"""The mean of :math:`\sum_iL_i(x)^2` over the points: what unit noise adds to the risk.
+    r"""The mean of $\sum_iL_i(x)^2$ over the points: what unit noise adds to the risk.
 
-    1 where the prediction at each point is one target, :math:`1/n` where it is the mean of all.
+    1 where the prediction at each point is one target, $1/n$ where it is the mean of all.
 
     >>> noise_amplification(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     tensor(0.7500)

@@ -1,9 +1,9 @@
 r"""Minimum-norm regression on a given design: the exact bias and variance.
 
-For :math:`y=\Phi\theta^*+\nu` with rows :math:`\phi(x_i)` in :math:`\Phi` ``[m, d]``, the estimate
-:math:`\hat\theta=\Phi^+y=(\Phi^\top\Phi)^+\Phi^\top y` misses
-:math:`P\theta^*` with :math:`P=I-\Phi^+\Phi`, what no sample shows, and carries the noise
-:math:`\Phi^+\nu`. Sources: Mathematical Aspects of Deep Learning, section 1.2.4; Foundations of
+For $y=\Phi\theta^*+\nu$ with rows $\phi(x_i)$ in $\Phi$ `[m, d]`, the estimate
+$\hat\theta=\Phi^+y=(\Phi^\top\Phi)^+\Phi^\top y$ misses
+$P\theta^*$ with $P=I-\Phi^+\Phi$, what no sample shows, and carries the noise
+$\Phi^+\nu$. Sources: Mathematical Aspects of Deep Learning, section 1.2.4; Foundations of
 Deep Learning, Eq. (13.2) and Theorem 81.
 """
 
@@ -23,24 +23,25 @@ def design_bias_variance(
 ) -> BiasVariance:
     r"""Bias and variance of the minimum-norm fit, given the design.
 
-    With :math:`S=\Phi^\top\Phi` and :math:`P=I-S^+S`,
+    With $S=\Phi^\top\Phi$ and $P=I-S^+S$,
 
-    .. math::
-        \mathbb E[R(\hat\theta)\mid\Phi]-R^*
-        =\theta^{*\top}P\,\Sigma\,P\theta^*+\sigma^2\operatorname{tr}(S^+\Sigma).
+    $$
+    \mathbb E[R(\hat\theta)\mid\Phi]-R^*
+    =\theta^{*\top}P\,\Sigma\,P\theta^*+\sigma^2\operatorname{tr}(S^+\Sigma).
+    $$
 
-    The bias is 0 where :math:`S` is invertible, and the variance then is
-    :math:`\frac{\sigma^2}m\operatorname{tr}(\Sigma\bar\Sigma^{-1})` with
-    :math:`\bar\Sigma=S/m`.
+    The bias is 0 where $S$ is invertible, and the variance then is
+    $\frac{\sigma^2}m\operatorname{tr}(\Sigma\bar\Sigma^{-1})$ with
+    $\bar\Sigma=S/m$.
 
     Args:
-        features: :math:`\Phi`, ``[..., m, d]``, rows are samples.
-        planted: :math:`\theta^*`, ``[d]``.
-        covariance: :math:`\Sigma=\mathbb E\,\phi\phi^\top` at a new point, ``[d, d]``.
-        noise_variance: :math:`\sigma^2`.
+        features: $\Phi$, `[..., m, d]`, rows are samples.
+        planted: $\theta^*$, `[d]`.
+        covariance: $\Sigma=\mathbb E\,\phi\phi^\top$ at a new point, `[d, d]`.
+        noise_variance: $\sigma^2$.
 
     Returns:
-        bias and variance ``[...]``. Cost: a pseudo-inverse a design, :math:`O(md\min(m,d)+d^2m)`.
+        bias and variance `[...]`. Cost: a pseudo-inverse a design, $O(md\min(m,d)+d^2m)$.
 
     >>> phi = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     >>> parts = design_bias_variance(phi, torch.ones(3), torch.eye(3), 1.0)
@@ -64,17 +65,17 @@ def design_bias_variance(
 
 
 def minimum_norm_weights(features: Tensor, y: Tensor) -> Tensor:
-    r"""The fits :math:`\Phi^+y` of a batch of designs at once.
+    r"""The fits $\Phi^+y$ of a batch of designs at once.
 
-    For one design, :func:`torchtheory.nets.regression.least_squares` also says whether the fit is
+    For one design, `torchtheory.nets.regression.least_squares` also says whether the fit is
     unique.
 
     Args:
-        features: ``[..., m, d]``.
-        y: ``[..., m]``.
+        features: `[..., m, d]`.
+        y: `[..., m]`.
 
     Returns:
-        ``[..., d]``.
+        `[..., d]`.
 
     >>> minimum_norm_weights(torch.tensor([[1.0, 1.0]]), torch.tensor([2.0])).round(decimals=4)
     tensor([1., 1.])
@@ -87,14 +88,14 @@ def minimum_norm_weights(features: Tensor, y: Tensor) -> Tensor:
 
 
 def one_sample_variance(second_moment: Tensor) -> Tensor:
-    r"""The mean of :math:`\operatorname{tr}(S^+\,\mathbb E[XX^\top])` for a single sample of signs.
+    r"""The mean of $\operatorname{tr}(S^+\,\mathbb E[XX^\top])$ for a single sample of signs.
 
-    For :math:`X\in\{-1,1\}^d` the pseudo-inverse of :math:`S=XX^\top` is :math:`XX^\top/d^2`, and
-    the mean is :math:`\|\mathbb E[XX^\top]\|_F^2/d^2`: :math:`1/d` for independent features, and 1
+    For $X\in\{-1,1\}^d$ the pseudo-inverse of $S=XX^\top$ is $XX^\top/d^2$, and
+    the mean is $\|\mathbb E[XX^\top]\|_F^2/d^2$: $1/d$ for independent features, and 1
     where all are copies of one (Mathematical Aspects of Deep Learning, Eq. 1.29).
 
     Args:
-        second_moment: :math:`\mathbb E[XX^\top]` ``[d, d]``, with ones on its diagonal.
+        second_moment: $\mathbb E[XX^\top]$ `[d, d]`, with ones on its diagonal.
 
     >>> one_sample_variance(torch.eye(4)), one_sample_variance(torch.ones(4, 4))
     (tensor(0.2500), tensor(1.))
@@ -112,9 +113,9 @@ def one_sample_variance(second_moment: Tensor) -> Tensor:
 
 
 def copied_signs_moment(dimension: int, copies: range | set[int] | tuple[int, ...]) -> Tensor:
-    r""":math:`\mathbb E[XX^\top]` of fair signs of which some repeat the first.
+    r"""$\mathbb E[XX^\top]$ of fair signs of which some repeat the first.
 
-    :math:`X_i=X_1` for :math:`i` in ``copies`` (counted from 1), the others independent.
+    $X_i=X_1$ for $i$ in `copies` (counted from 1), the others independent.
 
     >>> copied_signs_moment(3, (3,))
     tensor([[1., 0., 1.],

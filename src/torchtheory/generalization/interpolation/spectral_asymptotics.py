@@ -1,7 +1,7 @@
 r"""What the spectrum of the features says about minimum-norm regression.
 
-The variance of the fit is :math:`\sigma^2\operatorname{tr}(S^+\,\mathbb E[XX^\top])` with
-:math:`S=\sum_iX_iX_i^\top`. For features of equal variance its limit follows from Marchenko and
+The variance of the fit is $\sigma^2\operatorname{tr}(S^+\,\mathbb E[XX^\top])$ with
+$S=\sum_iX_iX_i^\top$. For features of equal variance its limit follows from Marchenko and
 Pastur's law; for a decaying spectrum two effective ranks give its size. Source: Mathematical
 Aspects of Deep Learning, section 1.2.4.
 """
@@ -18,11 +18,11 @@ from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch
 
 
 def asymptotic_variance(ratio: float) -> float:
-    r"""The limit of :math:`\operatorname{tr}(S^+)` for :math:`m,d\to\infty` with
-    :math:`d/m\to\kappa`.
+    r"""The limit of $\operatorname{tr}(S^+)$ for $m,d\to\infty$ with
+    $d/m\to\kappa$.
 
-    :math:`\frac{1-\max(1-\kappa,0)}{|1-\kappa|}`, that is :math:`\kappa/(1-\kappa)` below the
-    interpolation threshold and :math:`1/(\kappa-1)` beyond; infinite at 1. The features have
+    $\frac{1-\max(1-\kappa,0)}{|1-\kappa|}$, that is $\kappa/(1-\kappa)$ below the
+    interpolation threshold and $1/(\kappa-1)$ beyond; infinite at 1. The features have
     independent entries of mean 0 and variance 1.
 
     >>> [asymptotic_variance(k) for k in (0.5, 1.0, 2.0, 3.0)]
@@ -33,7 +33,7 @@ def asymptotic_variance(ratio: float) -> float:
 
 
 def marchenko_pastur_support(ratio: float) -> tuple[float, float]:
-    r"""Where the nonzero eigenvalues of :math:`\frac1mS` end up: :math:`(1\mp\sqrt\kappa)^2`.
+    r"""Where the nonzero eigenvalues of $\frac1mS$ end up: $(1\mp\sqrt\kappa)^2$.
 
     >>> marchenko_pastur_support(0.25)
     (0.25, 2.25)
@@ -43,10 +43,10 @@ def marchenko_pastur_support(ratio: float) -> tuple[float, float]:
 
 
 def marchenko_pastur_density(x: Tensor, ratio: float) -> Tensor:
-    r"""The density of the eigenvalues of :math:`\frac1mS` in the limit :math:`d/m\to\kappa`.
+    r"""The density of the eigenvalues of $\frac1mS$ in the limit $d/m\to\kappa$.
 
-    :math:`\frac{\sqrt{(b-x)(x-a)}}{2\pi\kappa x}` on :math:`[a,b]`. For :math:`\kappa>1` it has
-    mass :math:`1/\kappa` only; the share :math:`1-1/\kappa` of the eigenvalues is 0.
+    $\frac{\sqrt{(b-x)(x-a)}}{2\pi\kappa x}$ on $[a,b]$. For $\kappa>1$ it has
+    mass $1/\kappa$ only; the share $1-1/\kappa$ of the eigenvalues is 0.
 
     >>> marchenko_pastur_density(torch.tensor([0.1, 1.0]), 0.25).round(decimals=4)
     tensor([0.0000, 0.6164])
@@ -59,10 +59,10 @@ def marchenko_pastur_density(x: Tensor, ratio: float) -> Tensor:
 
 
 def marchenko_pastur_cdf(x: Tensor, ratio: float, *, nodes: int = 4000) -> Tensor:
-    r"""The share of eigenvalues of :math:`\frac1mS` at most :math:`x`, those that are 0 included.
+    r"""The share of eigenvalues of $\frac1mS$ at most $x$, those that are 0 included.
 
-    By the midpoint rule in the angle :math:`x=1+\kappa-2\sqrt\kappa\cos t`, where the density is
-    smooth, and linear interpolation between ``nodes`` points.
+    By the midpoint rule in the angle $x=1+\kappa-2\sqrt\kappa\cos t$, where the density is
+    smooth, and linear interpolation between `nodes` points.
 
     >>> marchenko_pastur_cdf(torch.tensor([-1.0, 0.0, 99.0]), 4.0).round(decimals=4)
     tensor([0.0000, 0.7500, 1.0000])
@@ -88,9 +88,9 @@ class EffectiveRanks:
     r"""The two terms that give the size of the variance of the minimum-norm fit.
 
     Attributes:
-        index: :math:`k^*`, the number of directions that are fitted in earnest.
-        head: :math:`k^*/m`.
-        tail: :math:`m\sum_{i>k^*}\lambda_i^2/(\sum_{i>k^*}\lambda_i)^2`, what hiding the noise in
+        index: $k^*$, the number of directions that are fitted in earnest.
+        head: $k^*/m$.
+        tail: $m\sum_{i>k^*}\lambda_i^2/(\sum_{i>k^*}\lambda_i)^2$, what hiding the noise in
             the other directions costs.
     """
 
@@ -107,22 +107,22 @@ class EffectiveRanks:
 def effective_ranks(
     eigenvalues: Tensor, samples: int, constant: float = 1.0
 ) -> EffectiveRanks | None:
-    r"""Benign overfitting: how large :math:`\operatorname{tr}(S^+\,\mathbb E[XX^\top])` is.
+    r"""Benign overfitting: how large $\operatorname{tr}(S^+\,\mathbb E[XX^\top])$ is.
 
-    :math:`k^*=\min\{k\ge0:\sum_{i>k}\lambda_i\ge c\,m\,\lambda_{k+1}\}` for eigenvalues
-    :math:`\lambda_1\ge\lambda_2\ge\dots` of :math:`\mathbb E[XX^\top]`; the variance is
-    :math:`\asymp k^*/m+m\sum_{i>k^*}\lambda_i^2/(\sum_{i>k^*}\lambda_i)^2` if :math:`k^*/m` is
+    $k^*=\min\{k\ge0:\sum_{i>k}\lambda_i\ge c\,m\,\lambda_{k+1}\}$ for eigenvalues
+    $\lambda_1\ge\lambda_2\ge\dots$ of $\mathbb E[XX^\top]$; the variance is
+    $\asymp k^*/m+m\sum_{i>k^*}\lambda_i^2/(\sum_{i>k^*}\lambda_i)^2$ if $k^*/m$ is
     small, for Gaussian features (Mathematical Aspects of Deep Learning, Eq. 1.28).
 
     Args:
-        eigenvalues: ``[d]``, >= 0, in any order, zeros count for nothing. They may also be those
+        eigenvalues: `[d]`, >= 0, in any order, zeros count for nothing. They may also be those
             of an empirical second moment.
-        samples: :math:`m`.
-        constant: :math:`c>0`.
+        samples: $m$.
+        constant: $c>0$.
 
     Returns:
-        the ranks, or None where no :math:`k` qualifies: with so few directions left the noise
-        cannot be hidden. Cost: :math:`O(d\log d)`.
+        the ranks, or None where no $k$ qualifies: with so few directions left the noise
+        cannot be hidden. Cost: $O(d\log d)$.
 
     >>> effective_ranks(torch.ones(1000), 50)
     EffectiveRanks(index=0, head=0.0, tail=0.05)

@@ -1,7 +1,7 @@
 r"""The best step function with a given number of pieces, exactly.
 
-On :math:`k` ordered points a network with one input, :math:`w` hidden threshold units and a
-linear output is a step function with at most :math:`w+1` pieces. Its least weighted squared error
+On $k$ ordered points a network with one input, $w$ hidden threshold units and a
+linear output is a step function with at most $w+1$ pieces. Its least weighted squared error
 is found by dynamic programming, so that the best approximation, the empirical risk minimizer and
 the result of a mere greedy search can be told apart.
 """
@@ -15,14 +15,14 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
 def best_steps(weights: Tensor, targets: Tensor, pieces: int) -> Tensor:
-    r"""The minimizers of :math:`\sum_iw_i(f_i-t_i)^2` over 1, 2, ... pieces, ``[pieces, ..., k]``.
+    r"""The minimizers of $\sum_iw_i(f_i-t_i)^2$ over 1, 2, ... pieces, `[pieces, ..., k]`.
 
     A piece without weight takes the weighted mean of all targets. Time and memory are
-    :math:`O(k^2)` for each problem and number of pieces.
+    $O(k^2)$ for each problem and number of pieces.
 
     Args:
-        weights: ``[..., k]``, not negative.
-        targets: ``[..., k]``.
+        weights: `[..., k]`, not negative.
+        targets: `[..., k]`.
 
     >>> w, t = torch.ones(4), torch.tensor([0.0, 0.0, 1.0, 5.0])
     >>> best_steps(w, t, 3)
@@ -52,7 +52,7 @@ def best_steps(weights: Tensor, targets: Tensor, pieces: int) -> Tensor:
 
 
 def greedy_steps(weights: Tensor, targets: Tensor, pieces: int) -> Tensor:
-    """As :func:`best_steps`, but each cut is the one that helps most and is never taken back.
+    """As `best_steps`, but each cut is the one that helps most and is never taken back.
 
     This is how a regression tree grows; it need not reach the least error.
 
@@ -98,7 +98,7 @@ def _problems(weights: Tensor, targets: Tensor, pieces: int) -> tuple[Tensor, Te
 
 
 def _costs(w: Tensor, t: Tensor) -> Tensor:
-    """``[s, i, j]``: least squared error of a constant on points i..j-1, less that of none; the
+    """`[s, i, j]`: least squared error of a constant on points i..j-1, less that of none; the
     part that all step functions have in common is left out. Infinite for j < i."""
     zero = w.new_zeros(len(w), 1)
     mass = torch.cat([zero, w.cumsum(1)], 1)

@@ -1,7 +1,7 @@
 r"""The best of all functions, its risk, and what every other function loses against it.
 
-For the quadratic loss the optimum is the regression function :math:`\mathbb E[Y\mid X=x]`, for
-the 0-1 loss with labels :math:`\pm1` its sign. Source: Mathematical Aspects of Deep Learning,
+For the quadratic loss the optimum is the regression function $\mathbb E[Y\mid X=x]$, for
+the 0-1 loss with labels $\pm1$ its sign. Source: Mathematical Aspects of Deep Learning,
 Definition 1.12 and Lemma 1.13.
 """
 
@@ -21,7 +21,7 @@ class BayesOptimum:
     """A function that no other beats, and its risk.
 
     Attributes:
-        values: ``[k]``, at the points of the distribution.
+        values: `[k]`, at the points of the distribution.
         risk: the Bayes risk.
     """
 
@@ -30,7 +30,7 @@ class BayesOptimum:
 
 
 def bayes_regression(law: FiniteDistribution) -> BayesOptimum:
-    r""":math:`f^*(x)=\mathbb E[Y\mid X=x]` and :math:`R^*=\mathbb E\,\mathrm{Var}(Y\mid X)`.
+    r"""$f^*(x)=\mathbb E[Y\mid X=x]$ and $R^*=\mathbb E\,\mathrm{Var}(Y\mid X)$.
 
     >>> law = FiniteDistribution.of([0.0, 0.0, 1.0], [0.0, 2.0, 5.0], [0.25, 0.25, 0.5])
     >>> best = bayes_regression(law)
@@ -42,7 +42,7 @@ def bayes_regression(law: FiniteDistribution) -> BayesOptimum:
 
 
 def regression_excess(law: FiniteDistribution, values: Tensor) -> Tensor:
-    r""":math:`R(f)-R^*=\mathbb E\,(f(X)-f^*(X))^2` of functions ``values[..., k]``.
+    r"""$R(f)-R^*=\mathbb E\,(f(X)-f^*(X))^2$ of functions `values[..., k]`.
 
     >>> law = FiniteDistribution.of([0.0, 0.0, 1.0], [0.0, 2.0, 5.0], [0.25, 0.25, 0.5])
     >>> regression_excess(law, torch.tensor([[1.0, 5.0], [0.0, 4.0]]))
@@ -53,10 +53,10 @@ def regression_excess(law: FiniteDistribution, values: Tensor) -> Tensor:
 
 
 def bayes_classifier(law: FiniteDistribution) -> BayesOptimum:
-    r""":math:`f^*=\operatorname{sgn}\eta` and :math:`R^*=\mathbb E\,\frac{1-|\eta(X)|}2`.
+    r"""$f^*=\operatorname{sgn}\eta$ and $R^*=\mathbb E\,\frac{1-|\eta(X)|}2$.
 
-    Here :math:`\eta(x)=\mathbb E[Y\mid X=x]=2\Pr(Y=1\mid X=x)-1`, and
-    :math:`\operatorname{sgn}0=1`.
+    Here $\eta(x)=\mathbb E[Y\mid X=x]=2\Pr(Y=1\mid X=x)-1$, and
+    $\operatorname{sgn}0=1$.
 
     >>> law = FiniteDistribution.of([0.0, 0.0, 1.0], [-1.0, 1.0, 1.0], [0.375, 0.125, 0.5])
     >>> best = bayes_classifier(law)
@@ -70,10 +70,10 @@ def bayes_classifier(law: FiniteDistribution) -> BayesOptimum:
 
 
 def classification_excess(law: FiniteDistribution, values: Tensor) -> Tensor:
-    r""":math:`R(f)-R^*=\mathbb E\,|\eta(X)|\,1_{(-\infty,0)}(\eta(X)f(X))` of ``values[..., k]``.
+    r"""$R(f)-R^*=\mathbb E\,|\eta(X)|\,1_{(-\infty,0)}(\eta(X)f(X))$ of `values[..., k]`.
 
-    An error where :math:`\eta=2\Pr(Y=1\mid X)-1` is small costs little. The functions are
-    decisions :math:`\pm1`; an output of 0 would be right for either label, and the formula wrong.
+    An error where $\eta=2\Pr(Y=1\mid X)-1$ is small costs little. The functions are
+    decisions $\pm1$; an output of 0 would be right for either label, and the formula wrong.
 
     >>> law = FiniteDistribution.of([0.0, 0.0, 1.0], [-1.0, 1.0, 1.0], [0.375, 0.125, 0.5])
     >>> classification_excess(law, torch.tensor([[-1.0, 1.0], [1.0, 1.0], [1.0, -1.0]]))

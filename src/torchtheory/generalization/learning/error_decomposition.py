@@ -1,13 +1,14 @@
 r"""Where the error of a learned function comes from: approximation, estimation, optimization.
 
-For :math:`f_S\in\mathcal F` found on a sample, the empirical risk minimizer :math:`\hat f_S`, and
-the best of the class :math:`f^*_{\mathcal F}`,
+For $f_S\in\mathcal F$ found on a sample, the empirical risk minimizer $\hat f_S$, and
+the best of the class $f^*_{\mathcal F}$,
 
-.. math::
-    R(f_S)-R^* \le \varepsilon^{opt} + 2\varepsilon^{gen} + \varepsilon^{approx},\qquad
-    \varepsilon^{opt}=\hat R_S(f_S)-\hat R_S(\hat f_S),\quad
-    \varepsilon^{gen}=\sup_{\mathcal F}|R-\hat R_S|,\quad
-    \varepsilon^{approx}=R(f^*_{\mathcal F})-R^*.
+$$
+R(f_S)-R^* \le \varepsilon^{opt} + 2\varepsilon^{gen} + \varepsilon^{approx},\qquad
+\varepsilon^{opt}=\hat R_S(f_S)-\hat R_S(\hat f_S),\quad
+\varepsilon^{gen}=\sup_{\mathcal F}|R-\hat R_S|,\quad
+\varepsilon^{approx}=R(f^*_{\mathcal F})-R^*.
+$$
 
 Sources: Mathematical Aspects of Deep Learning, Eq. (1.7); slides, "Objective".
 """
@@ -24,15 +25,15 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 @dataclass(frozen=True, slots=True)
 class ErrorTerms:
-    r"""The terms of both decompositions, each ``[...]`` over samples.
+    r"""The terms of both decompositions, each `[...]` over samples.
 
     Attributes:
-        excess: :math:`R(f_S)-R^*`.
-        approximation: :math:`R(f^*_{\mathcal F})-R^*`, the same for all samples.
-        generalization: :math:`\sup_{f\in\mathcal F}|R(f)-\hat R_S(f)|`.
-        optimization: :math:`\hat R_S(f_S)-\hat R_S(\hat f_S)`.
-        estimation: :math:`R(\hat f_S)-R(f^*_{\mathcal F})`, what the sample costs.
-        search: :math:`R(f_S)-R(\hat f_S)`, what the search costs; it can be negative.
+        excess: $R(f_S)-R^*$.
+        approximation: $R(f^*_{\mathcal F})-R^*$, the same for all samples.
+        generalization: $\sup_{f\in\mathcal F}|R(f)-\hat R_S(f)|$.
+        optimization: $\hat R_S(f_S)-\hat R_S(\hat f_S)$.
+        estimation: $R(\hat f_S)-R(f^*_{\mathcal F})$, what the sample costs.
+        search: $R(f_S)-R(\hat f_S)$, what the search costs; it can be negative.
     """
 
     excess: Tensor
@@ -44,7 +45,7 @@ class ErrorTerms:
 
     @property
     def bound(self) -> Tensor:
-        r""":math:`\varepsilon^{opt}+2\varepsilon^{gen}+\varepsilon^{approx}`, >= the excess."""
+        r"""$\varepsilon^{opt}+2\varepsilon^{gen}+\varepsilon^{approx}$, >= the excess."""
         return self.optimization + 2 * self.generalization + self.approximation
 
     @property
@@ -59,11 +60,11 @@ def decompose_error(
     r"""Both decompositions for a finite hypothesis set.
 
     Args:
-        risks: :math:`R(f)` of every hypothesis, ``[h]``.
-        empirical_risks: :math:`\hat R_S(f)`, ``[..., h]`` over samples.
-        chosen: the number of the hypothesis an algorithm picked, ``[...]``. The first of equal
+        risks: $R(f)$ of every hypothesis, `[h]`.
+        empirical_risks: $\hat R_S(f)$, `[..., h]` over samples.
+        chosen: the number of the hypothesis an algorithm picked, `[...]`. The first of equal
             empirical risks counts as the minimizer.
-        bayes_risk: :math:`R^*`, the least risk of any function.
+        bayes_risk: $R^*$, the least risk of any function.
 
     >>> terms = decompose_error(torch.tensor([0.5, 0.3]), torch.tensor([0.25, 0.5]),
     ...                         torch.tensor(0), bayes_risk=0.1)

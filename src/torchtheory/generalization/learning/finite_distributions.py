@@ -1,4 +1,4 @@
-r"""Distributions on finitely many pairs :math:`(x,y)`, whose risks are sums and not estimates.
+r"""Distributions on finitely many pairs $(x,y)$, whose risks are sums and not estimates.
 
 A function on the finitely many inputs is the vector of its values, so whatever learning theory
 says about *all* functions can be tried on all of them. Source: Mathematical Aspects of Deep
@@ -33,13 +33,13 @@ MOST_SAMPLES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class FiniteDistribution:
-    r"""The law of :math:`Z=(X,Y)` with masses on finitely many atoms :math:`(x_i,y_i)`.
+    r"""The law of $Z=(X,Y)$ with masses on finitely many atoms $(x_i,y_i)$.
 
     Attributes:
-        points: ``[k, ...]``, the different inputs in ascending order.
-        where: ``[a]``, which input each atom has.
-        labels: ``[a]``, the label of each atom.
-        mass: ``[a]``, its probability.
+        points: `[k, ...]`, the different inputs in ascending order.
+        where: `[a]`, which input each atom has.
+        labels: `[a]`, the label of each atom.
+        mass: `[a]`, its probability.
 
     >>> law = FiniteDistribution.of([0.0, 0.0, 1.0], [-1.0, 1.0, 1.0], [0.1, 0.3, 0.6])
     >>> law.points, law.marginal
@@ -63,9 +63,9 @@ class FiniteDistribution:
         """The law with these atoms; without masses, all alike: a sample's empirical measure.
 
         Args:
-            x: inputs ``[a]`` or ``[a, ...]``; equal rows are one point.
-            y: labels ``[a]``.
-            mass: probabilities ``[a]`` that sum to 1 up to rounding, which is divided out.
+            x: inputs `[a]` or `[a, ...]`; equal rows are one point.
+            y: labels `[a]`.
+            mass: probabilities `[a]` that sum to 1 up to rounding, which is divided out.
         """
         inputs, labels = _tensor(x, "x"), _tensor(y, "y")
         if inputs.ndim == 0 or labels.ndim != 1 or len(inputs) != len(labels):
@@ -84,7 +84,7 @@ class FiniteDistribution:
 
     @classmethod
     def from_joint(cls, points: Tensor, labels: Tensor, joint: Tensor) -> FiniteDistribution:
-        r"""The law with :math:`\Pr(X=x_i,Y=y_j)` in ``joint[k, l]``.
+        r"""The law with $\Pr(X=x_i,Y=y_j)$ in `joint[k, l]`.
 
         >>> signs = torch.tensor([-1.0, 1.0])
         >>> FiniteDistribution.from_joint(torch.arange(2.0), signs, torch.eye(2) / 2).mass
@@ -108,18 +108,18 @@ class FiniteDistribution:
 
     @property
     def marginal(self) -> Tensor:
-        r""":math:`\Pr(X=x)` of every point, ``[k]``."""
+        r"""$\Pr(X=x)$ of every point, `[k]`."""
         return self._by_point(self.mass)
 
     @property
     def conditional_mean(self) -> Tensor:
-        r""":math:`\mathbb E[Y\mid X=x]` of every point, ``[k]``; 0 where the point has no mass."""
+        r"""$\mathbb E[Y\mid X=x]$ of every point, `[k]`; 0 where the point has no mass."""
         marginal = self.marginal
         total = self._by_point(self.mass * self.labels)
         return torch.where(marginal > 0, total / marginal, torch.zeros_like(total))
 
     def losses(self, values: Tensor, loss: PairLoss) -> Tensor:
-        r""":math:`\mathcal L(f,z)` at every atom, ``[..., a]``, for functions ``values[..., k]``.
+        r"""$\mathcal L(f,z)$ at every atom, `[..., a]`, for functions `values[..., k]`.
 
         The risk under any measure on these atoms is the product with its masses.
         """
@@ -132,7 +132,7 @@ class FiniteDistribution:
         return loss(outputs, self.labels.expand_as(outputs))
 
     def risk(self, values: Tensor, loss: PairLoss) -> Tensor:
-        r""":math:`R(f)=\sum_i\Pr(z_i)\,\mathcal L(f,z_i)`, ``[...]`` for ``values[..., k]``.
+        r"""$R(f)=\sum_i\Pr(z_i)\,\mathcal L(f,z_i)$, `[...]` for `values[..., k]`.
 
         >>> from torchtheory.training.surrogates import quadratic_loss
         >>> law = FiniteDistribution.of([0.0, 0.0, 1.0], [-1.0, 1.0, 1.0], [0.25, 0.25, 0.5])
@@ -142,7 +142,7 @@ class FiniteDistribution:
         return self.losses(values, loss) @ self.mass
 
     def draw(self, *shape: int, random: RandomSource = None) -> Tensor:
-        """Independent draws, as numbers of atoms: ``points[where[i]]`` and ``labels[i]``.
+        """Independent draws, as numbers of atoms: `points[where[i]]` and `labels[i]`.
 
         >>> FiniteDistribution.of([0.0, 1.0], [1.0, 2.0], [0.0, 1.0]).draw(2, 3)
         tensor([[1, 1, 1],
@@ -159,7 +159,7 @@ class FiniteDistribution:
         return found.clamp(max=last)
 
     def empirical_masses(self, drawn: Tensor) -> Tensor:
-        """The empirical measures ``[..., a]`` of samples ``drawn[..., n]`` of atom numbers.
+        """The empirical measures `[..., a]` of samples `drawn[..., n]` of atom numbers.
 
         >>> law = FiniteDistribution.of([0.0, 1.0], [1.0, 2.0])
         >>> law.empirical_masses(torch.tensor([[0, 1, 1, 1]]))
@@ -171,7 +171,7 @@ class FiniteDistribution:
         return counts.scatter_add_(-1, drawn, torch.ones_like(drawn).to(counts)) / drawn.shape[-1]
 
     def all_samples(self, size: int) -> tuple[Tensor, Tensor]:
-        """Every sample of this size up to order ``[s, size]``, and its probability ``[s]``.
+        """Every sample of this size up to order `[s, size]`, and its probability `[s]`.
 
         The probability is that of all its orderings together, so they sum to 1.
 
@@ -188,9 +188,9 @@ class FiniteDistribution:
 
 
 def multisets(kinds: int, size: int) -> tuple[Tensor, Tensor]:
-    """The ways to choose with repetition, ``[s, size]`` ascending, and their orderings ``[s]``.
+    """The ways to choose with repetition, `[s, size]` ascending, and their orderings `[s]`.
 
-    The orderings of all of them are the ``kinds ** size`` sequences.
+    The orderings of all of them are the `kinds ** size` sequences.
 
     >>> chosen, orderings = multisets(3, 2)
     >>> chosen.tolist(), orderings.tolist()

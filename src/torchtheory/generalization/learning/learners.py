@@ -1,7 +1,7 @@
 r"""Learning algorithms on a finite input space, run on many samples at once.
 
-An algorithm takes samples ``seen[b, m]``, the numbers of the points drawn, with their labels
-``[b, m]`` of :math:`\pm1`, and returns its decisions ``[b, k]`` on all :math:`k` points. It is a
+An algorithm takes samples `seen[b, m]`, the numbers of the points drawn, with their labels
+`[b, m]` of $\pm1$, and returns its decisions `[b, k]` on all $k$ points. It is a
 plain function; those here are made by the functions of this module.
 """
 
@@ -25,7 +25,7 @@ def nearest_neighbor(x: Tensor) -> Learner:
     """The label of the closest point of the sample; of equally close ones, of the first.
 
     Args:
-        x: the input space ``[k, d]``.
+        x: the input space `[k, d]`.
 
     >>> rule = nearest_neighbor(torch.tensor([[0.0], [1.0], [5.0]]))
     >>> rule(torch.tensor([[0, 2]]), torch.tensor([[1.0, -1.0]]))
@@ -52,7 +52,7 @@ def majority(points: int) -> Learner:
 
 
 def memorize(points: int, otherwise: float = 1.0) -> Learner:
-    """The label seen at a point, the more frequent one if they differ; elsewhere ``otherwise``.
+    """The label seen at a point, the more frequent one if they differ; elsewhere `otherwise`.
 
     >>> memorize(3)(torch.tensor([[1, 1]]), torch.tensor([[-1.0, -1.0]]))
     tensor([[ 1., -1.,  1.]])
@@ -68,10 +68,10 @@ def memorize(points: int, otherwise: float = 1.0) -> Learner:
 
 
 def minimize_errors(hypotheses: Tensor) -> Learner:
-    r"""Empirical risk minimization over a finite class ``[h, k]``; the first of equals wins.
+    r"""Empirical risk minimization over a finite class `[h, k]`; the first of equals wins.
 
-    :math:`\mathcal A(s)\in\arg\min_{f\in\mathcal F}\sum_i1[f(x_i)\ne y_i]`, in
-    :math:`O(bhk)`.
+    $\mathcal A(s)\in\arg\min_{f\in\mathcal F}\sum_i1[f(x_i)\ne y_i]$, in
+    $O(bhk)$.
 
     >>> rule = minimize_errors(torch.tensor([[1.0, 1.0], [-1.0, 1.0]]))
     >>> rule(torch.tensor([[0, 1], [0, 0]]), torch.tensor([[1.0, -1.0], [-1.0, -1.0]]))
@@ -91,13 +91,13 @@ def minimize_errors(hypotheses: Tensor) -> Learner:
 def train_network(
     x: Tensor, hidden: int, *, steps: int, rate: float, random: RandomSource = None
 ) -> Learner:
-    r"""Gradient descent on the logistic loss of a :math:`\tanh` network with one hidden layer.
+    r"""Gradient descent on the logistic loss of a $\tanh$ network with one hidden layer.
 
     Every sample starts from the same weights, drawn once, so that the rule is a function of the
     sample; all samples of a call are trained side by side.
 
     Args:
-        x: the input space ``[k, d]``.
+        x: the input space `[k, d]`.
         steps, rate: full-batch steps and their size.
 
     >>> rule = train_network(torch.tensor([[-1.0], [1.0]]), 3, steps=50, rate=0.5)
@@ -131,7 +131,7 @@ def train_network(
 
 
 def outside_hypothesis_set(learner: Learner, hypotheses: Tensor, samples: int) -> int:
-    """On how many labeled samples an algorithm leaves a hypothesis set ``[h, k]``.
+    """On how many labeled samples an algorithm leaves a hypothesis set `[h, k]`.
 
     Every sample of that size, up to order and with any labels, also contradictory ones, is tried.
 

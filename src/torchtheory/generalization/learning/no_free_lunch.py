@@ -1,11 +1,11 @@
 r"""No free lunch: averaged over all targets, every learner is a coin outside its sample.
 
-On :math:`k` points with uniform inputs, all :math:`2^k` targets and all samples of size
-:math:`m`, the share of wrong decisions on points that the sample misses is exactly
-:math:`\frac12` whatever the algorithm, so the average risk is at least
-:math:`\frac12(1-1/k)^m`, with equality for those that reproduce what they have seen. Some target
+On $k$ points with uniform inputs, all $2^k$ targets and all samples of size
+$m$, the share of wrong decisions on points that the sample misses is exactly
+$\frac12$ whatever the algorithm, so the average risk is at least
+$\frac12(1-1/k)^m$, with equality for those that reproduce what they have seen. Some target
 is at least that bad, although its Bayes risk is 0. On infinitely many points one target can be
-bad for every :math:`m` at once, at any rate that tends to zero. Source: Mathematical Aspects of
+bad for every $m$ at once, at any rate that tends to zero. Source: Mathematical Aspects of
 Deep Learning, Theorem 1.14.
 """
 
@@ -31,8 +31,8 @@ class TargetCensus:
     r"""What a learner does on every target and every sample; all averages are exact.
 
     Attributes:
-        targets: ``[t, k]`` of :math:`\pm1`.
-        risks: ``[t]``, the expected risk :math:`\mathbb E\,R(\mathcal A(S))` for every target.
+        targets: `[t, k]` of $\pm1$.
+        risks: `[t]`, the expected risk $\mathbb E\,R(\mathcal A(S))$ for every target.
         mean_risk: their average.
         mean_unseen_error: the average share of errors among the points that a sample misses
             (over the samples that miss one); None if every sample has all points.
@@ -45,14 +45,14 @@ class TargetCensus:
 
     @property
     def worst_target(self) -> Tensor:
-        """A target ``[k]`` with the largest expected risk."""
+        """A target `[k]` with the largest expected risk."""
         return self.targets[int(self.risks.argmax())]
 
 
 def no_free_lunch_bound(points: int, samples: int) -> Fraction:
-    r""":math:`\frac12(1-1/k)^m`, at most the average risk of any learner over all targets.
+    r"""$\frac12(1-1/k)^m$, at most the average risk of any learner over all targets.
 
-    It is half the mass that a sample is expected to miss; for :math:`k=2m` at least 1/4.
+    It is half the mass that a sample is expected to miss; for $k=2m$ at least 1/4.
 
     >>> no_free_lunch_bound(4, 2)
     Fraction(9, 32)
@@ -65,17 +65,17 @@ def no_free_lunch_bound(points: int, samples: int) -> Fraction:
 def target_census(
     learner: Learner, points: int, samples: int, targets: Tensor | None = None
 ) -> TargetCensus:
-    r"""Run a learner on every sample of ``samples`` uniform draws, labeled by every target.
+    r"""Run a learner on every sample of `samples` uniform draws, labeled by every target.
 
     Samples are listed up to order, and shown to the learner in ascending order. A learner is
-    called once for each labeled sample, not once for each target: with :math:`u` different
-    points there are :math:`2^u` of them.
+    called once for each labeled sample, not once for each target: with $u$ different
+    points there are $2^u$ of them.
 
     Args:
-        learner: ``(seen[b, m], labels[b, m]) -> decisions[b, k]``, a function of the sample.
-        points: :math:`k`.
-        samples: :math:`m`.
-        targets: ``[t, k]``; all :math:`2^k` unless given.
+        learner: `(seen[b, m], labels[b, m]) -> decisions[b, k]`, a function of the sample.
+        points: $k$.
+        samples: $m$.
+        targets: `[t, k]`; all $2^k$ unless given.
 
     >>> from torchtheory.generalization.learning.learners import majority, memorize
     >>> census = target_census(memorize(4), 4, 2)
@@ -119,7 +119,7 @@ def target_census(
 def _errors(
     learner: Learner, targets: Tensor, seen: Tensor, new: Tensor, u: int
 ) -> tuple[Tensor, Tensor]:
-    """Errors on all points and on the unseen ones, ``[samples, targets]``, as whole numbers."""
+    """Errors on all points and on the unseen ones, `[samples, targets]`, as whole numbers."""
     count, points = len(seen), targets.shape[1]
     place = new.long().cumsum(1) - 1
     distinct = seen[new].reshape(count, u)
@@ -141,19 +141,19 @@ def _errors(
 
 
 def slow_distribution(rates: Tensor) -> Tensor:
-    r"""Masses :math:`p_1,p_2,\dots` on which every learner converges slower than given rates.
+    r"""Masses $p_1,p_2,\dots$ on which every learner converges slower than given rates.
 
-    The tails :math:`T_n=\sum_{i>n}p_i` are the least with :math:`T_0=1`, :math:`T_1=\frac12`,
-    :math:`T_n\ge8a_n` and :math:`p_{n+1}\le T_n/(32n)`, as in the proof of Devroye, Györfi and
+    The tails $T_n=\sum_{i>n}p_i$ are the least with $T_0=1$, $T_1=\frac12$,
+    $T_n\ge8a_n$ and $p_{n+1}\le T_n/(32n)$, as in the proof of Devroye, Györfi and
     Lugosi (1996), Theorem 7.2. What is left beyond the last rate is spread evenly over so many
     points that the last inequality stays true.
 
     Args:
-        rates: :math:`a_1\ge a_2\ge\dots\ge a_M>0` with :math:`a_1\le1/16`, ``[M]``.
+        rates: $a_1\ge a_2\ge\dots\ge a_M>0$ with $a_1\le1/16$, `[M]`.
 
     Returns:
-        masses that sum to 1, about ``[33 M]``. Averaged over all labelings of the points, the
-        risk of every learner after :math:`m\le M` draws is more than :math:`3a_m`.
+        masses that sum to 1, about `[33 M]`. Averaged over all labelings of the points, the
+        risk of every learner after $m\le M$ draws is more than $3a_m$.
 
     >>> mass = slow_distribution(1 / (16 * torch.arange(1.0, 9.0, dtype=torch.float64).sqrt()))
     >>> round(float(mass.sum()), 12), len(mass)
@@ -173,7 +173,7 @@ def slow_distribution(rates: Tensor) -> Tensor:
 
 
 def missed_mass(mass: Tensor, samples: Tensor) -> Tensor:
-    r"""The mass that :math:`m` draws are expected to miss, :math:`\sum_ip_i(1-p_i)^m`.
+    r"""The mass that $m$ draws are expected to miss, $\sum_ip_i(1-p_i)^m$.
 
     Half of it is the average risk, over all labelings, of every learner that reproduces the
     labels it has seen, and a lower bound for every other.

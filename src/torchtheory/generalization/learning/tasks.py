@@ -1,8 +1,8 @@
 r"""Learning tasks and prediction tasks, also those made of data without labels.
 
-A task is a loss :math:`\mathcal L(f,z)` and a source of data; a learning algorithm any function
-that turns a data set, of whatever size, into a hypothesis. Data :math:`z` without labels become a
-prediction task by two transformations, :math:`x=T_1(z)` and :math:`y=T_2(z)`: mask a coordinate,
+A task is a loss $\mathcal L(f,z)$ and a source of data; a learning algorithm any function
+that turns a data set, of whatever size, into a hypothesis. Data $z$ without labels become a
+prediction task by two transformations, $x=T_1(z)$ and $y=T_2(z)$: mask a coordinate,
 add noise, cut a sequence before its next symbol. Source: Mathematical Aspects of Deep Learning,
 Definitions 1.1 and 1.2, Remark 1.3.
 """
@@ -24,7 +24,7 @@ from torchtheory.generalization.learning.finite_distributions import FiniteDistr
 Hypothesis = Callable[[Tensor], Tensor]
 Transformation = Callable[[Tensor], Tensor]
 Data = Any
-"""What a task's source yields: ``z[n, ...]``, or a pair ``(x, y)`` for a prediction task."""
+"""What a task's source yields: `z[n, ...]`, or a pair `(x, y)` for a prediction task."""
 
 Algorithm = Callable[[Data], Hypothesis]
 """A learning algorithm: from a data set of any size to a hypothesis."""
@@ -35,8 +35,8 @@ class LearningTask:
     r"""A loss and a source of data.
 
     Attributes:
-        loss: :math:`\mathcal L(f,z)` of a hypothesis at every datum, ``[n]``.
-        source: ``source(n, generator)``, ``n`` independent data.
+        loss: $\mathcal L(f,z)$ of a hypothesis at every datum, `[n]`.
+        source: `source(n, generator)`, `n` independent data.
 
     >>> coin = LearningTask(
     ...     loss=lambda f, z: -torch.log(f(z)),
@@ -51,13 +51,13 @@ class LearningTask:
     source: Callable[[int, torch.Generator], Data]
 
     def draw(self, n: int, random: RandomSource = None) -> Data:
-        """A data set of ``n`` independent draws."""
+        """A data set of `n` independent draws."""
         if n < 1:
             raise EmptyData("a data set needs at least one draw")
         return self.source(n, as_generator(random))
 
     def mean_loss(self, f: Hypothesis, data: Data) -> Tensor:
-        r"""The empirical risk :math:`\frac1n\sum_i\mathcal L(f,z_i)`."""
+        r"""The empirical risk $\frac1n\sum_i\mathcal L(f,z_i)$."""
         return self.loss(f, data).mean()
 
     def risk_interval(
@@ -70,8 +70,8 @@ class LearningTask:
         low: float = 0.0,
         high: float = 1.0,
     ) -> Interval:
-        r"""The risk by ``n`` fresh draws, within Hoeffding's radius with probability
-        :math:`1-\delta`.
+        r"""The risk by `n` fresh draws, within Hoeffding's radius with probability
+        $1-\delta$.
 
         Args:
             f: a hypothesis chosen without these draws.
@@ -94,8 +94,8 @@ def loss_interval(
 ) -> Interval:
     r"""Hoeffding's interval for a risk, from the losses on a test set.
 
-    With probability :math:`1-\delta` the mean of :math:`n` independent losses in :math:`[a,b]`
-    is within :math:`(b-a)\sqrt{\log(2/\delta)/(2n)}` of the risk. The hypothesis must have been
+    With probability $1-\delta$ the mean of $n$ independent losses in $[a,b]$
+    is within $(b-a)\sqrt{\log(2/\delta)/(2n)}$ of the risk. The hypothesis must have been
     chosen without the test set: on its own training set the interval means nothing.
 
     >>> loss_interval(torch.tensor([1.0, 0.0, 0.0, 1.0]), delta=0.5).estimate
@@ -115,7 +115,7 @@ def loss_interval(
 def prediction_task(
     source: Callable[[int, torch.Generator], tuple[Tensor, Tensor]], loss: PairLoss
 ) -> LearningTask:
-    r"""The task with :math:`\mathcal L(f,(x,y))=\ell(f(x),y)` over labeled pairs.
+    r"""The task with $\mathcal L(f,(x,y))=\ell(f(x),y)$ over labeled pairs.
 
     >>> from torchtheory.training.surrogates import quadratic_loss
     >>> twice = prediction_task(lambda n, generator: (torch.ones(n), torch.full((n,), 2.0)),
@@ -132,12 +132,12 @@ def self_supervised_task(
     labels: Transformation,
     loss: PairLoss,
 ) -> LearningTask:
-    r"""The prediction task :math:`x=T_1(z)`, :math:`y=T_2(z)` over data without labels.
+    r"""The prediction task $x=T_1(z)$, $y=T_2(z)$ over data without labels.
 
     Args:
-        source: unlabeled data ``z[n, ...]``.
-        features: :math:`T_1`, row by row.
-        labels: :math:`T_2`, row by row.
+        source: unlabeled data `z[n, ...]`.
+        features: $T_1$, row by row.
+        labels: $T_2$, row by row.
         loss: of outputs and labels, entry by entry.
 
     >>> from torchtheory.training.surrogates import quadratic_loss
@@ -159,9 +159,9 @@ def self_supervised_task(
 def induced_distribution(
     outcomes: Tensor, mass: Tensor, features: Transformation, labels: Transformation
 ) -> FiniteDistribution:
-    r"""The law of :math:`(T_1(Z),T_2(Z))` for :math:`Z` on finitely many ``outcomes[a, ...]``.
+    r"""The law of $(T_1(Z),T_2(Z))$ for $Z$ on finitely many `outcomes[a, ...]`.
 
-    Its Bayes function is :math:`\mathbb E[T_2(Z)\mid T_1(Z)=x]`.
+    Its Bayes function is $\mathbb E[T_2(Z)\mid T_1(Z)=x]$.
 
     >>> bits = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> law = induced_distribution(bits, torch.tensor([0.25, 0.25, 0.5]),
@@ -175,8 +175,8 @@ def induced_distribution(
 def split_fibers(law: FiniteDistribution) -> Tensor:
     r"""The points, by number, on which the label is not a function of the features.
 
-    :math:`T_2\circ T_1^{-1}` is a function exactly if there are none, up to null sets: if
-    :math:`T_2` is constant on the fibers of :math:`T_1`. On the others the target of the quadratic
+    $T_2\circ T_1^{-1}$ is a function exactly if there are none, up to null sets: if
+    $T_2$ is constant on the fibers of $T_1$. On the others the target of the quadratic
     loss is the conditional mean, and the Bayes risk is positive.
 
     >>> split_fibers(FiniteDistribution.of([0.0, 0.0, 1.0, 1.0], [2.0, 2.0, 3.0, 4.0]))

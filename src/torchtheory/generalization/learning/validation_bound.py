@@ -3,7 +3,7 @@ r"""What a validation set says about many models at once.
 The models are chosen independently of the validation set (they may depend on the training set);
 if hyper-parameters were searched *with* the validation set, their number is the size of everything
 the search could have returned. All bounds hold for all models at once with probability at least
-:math:`1-\delta` and are of the form :math:`R(f)\le R_{\mathrm{val}}(f)+\text{slack}`.
+$1-\delta$ and are of the form $R(f)\le R_{\mathrm{val}}(f)+\text{slack}$.
 Source: Mathematical Aspects of Deep Learning, Proposition 2.5.
 """
 
@@ -28,16 +28,16 @@ def validation_slack(
     bound: float = 1.0,
     relaxed: bool = True,
 ) -> float:
-    r""":math:`\tfrac{2Ct}3+\sqrt{2\gamma^2t}` with
-    :math:`t=\log(|\mathcal F_{\mathrm{val}}|/\delta)/m_{\mathrm{val}}`.
+    r"""$\tfrac{2Ct}3+\sqrt{2\gamma^2t}$ with
+    $t=\log(|\mathcal F_{\mathrm{val}}|/\delta)/m_{\mathrm{val}}$.
 
     Args:
-        samples: size :math:`m_{\mathrm{val}}` of the validation set.
+        samples: size $m_{\mathrm{val}}$ of the validation set.
         models: how many models could have been chosen.
         delta: the probability that the bound fails.
-        variance: :math:`\gamma^2`, an upper bound of the variance of the loss of *every* model;
+        variance: $\gamma^2$, an upper bound of the variance of the loss of *every* model;
             it must be known, not estimated from the same set. 1/4 covers every loss in [0, 1].
-        bound: :math:`C`, at least :math:`R(f)-\mathcal L(f,z)` everywhere.
+        bound: $C$, at least $R(f)-\mathcal L(f,z)$ everywhere.
         relaxed: the printed form; otherwise the smaller root it was relaxed from.
 
     >>> [round(validation_slack(10_000, 1e9, 0.1, variance=v), 6) for v in (1.0, 0.05**2, 0.25)]
@@ -50,7 +50,7 @@ def validation_slack(
 def validation_sample_size(
     slack: float, models: float, delta: float, *, variance: float = 0.25, bound: float = 1.0
 ) -> int:
-    """Smallest validation set whose :func:`validation_slack` is at most ``slack``.
+    """Smallest validation set whose `validation_slack` is at most `slack`.
 
     >>> validation_sample_size(0.05, 1000, 0.05)
     2237
@@ -65,9 +65,9 @@ def validation_sample_size(
 def log_models_allowed(
     slack: float, samples: int, delta: float, *, variance: float = 0.25, bound: float = 1.0
 ) -> float:
-    r"""Logarithm of the number of models that may be compared within ``slack``.
+    r"""Logarithm of the number of models that may be compared within `slack`.
 
-    The printed form solved for :math:`|\mathcal F_{\mathrm{val}}|`; negative when not even one
+    The printed form solved for $|\mathcal F_{\mathrm{val}}|$; negative when not even one
     model has so small a slack.
 
     >>> round(log_models_allowed(0.069396, 10_000, 0.1, variance=1.0) / math.log(10), 2)
@@ -99,12 +99,12 @@ class ValidationBounds:
 
 
 def validation_bounds(errors: int, samples: int, models: float, delta: float) -> ValidationBounds:
-    r"""Upper bounds of the error probability of a classifier with ``errors`` on validation.
+    r"""Upper bounds of the error probability of a classifier with `errors` on validation.
 
     The empirical Bernstein bound (Maurer and Pontil 2009) is
-    :math:`\hat r+\sqrt{2\hat v\log(2/\delta')/m}+7\log(2/\delta')/(3(m-1))` with the sample
-    variance :math:`\hat v` and :math:`\delta'=\delta/|\mathcal F_{\mathrm{val}}|`. The exact bound
-    is the :math:`1-\delta'` quantile of :math:`\mathrm{Beta}(k+1,m-k)`; it is the smallest.
+    $\hat r+\sqrt{2\hat v\log(2/\delta')/m}+7\log(2/\delta')/(3(m-1))$ with the sample
+    variance $\hat v$ and $\delta'=\delta/|\mathcal F_{\mathrm{val}}|$. The exact bound
+    is the $1-\delta'$ quantile of $\mathrm{Beta}(k+1,m-k)$; it is the smallest.
 
     >>> found = validation_bounds(100, 10_000, 1e9, 0.1)
     >>> round(found.exact, 4), round(found.empirical_bernstein, 4), round(found.hoeffding, 4)

@@ -1,14 +1,16 @@
 r"""How wide a network should be: approximation error against estimation error.
 
-For a target with Barron constant :math:`C_f` on the ball of radius :math:`r`, a network with
-:math:`n` hidden units can come as near as :math:`A/n` in mean square, :math:`A=(2rC_f)^2`, and
-finding it from :math:`M` samples in :math:`d` dimensions costs :math:`B\,nd\ln M/M`. The total
+For a target with Barron constant $C_f$ on the ball of radius $r$, a network with
+$n$ hidden units can come as near as $A/n$ in mean square, $A=(2rC_f)^2$, and
+finding it from $M$ samples in $d$ dimensions costs $B\,nd\ln M/M$. The total
 
-.. math:: E(n) = \frac An + B\,\frac{nd}M\ln M
+$$
+E(n) = \frac An + B\,\frac{nd}M\ln M
+$$
 
-is least at :math:`n^\star=\sqrt{AM/(Bd\ln M)}`, where both terms are equal and
-:math:`E(n^\star)=2\sqrt{ABd\ln M/M}`. The rate in :math:`n` does not contain :math:`d`; the
-constant :math:`A` may, and may grow exponentially with it.
+is least at $n^\star=\sqrt{AM/(Bd\ln M)}$, where both terms are equal and
+$E(n^\star)=2\sqrt{ABd\ln M/M}$. The rate in $n$ does not contain $d$; the
+constant $A$ may, and may grow exponentially with it.
 
 Source: Mathematical Foundations of Deep Learning (slides), "Barron's Theorem".
 """
@@ -27,8 +29,8 @@ class WidthChoice:
 
     Attributes:
         width: the whole number of units with the least total.
-        balance: :math:`n^\star`, where both terms are equal.
-        approximation, estimation: the two terms at ``width``.
+        balance: $n^\star$, where both terms are equal.
+        approximation, estimation: the two terms at `width`.
     """
 
     width: int
@@ -43,7 +45,7 @@ class WidthChoice:
 
 
 def approximation_bound(width: float, barron_constant: float, radius: float = 1.0) -> float:
-    r""":math:`(2rC_f)^2/n`.
+    r"""$(2rC_f)^2/n$.
 
     >>> approximation_bound(100, 2.0)
     0.16
@@ -53,7 +55,7 @@ def approximation_bound(width: float, barron_constant: float, radius: float = 1.
 
 
 def approximation_constant(barron_constant: float, radius: float = 1.0) -> float:
-    r""":math:`A=(2rC_f)^2`.
+    r"""$A=(2rC_f)^2$.
 
     >>> approximation_constant(2.0, 0.5)
     4.0
@@ -64,7 +66,7 @@ def approximation_constant(barron_constant: float, radius: float = 1.0) -> float
 
 
 def estimation_order(width: float, dimension: int, samples: int, constant: float = 1.0) -> float:
-    r""":math:`B\,nd\ln M/M`; the theory leaves the constant :math:`B` open.
+    r"""$B\,nd\ln M/M$; the theory leaves the constant $B$ open.
 
     >>> round(estimation_order(10, 2, 1000), 6)
     0.138155
@@ -78,13 +80,13 @@ def estimation_order(width: float, dimension: int, samples: int, constant: float
 def choose_width(
     dimension: int, samples: int, approximation: float, estimation: float = 1.0
 ) -> WidthChoice:
-    r"""The width with the least :math:`A/n+B\,nd\ln M/M`.
+    r"""The width with the least $A/n+B\,nd\ln M/M$.
 
     Args:
-        dimension: :math:`d`.
-        samples: :math:`M`, 2 or more.
-        approximation: :math:`A`, e.g. :func:`approximation_constant` of the target.
-        estimation: :math:`B`, e.g. the variance of the noise.
+        dimension: $d$.
+        samples: $M$, 2 or more.
+        approximation: $A$, e.g. `approximation_constant` of the target.
+        estimation: $B$, e.g. the variance of the noise.
 
     >>> found = choose_width(3, 10_000, 16.0, 0.25)
     >>> found.width, round(found.balance, 2), round(found.total, 4)

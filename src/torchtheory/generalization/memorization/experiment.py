@@ -1,10 +1,10 @@
 r"""Does a network fit labels that mean nothing? The experiment, for any network and data set.
 
 The same architecture is trained in the same way on the true labels, on labels of which a share
-:math:`p` is random, and on images with nothing left to see. What comes back for each: training and
+$p$ is random, and on images with nothing left to see. What comes back for each: training and
 test error, the epochs it took, margins and norms. Networks that can be stacked are trained as one
-batch by :func:`~torchtheory.training.many_networks.fit_many`, others one after the other by
-:func:`~torchtheory.training.trainer.fit`. Sources: Mathematical Aspects of Deep Learning, sections
+batch by `fit_many`, others one after the other by
+`fit`. Sources: Mathematical Aspects of Deep Learning, sections
 1.1.3 and 2.3; Foundations of Deep Learning, section 8.4 (all after Zhang et al. 2017).
 """
 
@@ -53,12 +53,12 @@ class FittedNetworks:
 
     Attributes:
         networks: copies of the given ones with their weights at the end.
-        train_loss, running_error: ``[K, epochs]``; mean loss and share of errors met while passing
+        train_loss, running_error: `[K, epochs]`; mean loss and share of errors met while passing
             through the data, before each step.
-        train_error, test_error: ``[K]``, of the networks at the end; the test error is NaN
+        train_error, test_error: `[K]`, of the networks at the end; the test error is NaN
             without test data.
-        margins: ``[K, n]``, on the training data with the labels trained on; see
-            :meth:`Problem.margins <torchtheory.models.problem.Problem.margins>`.
+        margins: `[K, n]`, on the training data with the labels trained on; see
+            `Problem.margins`.
     """
 
     networks: tuple[nn.Module, ...]
@@ -70,7 +70,7 @@ class FittedNetworks:
 
     @property
     def epochs_to_fit(self) -> Tensor:
-        """The first epoch ``[K]`` without an error in passing; infinite if there was none."""
+        """The first epoch `[K]` without an error in passing; infinite if there was none."""
         clean = self.running_error == 0
         first = clean.to(torch.int8).argmax(1).double() + 1
         return torch.where(clean.any(1), first, math.inf)
@@ -95,9 +95,9 @@ def fit_and_test(
     Args:
         networks: modules, which are only read. Those with dropout or batch normalization are
             trained one by one.
-        train, test: ``(x, y)``, a ``Dataset`` or a ``DataLoader``; held in memory.
-        labels: ``[K, n]``, what each network is trained on instead of the labels in ``train``.
-        epochs, batch_size, optimizer, loss: as for ``fit_many``.
+        train, test: `(x, y)`, a `Dataset` or a `DataLoader`; held in memory.
+        labels: `[K, n]`, what each network is trained on instead of the labels in `train`.
+        epochs, batch_size, optimizer, loss: as for `fit_many`.
         learning_rate, weight_decay: one number for all, or one for each network.
         seed: of the order of the batches, which is the same for all.
 
@@ -195,17 +195,17 @@ class MemorizedNetwork:
     r"""One trained network of the experiment.
 
     Attributes:
-        data: ``labels``, or what was done to the images.
+        data: `labels`, or what was done to the images.
         share: probability with which a label was drawn anew.
         weight_decay, seed: of the training, and of initial weights and corruption.
         train_error, test_error: after the last epoch; the test labels are the true ones.
         epochs_to_fit: the first epoch without an error in passing, or infinity.
         least_margin, median_margin: on the training data.
-        frobenius_product: :math:`\prod_\ell\|W^{(\ell)}\|_F` over the parameters with two axes or
+        frobenius_product: $\prod_\ell\|W^{(\ell)}\|_F$ over the parameters with two axes or
             more.
-        path_norm: :math:`(\sum_k\|\bar w_k\|_2^2)^{1/2}` over the outputs; NaN for networks
+        path_norm: $(\sum_k\|\bar w_k\|_2^2)^{1/2}$ over the outputs; NaN for networks
             without path features.
-        distance: :math:`\|\theta-\theta_0\|_2` from the initial parameters.
+        distance: $\|\theta-\theta_0\|_2$ from the initial parameters.
     """
 
     data: str
@@ -233,7 +233,7 @@ class Memorization:
 
     Attributes:
         rows: one for each trained network.
-        train_loss: ``[rows, epochs]``.
+        train_loss: `[rows, epochs]`.
         networks: in the order of the rows.
     """
 
@@ -261,7 +261,7 @@ class Memorization:
         return Memorization(tuple(rows), self.train_loss[kept], tuple(nets))
 
     def column(self, name: str) -> Tensor:
-        """An attribute of all rows, ``[rows]``."""
+        """An attribute of all rows, `[rows]`."""
         return torch.tensor([float(getattr(row, name)) for row in self.rows], dtype=torch.float64)
 
     def table(self) -> tuple[list[str], list[tuple[str | float, ...]]]:
@@ -307,13 +307,13 @@ def memorization_test(
         make_network: builds the network, one logit a class; called once a seed.
         train, test: classification data. The test labels stay as they are.
         shares: probabilities with which a training label is drawn anew from all classes, see
-            :func:`~torchtheory.generalization.memorization.label_corruption.corrupted_labels`.
-        images: which of ``IMAGE_CORRUPTIONS`` to try, with the true labels.
-        weight_decays: as for ``fit_many``, each with everything.
+            `corrupted_labels`.
+        images: which of `IMAGE_CORRUPTIONS` to try, with the true labels.
+        weight_decays: as for `fit_many`, each with everything.
         seeds: of the initial weights and of the corruption.
-        epochs, batch_size, optimizer, learning_rate: as for ``fit_many``.
+        epochs, batch_size, optimizer, learning_rate: as for `fit_many`.
 
-    Trains ``(shares + images) * weight_decays * seeds`` networks.
+    Trains `(shares + images) * weight_decays * seeds` networks.
 
     >>> x = torch.randn(90, 8, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).long()
@@ -385,7 +385,7 @@ def memorization_test(
 
 
 def seeded_network(make_network: MakeNetwork, seed: int) -> nn.Module:
-    """What ``make_network()`` builds when torch's generator starts from a seed.
+    """What `make_network()` builds when torch's generator starts from a seed.
 
     >>> a, b = (seeded_network(lambda: nn.Linear(2, 1), 3) for _ in range(2))
     >>> bool((a.weight == b.weight).all())
@@ -429,7 +429,7 @@ def _can_be_stacked(net: nn.Module) -> bool:
 
 
 def _margins(outputs: Tensor, y: Tensor) -> Tensor:
-    """Of outputs ``[n, classes]`` or one logit a sample, as :meth:`Problem.margins` has them."""
+    """Of outputs `[n, classes]` or one logit a sample, as `Problem.margins` has them."""
     if not bool(torch.isfinite(outputs).all()):
         raise NonFinite("the outputs of a trained network contain NaN or infinity: it diverged")
     if outputs.numel() == len(y):

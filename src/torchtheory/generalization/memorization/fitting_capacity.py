@@ -39,13 +39,13 @@ def trained_class(
     learning_rate: float | None = None,
     seed: int = 0,
 ) -> Supremum:
-    r"""The class :math:`\{\operatorname{sgn}f\}` of a network on ``x[m, ...]``, from below.
+    r"""The class $\{\operatorname{sgn}f\}$ of a network on `x[m, ...]`, from below.
 
     For each row of signs a network is trained on them, and
-    :math:`\frac1m\sum_i\sigma_i\operatorname{sgn}f(x_i)=1-2\cdot(\text{share of errors})` is what
+    $\frac1m\sum_i\sigma_i\operatorname{sgn}f(x_i)=1-2\cdot(\text{share of errors})$ is what
     it reached, at most the supremum. All rows are one batched training. For
-    :func:`~torchtheory.generalization.complexity.rademacher.estimate_rademacher`, and for
-    :func:`rademacher_from_fits`.
+    `estimate_rademacher`, and for
+    `rademacher_from_fits`.
 
     Args:
         make_network: builds a network with one output or two.
@@ -87,19 +87,21 @@ def trained_class(
 
 
 def rademacher_from_fits(reached: Tensor, samples: int, delta: float = 0.01) -> float:
-    r"""A lower bound of :math:`\hat R_S(\mathcal F)`, with probability at least :math:`1-\delta`.
+    r"""A lower bound of $\hat R_S(\mathcal F)$, with probability at least $1-\delta$.
 
-    With :math:`v_j\le\sup_f\frac1m\sum_i\sigma^{(j)}_if(x_i)` reached for :math:`s` independent
-    draws of signs and functions into :math:`[-1,1]`,
+    With $v_j\le\sup_f\frac1m\sum_i\sigma^{(j)}_if(x_i)$ reached for $s$ independent
+    draws of signs and functions into $[-1,1]$,
 
-    .. math:: \hat R_S(\mathcal F) \ge \frac1s\sum_jv_j - \sqrt{\frac{2\ln(1/\delta)}{ms}},
+    $$
+    \hat R_S(\mathcal F) \ge \frac1s\sum_jv_j - \sqrt{\frac{2\ln(1/\delta)}{ms}},
+    $$
 
-    for a sign changes the mean of the suprema by at most :math:`2/(ms)` (McDiarmid). How the
-    :math:`v_j` were found does not matter; Student's interval would need them to vary.
+    for a sign changes the mean of the suprema by at most $2/(ms)$ (McDiarmid). How the
+    $v_j$ were found does not matter; Student's interval would need them to vary.
 
     Args:
-        reached: ``[s]``, e.g. from :func:`trained_class`.
-        samples: :math:`m`.
+        reached: `[s]`, e.g. from `trained_class`.
+        samples: $m$.
 
     >>> round(rademacher_from_fits(torch.ones(20), 300), 4)
     0.9608
@@ -121,16 +123,16 @@ def vc_dimension_from_fits(
 ) -> int:
     r"""A lower bound of the VC dimension from how many random labelings were fitted.
 
-    A class with :math:`\Pi` labelings of the :math:`m` points contains a uniform one with
-    probability :math:`\Pi/2^m`. If that is at least :math:`p` (Clopper and Pearson's lower end),
-    the VC dimension :math:`h` satisfies :math:`\sum_{i\le h}\binom mi\ge\Pi\ge p\,2^m` by Sauer's
-    lemma. Fitting every labeling one is shown thus proves about :math:`m/2`, not :math:`m`: to
+    A class with $\Pi$ labelings of the $m$ points contains a uniform one with
+    probability $\Pi/2^m$. If that is at least $p$ (Clopper and Pearson's lower end),
+    the VC dimension $h$ satisfies $\sum_{i\le h}\binom mi\ge\Pi\ge p\,2^m$ by Sauer's
+    lemma. Fitting every labeling one is shown thus proves about $m/2$, not $m$: to
     conclude that the points are shattered one would have to see them all.
 
     Args:
         fitted: how many of the labelings were fitted without an error.
         draws: how many were drawn.
-        samples: :math:`m`.
+        samples: $m$.
 
     >>> vc_dimension_from_fits(20, 20, 300)
     156

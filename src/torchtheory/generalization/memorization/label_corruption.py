@@ -30,14 +30,16 @@ Pair = tuple[Tensor, Tensor]
 def corrupted_labels(
     y: Tensor, classes: int, share: float, *, random: RandomSource = None
 ) -> Tensor:
-    r"""Labels ``y[n]`` of which each is, with probability ``share``, drawn anew from all classes.
+    r"""Labels `y[n]` of which each is, with probability `share`, drawn anew from all classes.
 
-    .. math:: \tilde y_i = \begin{cases} U_i & \text{with probability } p\\ y_i & \text{otherwise}
-              \end{cases}, \qquad U_i\sim\mathcal U\{0,\dots,C-1\}
+    $$
+    \tilde y_i = \begin{cases} U_i & \text{with probability } p\\ y_i & \text{otherwise}
+    \end{cases}, \qquad U_i\sim\mathcal U\{0,\dots,C-1\}
+    $$
 
-    A label drawn anew is right by chance once in :math:`C`, so the expected share of wrong labels
-    is :math:`p(1-1/C)`, and at :math:`p=1` the labels say nothing about the images. In
-    :func:`~torchtheory.training.many_networks.noisy_labels` a fixed number of labels moves to
+    A label drawn anew is right by chance once in $C$, so the expected share of wrong labels
+    is $p(1-1/C)$, and at $p=1$ the labels say nothing about the images. In
+    `noisy_labels` a fixed number of labels moves to
     *another* class, which at share 1 still says what the class is not.
 
     >>> y = torch.zeros(1000, dtype=torch.long)
@@ -57,7 +59,7 @@ def corrupted_labels(
 
 
 def random_labels(y: Tensor, classes: int, *, random: RandomSource = None) -> Tensor:
-    """Labels of the shape and type of ``y[n]``, independent of everything and uniform.
+    """Labels of the shape and type of `y[n]`, independent of everything and uniform.
 
     >>> random_labels(torch.zeros(6, dtype=torch.long), 3).tolist()
     [1, 1, 1, 0, 2, 2]
@@ -66,13 +68,13 @@ def random_labels(y: Tensor, classes: int, *, random: RandomSource = None) -> Te
 
 
 def shuffled_pixels(*images: Tensor, random: RandomSource = None) -> list[Tensor]:
-    r"""All images with *one* permutation of their entries, :math:`x\mapsto x_{\pi}`.
+    r"""All images with *one* permutation of their entries, $x\mapsto x_{\pi}$.
 
-    Nothing is lost: whoever knows :math:`\pi` has the images back, and a dense network does not
+    Nothing is lost: whoever knows $\pi$ has the images back, and a dense network does not
     notice. What is lost is that neighbors are alike, which convolutions use.
 
     Args:
-        images: one or several sets ``[n, ...]`` of images of one shape (training and test).
+        images: one or several sets `[n, ...]` of images of one shape (training and test).
 
     >>> train, test = torch.arange(6.0).view(2, 3), torch.tensor([[7.0, 8.0, 9.0]])
     >>> shuffled_pixels(train, test)
@@ -94,7 +96,7 @@ def shuffled_pixels(*images: Tensor, random: RandomSource = None) -> list[Tensor
 
 
 def random_pixels(x: Tensor, *, random: RandomSource = None) -> Tensor:
-    r"""Every image of ``x[n, ...]`` with a permutation of its own.
+    r"""Every image of `x[n, ...]` with a permutation of its own.
 
     Which values an image has is kept and where they are is lost: what a classifier can still
     learn, it learns from the distribution of the gray values.
@@ -112,7 +114,7 @@ def random_pixels(x: Tensor, *, random: RandomSource = None) -> Tensor:
 
 
 def gaussian_images(x: Tensor, *, random: RandomSource = None) -> Tensor:
-    r"""Independent normal entries with the mean and the variance of all entries of ``x[n, ...]``.
+    r"""Independent normal entries with the mean and the variance of all entries of `x[n, ...]`.
 
     Nothing of the images is left, so no classifier is better than guessing.
 
@@ -142,7 +144,7 @@ IMAGE_CORRUPTIONS: dict[str, ImageCorruption] = {
 def corrupted_images(
     kind: str, train: Tensor, test: Tensor, *, random: RandomSource = None
 ) -> Pair:
-    """Training and test images after one of ``IMAGE_CORRUPTIONS``; the test images suffer the same.
+    """Training and test images after one of `IMAGE_CORRUPTIONS`; the test images suffer the same.
 
     >>> a, b = corrupted_images("shuffled pixels", torch.eye(3), torch.eye(3), random=1)
     >>> bool((a == b).all())

@@ -1,15 +1,15 @@
 r"""Linear models that memorize, and interpolate from arbitrarily far away.
 
-For features :math:`\Phi\in\mathbb R^{m\times n}` of the training inputs, :math:`\Phi_{\rm test}` of
-the test inputs and :math:`M=[\Phi;\Phi_{\rm test}]`:
+For features $\Phi\in\mathbb R^{m\times n}$ of the training inputs, $\Phi_{\rm test}$ of
+the test inputs and $M=[\Phi;\Phi_{\rm test}]$:
 
-* if :math:`\operatorname{rank}\Phi=m`, every :math:`Y` has weights with :math:`\Phi w=Y`;
-* if :math:`\operatorname{rank}M<n`, :math:`Y=\Phi w^*` and :math:`Y_{\rm test}=\Phi_{\rm test}w^*`,
-  there are for all :math:`\epsilon,\delta\ge0` weights :math:`w` with
-  :math:`\Phi w=Y+\epsilon A`, :math:`\Phi_{\rm test}w=Y_{\rm test}+\epsilon B`,
-  :math:`\|A\|_F,\|B\|_F\le1`, and :math:`\|w\|_F,\|w-w^*\|_F\ge\delta`.
+* if $\operatorname{rank}\Phi=m$, every $Y$ has weights with $\Phi w=Y$;
+* if $\operatorname{rank}M<n$, $Y=\Phi w^*$ and $Y_{\rm test}=\Phi_{\rm test}w^*$,
+  there are for all $\epsilon,\delta\ge0$ weights $w$ with
+  $\Phi w=Y+\epsilon A$, $\Phi_{\rm test}w=Y_{\rm test}+\epsilon B$,
+  $\|A\|_F,\|B\|_F\le1$, and $\|w\|_F,\|w-w^*\|_F\ge\delta$.
 
-The condition :math:`\operatorname{rank}M<n` is about *these* test inputs: with :math:`n` of them in
+The condition $\operatorname{rank}M<n$ is about *these* test inputs: with $n$ of them in
 general position it fails, and the norm of interpolating weights says something after all. Source:
 Mathematical Aspects of Deep Learning, Theorem 2.1 and Corollary 2.2.
 """
@@ -32,9 +32,9 @@ class Memorized:
     r"""Weights that reproduce the targets.
 
     Attributes:
-        weights: :math:`\Phi^+Y`, the ones of least norm, ``[n, s]``.
-        residual: :math:`\|\Phi w-Y\|_F`, rounding only.
-        norm: :math:`\|w\|_F`.
+        weights: $\Phi^+Y$, the ones of least norm, `[n, s]`.
+        residual: $\|\Phi w-Y\|_F$, rounding only.
+        norm: $\|w\|_F$.
     """
 
     weights: Tensor
@@ -43,17 +43,17 @@ class Memorized:
 
 
 def memorize_targets(features: Tensor, targets: Tensor) -> Memorized:
-    r"""Weights :math:`w` with :math:`\Phi w=Y`, for whatever :math:`Y`.
+    r"""Weights $w$ with $\Phi w=Y$, for whatever $Y$.
 
     Args:
-        features: :math:`\Phi`, ``[m, n]`` with independent rows; of a data set, of random features,
+        features: $\Phi$, `[m, n]` with independent rows; of a data set, of random features,
             or of the last hidden layer of a network.
-        targets: :math:`Y`, ``[m]`` or ``[m, s]``.
+        targets: $Y$, `[m]` or `[m, s]`.
 
     Raises:
         InvalidInput: if the rows are dependent, so that some targets have no such weights.
 
-    Cost: :math:`O(m^2n)`.
+    Cost: $O(m^2n)$.
 
     >>> memorize_targets(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]), torch.ones(2)).weights
     tensor([[0.5000],
@@ -80,13 +80,13 @@ class FarInterpolant:
     r"""Weights that fit training and test data from far away.
 
     Attributes:
-        weights: :math:`w=w^*+\epsilon C_1+\alpha\bar C`, ``[n, s]``.
-        train_change, test_change: :math:`A=\Phi C_1` and :math:`B=\Phi_{\rm test}C_1`, the larger
+        weights: $w=w^*+\epsilon C_1+\alpha\bar C$, `[n, s]`.
+        train_change, test_change: $A=\Phi C_1$ and $B=\Phi_{\rm test}C_1$, the larger
             with Frobenius norm 1 (0 if the features are 0).
-        within: :math:`C_1`, columns in the row space of :math:`M`, ``[n, s]``.
-        beyond: :math:`\alpha\bar C`, columns in the null space of :math:`M`, ``[n, s]``.
-        norm: :math:`\|w\|_F`.
-        distance: :math:`\|w-w^*\|_F`.
+        within: $C_1$, columns in the row space of $M$, `[n, s]`.
+        beyond: $\alpha\bar C$, columns in the null space of $M$, `[n, s]`.
+        norm: $\|w\|_F$.
+        distance: $\|w-w^*\|_F$.
     """
 
     weights: Tensor
@@ -109,23 +109,23 @@ def far_interpolant(
 ) -> FarInterpolant:
     r"""The construction of the theorem's second part.
 
-    :math:`C_1` is a random matrix projected on the row space of :math:`M` and scaled so that
-    :math:`\max(\|\Phi C_1\|_F,\|\Phi_{\rm test}C_1\|_F)=1`; :math:`\bar C` a random one of unit
-    norm in the null space, and :math:`\alpha=\delta+\|w^*\|_F`.
+    $C_1$ is a random matrix projected on the row space of $M$ and scaled so that
+    $\max(\|\Phi C_1\|_F,\|\Phi_{\rm test}C_1\|_F)=1$; $\bar C$ a random one of unit
+    norm in the null space, and $\alpha=\delta+\|w^*\|_F$.
 
     Args:
-        features: :math:`\Phi`, ``[m, n]``.
-        test_features: :math:`\Phi_{\rm test}`, ``[k, n]``.
-        truth: :math:`w^*`, ``[n]`` or ``[n, s]``.
-        error: :math:`\epsilon\ge0`.
-        distance: :math:`\delta\ge0`.
+        features: $\Phi$, `[m, n]`.
+        test_features: $\Phi_{\rm test}$, `[k, n]`.
+        truth: $w^*$, `[n]` or `[n, s]`.
+        error: $\epsilon\ge0$.
+        distance: $\delta\ge0$.
         generator: seed or generator of the two matrices.
 
     Raises:
-        InvalidInput: if :math:`\operatorname{rank}M=n`: then training and test predictions fix the
+        InvalidInput: if $\operatorname{rank}M=n$: then training and test predictions fix the
             weights, and none are far away.
 
-    Cost: :math:`O(n^3+(m+k)n^2)`.
+    Cost: $O(n^3+(m+k)n^2)$.
 
     >>> phi, test = torch.eye(3)[:1], torch.eye(3)[1:2]
     >>> found = far_interpolant(phi, test, torch.ones(3), distance=1000.0)

@@ -45,10 +45,10 @@ class ErrorCurve:
     """Errors by level and seed.
 
     Attributes:
-        item: one of ``ITEMS``.
+        item: one of `ITEMS`.
         levels: what was varied.
-        train_loss: ``[levels, seeds]``, in the last epoch.
-        train_error, test_error: ``[levels, seeds]``, at the end.
+        train_loss: `[levels, seeds]`, in the last epoch.
+        train_error, test_error: `[levels, seeds]`, at the end.
     """
 
     item: str
@@ -83,14 +83,14 @@ def puzzle_curve(
     r"""Train networks at all levels of one item and count their errors.
 
     Args:
-        item: ``weight decay``, ``initial scale``, ``label noise``, ``width`` or ``batch size``.
+        item: `weight decay`, `initial scale`, `label noise`, `width` or `batch size`.
         levels: the values to try. Label noise is fitted with the squared distance to the unit
             vector of the (noisy) label, the others with the usual loss.
         make_network: builds a network of a width, one logit a class.
         train, test: classification data; test labels stay as they are.
         width: where another item is varied.
         seeds: of the initial weights (and of the noise).
-        epochs, batch_size, optimizer, learning_rate: as for ``fit_many``.
+        epochs, batch_size, optimizer, learning_rate: as for `fit_many`.
 
     >>> x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
     >>> y = (x.sum(1) > 0).long()
@@ -145,7 +145,7 @@ def puzzle_curve(
 
 
 def squared_distance(outputs: Tensor, y: Tensor) -> Tensor:
-    r"""Mean of :math:`\|f(x)-e_y\|_2^2` over a batch, for classes ``y[n]``.
+    r"""Mean of $\|f(x)-e_y\|_2^2$ over a batch, for classes `y[n]`.
 
     >>> squared_distance(torch.tensor([[0.0, 2.0]]), torch.tensor([1])).item()
     1.0

@@ -1,9 +1,11 @@
 r"""The divergence of two biased coins, and its inverses.
 
-.. math:: \mathrm{kl}(q\,\|\,p) = q\ln\frac qp + (1-q)\ln\frac{1-q}{1-p}
+$$
+\mathrm{kl}(q\,\|\,p) = q\ln\frac qp + (1-q)\ln\frac{1-q}{1-p}
+$$
 
-It is convex in :math:`p`, zero at :math:`p=q` and grows to either side, so that a bound
-:math:`\mathrm{kl}(q\,\|\,p)\le c` on an unknown :math:`p` is an interval. Source: Foundations of
+It is convex in $p$, zero at $p=q$ and grows to either side, so that a bound
+$\mathrm{kl}(q\,\|\,p)\le c$ on an unknown $p$ is an interval. Source: Foundations of
 Deep Learning, Eq. (9.1) for two outcomes.
 """
 
@@ -27,7 +29,7 @@ def binary_kl(q: Tensor, p: Tensor | float) -> Tensor: ...
 @overload
 def binary_kl(q: Tensor | float, p: Tensor) -> Tensor: ...
 def binary_kl(q: Tensor | float, p: Tensor | float) -> Tensor | float:
-    r""":math:`\mathrm{kl}(q\,\|\,p)` of Bernoulli laws, entry by entry; infinite unless dominated.
+    r"""$\mathrm{kl}(q\,\|\,p)$ of Bernoulli laws, entry by entry; infinite unless dominated.
 
     Args:
         q, p: probabilities; tensors broadcast, two numbers give a number.
@@ -51,15 +53,17 @@ def upper_kl_inverse(q: Tensor, c: Tensor | float) -> Tensor: ...
 @overload
 def upper_kl_inverse(q: Tensor | float, c: Tensor) -> Tensor: ...
 def upper_kl_inverse(q: Tensor | float, c: Tensor | float) -> Tensor | float:
-    r"""The largest :math:`p\ge q` with :math:`\mathrm{kl}(q\,\|\,p)\le c`, entry by entry.
+    r"""The largest $p\ge q$ with $\mathrm{kl}(q\,\|\,p)\le c$, entry by entry.
 
-    Newton's method in :math:`u=-\ln(1-p)`, where the divergence is convex: from a start to the
-    right of the solution (Pinsker's :math:`q+\sqrt{c/2}` or
-    :math:`1-e^{-(c+h(q))/(1-q)}`, :math:`h` the entropy) every iterate stays to the right of it,
+    Newton's method in $u=-\ln(1-p)$, where the divergence is convex: from a start to the
+    right of the solution (Pinsker's $q+\sqrt{c/2}$ or
+    $1-e^{-(c+h(q))/(1-q)}$, $h$ the entropy) every iterate stays to the right of it,
     so what comes out is never too small but for rounding. Differentiable in both arguments:
 
-    .. math:: \frac{\partial p}{\partial c}=\frac{p(1-p)}{p-q},\qquad
-              \frac{\partial p}{\partial q}=\frac{p(1-p)}{p-q}\,\ln\frac{p\,(1-q)}{q\,(1-p)}.
+    $$
+    \frac{\partial p}{\partial c}=\frac{p(1-p)}{p-q},\qquad
+    \frac{\partial p}{\partial q}=\frac{p(1-p)}{p-q}\,\ln\frac{p\,(1-q)}{q\,(1-p)}.
+    $$
 
     Args:
         q: probabilities.
@@ -81,9 +85,9 @@ def upper_kl_inverse(q: Tensor | float, c: Tensor | float) -> Tensor | float:
 
 
 def upper_kl_slopes(q: float, c: float) -> tuple[float, float, float]:
-    r"""The upper inverse of two numbers with its derivatives in :math:`q` and :math:`c`.
+    r"""The upper inverse of two numbers with its derivatives in $q$ and $c$.
 
-    The same as :func:`upper_kl_inverse` without tensors, some hundred times faster for one number.
+    The same as `upper_kl_inverse` without tensors, some hundred times faster for one number.
 
     >>> p, by_q, by_c = upper_kl_slopes(0.1, 0.05)
     >>> round(p, 4), round(by_q, 3), round(by_c, 3)
@@ -133,7 +137,7 @@ def lower_kl_inverse(q: Tensor, c: Tensor | float) -> Tensor: ...
 @overload
 def lower_kl_inverse(q: Tensor | float, c: Tensor) -> Tensor: ...
 def lower_kl_inverse(q: Tensor | float, c: Tensor | float) -> Tensor | float:
-    r"""The least :math:`p\le q` with :math:`\mathrm{kl}(q\,\|\,p)\le c`: the mirror image.
+    r"""The least $p\le q$ with $\mathrm{kl}(q\,\|\,p)\le c$: the mirror image.
 
     >>> round(lower_kl_inverse(1.0, 0.5), 6)        # exp(-c)
     0.606531

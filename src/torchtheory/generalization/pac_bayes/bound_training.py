@@ -1,8 +1,9 @@
 r"""Minimizing a PAC-Bayes bound over means and variances by stochastic gradients.
 
-The objective is the bound itself, :math:`\mathrm{kl}^{-1}(\hat r(\theta,s)\mid
-\frac1n[\mathrm{KL}+\ln\frac{J}{\delta}])`, with a differentiable :math:`\hat r` in place of the
-error. Nothing here needs to be right for the certificate to hold: it is computed afterwards.
+The objective is the bound itself,
+$\mathrm{kl}^{-1}(\hat r(\theta,s)\mid \frac1n[\mathrm{KL}+\ln\frac{J}{\delta}])$, with a
+differentiable $\hat r$ in place of the error. Nothing here needs to be right for the certificate to
+hold: it is computed afterwards.
 Source: Foundations of Deep Learning, section 9.2.
 """
 
@@ -59,15 +60,15 @@ def differentiable_risk(
     r"""A mean risk in [0, 1] with useful derivatives, under one draw of noise a row.
 
     For one logit that a dense layer computes, the error is integrated over that layer's weights:
-    given the noise before it the output is :math:`N(m,v)`, and it has the wrong sign with
-    probability :math:`\Phi(-(2y-1)m/\sqrt v)`, an unbiased estimate of the error itself.
-    Otherwise it is the cross-entropy, cut off at the probability :math:`p_0=10^{-4}` and divided
-    by :math:`\ln(1/p_0)`.
+    given the noise before it the output is $N(m,v)$, and it has the wrong sign with
+    probability $\Phi(-(2y-1)m/\sqrt v)$, an unbiased estimate of the error itself.
+    Otherwise it is the cross-entropy, cut off at the probability $p_0=10^{-4}$ and divided
+    by $\ln(1/p_0)$.
 
     Args:
         network: the stochastic network.
-        x, y: a batch, targets as :class:`~torchtheory.models.problem.Problem` prepares them.
-        noise: see :meth:`StochasticNetwork.forward`.
+        x, y: a batch, targets as `Problem` prepares them.
+        noise: see `StochasticNetwork.forward`.
     """
     outputs = network(x, noise)
     law = network.law_of(outputs)
@@ -97,16 +98,16 @@ def bound_step(
     same_variances: bool = False,
     natural: bool = False,
 ) -> tuple[float, float]:
-    r"""Gradients of the bound at one batch, into the parameters' ``.grad``; risk and divergence.
+    r"""Gradients of the bound at one batch, into the parameters' `.grad`; risk and divergence.
 
     Args:
         n: number of samples of the bound.
         constant: what is added to the divergence, such as ln(J/δ) and the cost of scales.
-        noise: see :meth:`StochasticNetwork.forward`.
+        noise: see `StochasticNetwork.forward`.
         same_variances: the variances are those of the last step with this prior.
-        natural: for the means, :math:`s\odot\nabla_\theta\,\mathrm{bound}` in the place of the
-            gradient, in units of the divergence: Fisher's metric of :math:`N(\theta,s)` is
-            :math:`1/s`.
+        natural: for the means, $s\odot\nabla_\theta\,\mathrm{bound}$ in the place of the
+            gradient, in units of the divergence: Fisher's metric of $N(\theta,s)$ is
+            $1/s$.
     """
     divergence = prior.divergence_parts(network, same_variances=same_variances)
     held = {name: m.variance for name, m in divergence.parts.items()}
@@ -146,12 +147,12 @@ def minimize_bound(
 
     All rates fall to zero along half a cosine. Adam moves every mean by the same length, also one
     that nothing but noise pulls at, and pays for it in the divergence. Natural steps
-    :math:`-\eta\,s\odot\nabla` with momentum 0.9 move it in proportion to its variance (binary
-    MNIST, 784-600-1, five epochs: a bound of 0.165 at a ``learning_rate`` of 0.01, against 0.170).
+    $-\eta\,s\odot\nabla$ with momentum 0.9 move it in proportion to its variance (binary
+    MNIST, 784-600-1, five epochs: a bound of 0.165 at a `learning_rate` of 0.01, against 0.170).
 
     With mixed noise a step costs less than two of ordinary training. With local noise gradients
     are less noisy, and a step costs a little more than two: twice the products, twice the
-    parameters. With ``variance_every=2`` it costs less again: a step that leaves the variances
+    parameters. With `variance_every=2` it costs less again: a step that leaves the variances
     alone needs three products of four, or five of six.
 
     Args:
@@ -161,7 +162,7 @@ def minimize_bound(
         constant: what is added to the divergence.
         learning_rate: for the means.
         variance_rate: for the logarithms of the variances, always by Adam.
-        noise: see :meth:`StochasticNetwork.forward`.
+        noise: see `StochasticNetwork.forward`.
         natural: natural steps for the means.
         variance_every: of so many steps, one changes the variances as well, the others the means.
         warm_up: fraction of the steps in which the rates rise to the cosine. Deep networks under

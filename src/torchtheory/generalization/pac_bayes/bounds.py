@@ -1,10 +1,10 @@
 r"""PAC-Bayes bounds on the risk of a stochastic classifier, one small function each.
 
-A classifier :math:`f\sim Q` is drawn anew for every prediction; its risk is
-:math:`\mathbb E_QR(f)` and its empirical risk :math:`\mathbb E_QR_S(f)`. Hypotheses of *every*
-bound here: the :math:`N` samples are independent with one law, the loss lies in [0, 1], and the
-prior :math:`P` was fixed without looking at them. The posterior :math:`Q` may depend on them in any
-way; the bounds hold for all :math:`Q` at once with probability at least :math:`1-\delta`.
+A classifier $f\sim Q$ is drawn anew for every prediction; its risk is
+$\mathbb E_QR(f)$ and its empirical risk $\mathbb E_QR_S(f)$. Hypotheses of *every*
+bound here: the $N$ samples are independent with one law, the loss lies in [0, 1], and the
+prior $P$ was fixed without looking at them. The posterior $Q$ may depend on them in any
+way; the bounds hold for all $Q$ at once with probability at least $1-\delta$.
 Source: Foundations of Deep Learning, section 9.1.
 """
 
@@ -29,13 +29,13 @@ GRID = 65
 
 @dataclass(frozen=True)
 class Deviation:
-    r"""A measure :math:`\Delta(r,\hat r)` of how far a risk is from an empirical risk.
+    r"""A measure $\Delta(r,\hat r)$ of how far a risk is from an empirical risk.
 
-    It must be jointly convex on :math:`[0,1]^2`; a midpoint that shows it is not is refused.
+    It must be jointly convex on $[0,1]^2$; a midpoint that shows it is not is refused.
 
     Attributes:
         name: for people.
-        function: :math:`\Delta`, entry by entry on tensors ``(risk, empirical_risk)``.
+        function: $\Delta$, entry by entry on tensors `(risk, empirical_risk)`.
 
     >>> Deviation("root", lambda r, e: (r - e).abs().sqrt())
     Traceback (most recent call last):
@@ -68,14 +68,16 @@ KL = Deviation("kl", lambda risk, empirical: binary_kl(empirical, risk))
 
 @lru_cache(maxsize=256)
 def log_moment(deviation: Deviation, n: int) -> float:
-    r""":math:`\ln J_\Delta(N)`, computed in log-space.
+    r"""$\ln J_\Delta(N)$, computed in log-space.
 
-    .. math:: J_\Delta(N)=\sup_{m\in[0,1]}\sum_{k=0}^N\binom Nkm^k(1-m)^{N-k}
-              e^{N\Delta(m,k/N)}
+    $$
+    J_\Delta(N)=\sup_{m\in[0,1]}\sum_{k=0}^N\binom Nkm^k(1-m)^{N-k}
+    e^{N\Delta(m,k/N)}
+    $$
 
-    For :data:`KL` the sum is the same for every :math:`m` inside and is taken as it stands; for
-    another deviation the supremum is searched on a grid and refined. Cost :math:`O(N)` for
-    :data:`KL`, else :math:`O(100N).
+    For `KL` the sum is the same for every $m$ inside and is taken as it stands; for
+    another deviation the supremum is searched on a grid and refined. Cost $O(N)$ for
+    `KL`, else $O(100N)$.
     Source: Foundations of Deep Learning, Theorem 69.
 
     >>> round(math.exp(log_moment(KL, 20)), 4), round(math.exp(log_moment(TWICE_SQUARE, 20)), 4)
@@ -113,19 +115,21 @@ def deviation_bound(
 ) -> float:
     r"""The risk bound of any jointly convex deviation, with the exact constant.
 
-    With probability at least :math:`1-\delta`, for all :math:`Q`,
+    With probability at least $1-\delta$, for all $Q$,
 
-    .. math:: \Delta(\mathbb E_QR,\mathbb E_QR_S)\le
-              \frac1N\Bigl(\mathrm{KL}(Q\|P)+\ln\frac{J_\Delta(N)}\delta\Bigr),
+    $$
+    \Delta(\mathbb E_QR,\mathbb E_QR_S)\le
+    \frac1N\Bigl(\mathrm{KL}(Q\|P)+\ln\frac{J_\Delta(N)}\delta\Bigr),
+    $$
 
-    solved for the largest risk. For the deviations of this module :math:`J_\Delta` is the moment
+    solved for the largest risk. For the deviations of this module $J_\Delta$ is the moment
     of errors; it covers losses in [0, 1] as well, since those have no larger moments of a convex
     function. Source: Foundations of Deep Learning, Theorem 69.
 
     Args:
-        deviation: :data:`SQUARE`, :data:`TWICE_SQUARE`, :data:`KL`, or your own.
-        empirical: :math:`\mathbb E_QR_S` in [0, 1].
-        kl: :math:`\mathrm{KL}(Q\|P)`, at least 0, possibly infinite.
+        deviation: `SQUARE`, `TWICE_SQUARE`, `KL`, or your own.
+        empirical: $\mathbb E_QR_S$ in [0, 1].
+        kl: $\mathrm{KL}(Q\|P)$, at least 0, possibly infinite.
         n: number of samples.
         delta: failure probability.
 
@@ -159,9 +163,9 @@ def deviation_bound(
 
 
 def mcallester_bound(empirical: float, kl: float, n: int, delta: float) -> float:
-    r""":math:`\mathbb E_QR_S+\sqrt{\frac2N\bigl[\mathrm{KL}+\ln\frac{2\sqrt N}\delta\bigr]}`.
+    r"""$\mathbb E_QR_S+\sqrt{\frac2N\bigl[\mathrm{KL}+\ln\frac{2\sqrt N}\delta\bigr]}$.
 
-    As the lectures print it; a factor 4 under the root above :func:`maurer_bound`.
+    As the lectures print it; a factor 4 under the root above `maurer_bound`.
     Source: Foundations of Deep Learning, Theorem 70.
 
     >>> round(mcallester_bound(0.028, 5144.0, 55_000, 0.035), 3)
@@ -172,9 +176,9 @@ def mcallester_bound(empirical: float, kl: float, n: int, delta: float) -> float
 
 
 def maurer_bound(empirical: float, kl: float, n: int, delta: float) -> float:
-    r""":math:`\mathbb E_QR_S+\sqrt{\frac1{2N}\bigl[\mathrm{KL}+\ln\frac{2\sqrt N}\delta\bigr]}`.
+    r"""$\mathbb E_QR_S+\sqrt{\frac1{2N}\bigl[\mathrm{KL}+\ln\frac{2\sqrt N}\delta\bigr]}$.
 
-    Maurer's constant with Pinsker's inequality; :math:`N\ge8`.
+    Maurer's constant with Pinsker's inequality; $N\ge8$.
 
     >>> round(maurer_bound(0.028, 5144.0, 55_000, 0.035), 3)
     0.244
@@ -185,11 +189,11 @@ def maurer_bound(empirical: float, kl: float, n: int, delta: float) -> float:
 
 
 def seeger_bound(empirical: float, kl: float, n: int, delta: float) -> float:
-    r"""The largest :math:`p` with :math:`\mathrm{kl}(\mathbb E_QR_S\,\|\,p)\le
-    \frac1N[\mathrm{KL}+\ln\frac{2\sqrt N}\delta]`.
+    r"""The largest $p$ with
+    $\mathrm{kl}(\mathbb E_QR_S\,\|\,p)\le \frac1N[\mathrm{KL}+\ln\frac{2\sqrt N}\delta]$.
 
-    The inverted binary divergence with Maurer's constant; :math:`N\ge8`. :func:`deviation_bound`
-    with :data:`KL` has the exact constant instead and is never larger.
+    The inverted binary divergence with Maurer's constant; $N\ge8$. `deviation_bound`
+    with `KL` has the exact constant instead and is never larger.
 
     >>> round(seeger_bound(0.028, 5144.0, 55_000, 0.035), 3)
     0.161
@@ -202,14 +206,16 @@ def seeger_bound(empirical: float, kl: float, n: int, delta: float) -> float:
 def catoni_bound(
     empirical: float, kl: float, n: int, delta: float, *, temperature: float = 1.0
 ) -> float:
-    r"""Catoni's bound, for a temperature :math:`C>0` fixed before the samples are seen.
+    r"""Catoni's bound, for a temperature $C>0$ fixed before the samples are seen.
 
-    .. math:: \mathbb E_QR\le\frac1{1-e^{-C}}\Bigl[1-\exp\Bigl(-C\,\mathbb E_QR_S
-              -\frac{\mathrm{KL}+\ln(1/\delta)}N\Bigr)\Bigr]
+    $$
+    \mathbb E_QR\le\frac1{1-e^{-C}}\Bigl[1-\exp\Bigl(-C\,\mathbb E_QR_S
+    -\frac{\mathrm{KL}+\ln(1/\delta)}N\Bigr)\Bigr]
+    $$
 
-    The least over all :math:`C` is the inverted kl at :math:`(\mathrm{KL}+\ln(1/\delta))/N`, which
-    would hold only if the best :math:`C` had been guessed: several temperatures share
-    :math:`\delta`.
+    The least over all $C$ is the inverted kl at $(\mathrm{KL}+\ln(1/\delta))/N$, which
+    would hold only if the best $C$ had been guessed: several temperatures share
+    $\delta$.
 
     >>> round(catoni_bound(0.028, 5144.0, 55_000, 0.035, temperature=1.9), 3)
     0.161

@@ -1,13 +1,15 @@
 r"""Risk certificates: a number that the test error of a stochastic network does not exceed.
 
-With probability at least :math:`1-\delta-\delta'` over the samples and the draws of weights,
+With probability at least $1-\delta-\delta'$ over the samples and the draws of weights,
 
-.. math:: \mathbb E_QR\le\mathrm{kl}^{-1}\Bigl(\hat r\;\Big|\;\frac1n\Bigl[\mathrm{KL}(Q\|P)
-          +\ln\frac{J(n)}\delta+\sum_\ell\ln\frac{\pi^2j_\ell^2}6\Bigr]\Bigr),
+$$
+\mathbb E_QR\le\mathrm{kl}^{-1}\Bigl(\hat r\;\Big|\;\frac1n\Bigl[\mathrm{KL}(Q\|P)
++\ln\frac{J(n)}\delta+\sum_\ell\ln\frac{\pi^2j_\ell^2}6\Bigr]\Bigr),
+$$
 
-where :math:`\hat r\ge\mathbb E_QR_S` but for :math:`\delta'` (:mod:`.gibbs_risk`), :math:`J` is the
-exact constant of the binary divergence (:mod:`.bounds`) and the last sum pays for scales chosen
-from a grid (:mod:`.gaussian_prior`). Source: Foundations of Deep Learning, section 9.2; Dziugaite
+where $\hat r\ge\mathbb E_QR_S$ but for $\delta'$ (`gibbs_risk`), $J$ is the
+exact constant of the binary divergence (`bounds`) and the last sum pays for scales chosen
+from a grid (`gaussian_prior`). Source: Foundations of Deep Learning, section 9.2; Dziugaite
 and Roy (2017).
 """
 
@@ -63,7 +65,7 @@ class RiskCertificate:
         log_constant: ln J(n).
         empirical: the stochastic network's risk on those samples, with its own failure probability.
         prior: how the prior was made, in words.
-        prior_samples: how many samples the prior has seen; none of them is among ``samples``.
+        prior_samples: how many samples the prior has seen; none of them is among `samples`.
         prior_variances: by the parameter's name.
         deterministic_error: of the network that the posterior started from, on the bound's samples.
         test: the stochastic network's risk on test data, if any was given.
@@ -174,34 +176,34 @@ def certify(
 
     Args:
         model: any feedforward or convolutional classifier, with one logit (binary) or one a
-            class. It is not changed, and its weights are used only with ``prior=module``.
-        train: independent samples of one law, ``(x, y)``, a ``Dataset`` or a ``DataLoader``.
-        prior: where the prior is centered. ``init``: at a random initialization drawn from
-            ``seed``. ``data``: at a network trained on a random part of ``train``, which the bound
-            then does not use. A module: at its weights, and ``prior_data`` must say what it has
-            seen; the posterior starts from the weights of ``model``.
-        prior_data: for a module, indices of the samples of ``train`` that any choice about it
-            depended on; ``()`` if none. The bound stands on the others.
-        prior_fraction: the part of ``train`` that ``prior="data"`` takes.
+            class. It is not changed, and its weights are used only with `prior=module`.
+        train: independent samples of one law, `(x, y)`, a `Dataset` or a `DataLoader`.
+        prior: where the prior is centered. `init`: at a random initialization drawn from
+            `seed`. `data`: at a network trained on a random part of `train`, which the bound
+            then does not use. A module: at its weights, and `prior_data` must say what it has
+            seen; the posterior starts from the weights of `model`.
+        prior_data: for a module, indices of the samples of `train` that any choice about it
+            depended on; `()` if none. The bound stands on the others.
+        prior_fraction: the part of `train` that `prior="data"` takes.
         prior_epochs: for which it is trained.
         prior_spread: standard deviation of the prior's weights as a fraction of each tensor's root
             mean square, fixed without looking at the bound's samples. Unless given it is chosen
-            from a grid that is paid for; with ``data`` on the prior's own part, which is free.
+            from a grid that is paid for; with `data` on the prior's own part, which is free.
         test: for the report, and to find out a prior that has seen the bound's samples.
-        task: ``binary`` or ``multiclass``; inferred unless given.
+        task: `binary` or `multiclass`; inferred unless given.
         delta: failure probability of the bound.
         delta_draws: failure probability of the empirical risk's estimate by draws.
-        start_epochs: of ordinary training before the bound is minimized, for ``init``.
+        start_epochs: of ordinary training before the bound is minimized, for `init`.
         start_spread: standard deviation of the posterior's weights when that begins, as a fraction
             of each tensor's root mean square; unless the prior's is fixed, which is taken then.
         epochs, batch_size, learning_rate, variance_rate, noise, natural, variance_every,
-            warm_up: of the minimization, see :func:`~.bound_training.minimize_bound`.
+            warm_up: of the minimization, see `minimize_bound`.
         passes: through the samples for the final estimate.
         seed: everything random follows from it.
         after_epoch: called with each epoch of the minimization.
 
     Returns:
-        The :class:`RiskCertificate`.
+        The `RiskCertificate`.
 
     >>> from torchtheory.data.real import digits
     >>> x, y = digits()

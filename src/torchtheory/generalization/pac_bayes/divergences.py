@@ -1,9 +1,11 @@
 r"""Kullback-Leibler divergences, and the change of measure they pay for.
 
-.. math:: \mathrm{KL}(Q\|P)=\int \ln\frac{dQ}{dP}\,dQ
+$$
+\mathrm{KL}(Q\|P)=\int \ln\frac{dQ}{dP}\,dQ
+$$
 
 is zero for equal laws only, is not symmetric (so it is no metric), and is infinite unless
-:math:`Q\ll P`. Source: Foundations of Deep Learning, section 9.1, Eqs. (9.1)-(9.2), Lemma 68, and
+$Q\ll P$. Source: Foundations of Deep Learning, section 9.1, Eqs. (9.1)-(9.2), Lemma 68, and
 section 9.2.
 """
 
@@ -16,7 +18,7 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 
 
 def dominates(p: Tensor, q: Tensor) -> bool:
-    r"""Whether :math:`Q\ll P` for laws ``p[k]``, ``q[k]`` on a finite set.
+    r"""Whether $Q\ll P$ for laws `p[k]`, `q[k]` on a finite set.
 
     >>> dominates(torch.tensor([0.5, 0.5, 0.0]), torch.tensor([1.0, 0.0, 0.0]))
     True
@@ -30,10 +32,10 @@ def dominates(p: Tensor, q: Tensor) -> bool:
 
 
 def discrete_kl(q: Tensor, p: Tensor) -> Tensor:
-    r""":math:`\sum_i q_i\ln(q_i/p_i)` over the last dimension; infinite where not dominated.
+    r"""$\sum_i q_i\ln(q_i/p_i)$ over the last dimension; infinite where not dominated.
 
     Args:
-        q, p: laws ``[..., k]`` on a finite set.
+        q, p: laws `[..., k]` on a finite set.
 
     >>> discrete_kl(torch.tensor([0.1, 0.9]).double(), torch.tensor([0.5, 0.5]).double())
     tensor(0.3681, dtype=torch.float64)
@@ -50,13 +52,15 @@ def gaussian_kl(
 ) -> Tensor:
     r"""KL divergence of Gaussians with independent entries.
 
-    For :math:`Q=N(\theta,\operatorname{diag}s)` and :math:`P=N(\theta_0,\lambda I)`
+    For $Q=N(\theta,\operatorname{diag}s)$ and $P=N(\theta_0,\lambda I)$
 
-    .. math:: \mathrm{KL}(Q\|P)=\frac12\Bigl[\frac1\lambda\sum_i s_i-D
-              +\frac{\|\theta-\theta_0\|^2}{\lambda}+D\ln\lambda-\sum_i\ln s_i\Bigr].
+    $$
+    \mathrm{KL}(Q\|P)=\frac12\Bigl[\frac1\lambda\sum_i s_i-D
+    +\frac{\|\theta-\theta_0\|^2}{\lambda}+D\ln\lambda-\sum_i\ln s_i\Bigr].
+    $$
 
     Args:
-        mean, variance: of Q, one shape; ``variance`` holds :math:`s_i`, not its root.
+        mean, variance: of Q, one shape; `variance` holds $s_i$, not its root.
         prior_mean, prior_variance: of P; numbers, or tensors that broadcast.
 
     >>> one = torch.ones(3).double()
@@ -75,17 +79,17 @@ def gaussian_kl(
 
 
 def donsker_varadhan(q: Tensor, p: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Both sides of :math:`\mathbb E_Q\varphi\le\mathrm{KL}(Q\|P)+\ln\mathbb E_Pe^\varphi`.
+    r"""Both sides of $\mathbb E_Q\varphi\le\mathrm{KL}(Q\|P)+\ln\mathbb E_Pe^\varphi$.
 
-    They are equal when :math:`Q\propto Pe^{\varphi}`. Source: Foundations of Deep Learning,
+    They are equal when $Q\propto Pe^{\varphi}$. Source: Foundations of Deep Learning,
     Lemma 68.
 
     Args:
-        q, p: laws ``[..., k]`` on a finite set.
-        values: :math:`\varphi`, ``[..., k]``.
+        q, p: laws `[..., k]` on a finite set.
+        values: $\varphi$, `[..., k]`.
 
     Returns:
-        the left side and the right side, ``[...]``.
+        the left side and the right side, `[...]`.
 
     >>> p = torch.tensor([0.5, 0.5]).double()
     >>> left, right = donsker_varadhan(tilted(p, torch.arange(2).double()), p, torch.arange(2))
@@ -100,7 +104,7 @@ def donsker_varadhan(q: Tensor, p: Tensor, values: Tensor) -> tuple[Tensor, Tens
 
 
 def tilted(p: Tensor, values: Tensor) -> Tensor:
-    r"""The law :math:`Q\propto Pe^\varphi`, for which the change of measure costs nothing.
+    r"""The law $Q\propto Pe^\varphi$, for which the change of measure costs nothing.
 
     >>> tilted(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 0.0]))
     tensor([0.5000, 0.5000])

@@ -51,19 +51,19 @@ def flatness(
     passes: int = 1,
     seed: int = 0,
 ) -> Flatness:
-    r"""The largest Gaussian noise on the weights that raises the error by at most ``tolerance``.
+    r"""The largest Gaussian noise on the weights that raises the error by at most `tolerance`.
 
-    The noise is :math:`N(0,(\tau\,\mathrm{rms}_\ell)^2)` on every weight of tensor :math:`\ell`.
+    The noise is $N(0,(\tau\,\mathrm{rms}_\ell)^2)$ on every weight of tensor $\ell$.
     The relative size makes the answer the same for networks that differ by rescaling a tensor;
     noise of one absolute size would not be.
 
     Args:
         model: any network; not changed.
-        samples: as :class:`~torchtheory.models.problem.Problem` prepares them.
+        samples: as `Problem` prepares them.
         tolerance: how much the mean error may exceed that without noise.
-        fractions: the :math:`\tau` to try, increasing.
+        fractions: the $\tau$ to try, increasing.
         passes: evaluations of the samples at each.
-        seed: of the noise, the same for all :math:`\tau`.
+        seed: of the noise, the same for all $\tau$.
 
     >>> from torchtheory.models.problem import Problem
     >>> x = torch.tensor([[1.0], [-1.0]]).repeat(200, 1)

@@ -1,8 +1,8 @@
 r"""Layers whose weights are independent Gaussians, sampled where their noise arrives.
 
-For one input :math:`x` and independent weights :math:`w_{ji}\sim N(\mu_{ji},s_{ji})` the sum
-:math:`\sum_iw_{ji}x_i` is exactly :math:`N(\sum_i\mu_{ji}x_i,\sum_is_{ji}x_i^2)`, independently
-over :math:`j`: drawing that *local* noise instead of the weights gives every row of a batch its own
+For one input $x$ and independent weights $w_{ji}\sim N(\mu_{ji},s_{ji})$ the sum
+$\sum_iw_{ji}x_i$ is exactly $N(\sum_i\mu_{ji}x_i,\sum_is_{ji}x_i^2)$, independently
+over $j$: drawing that *local* noise instead of the weights gives every row of a batch its own
 weights for the price of a second product (Kingma, Salimans and Welling, 2015).
 """
 
@@ -27,11 +27,11 @@ CONVOLUTIONS: dict[type[nn.Module], Any] = {
 class GaussianLayer(nn.Module):
     r"""A dense or convolutional layer with local noise.
 
-    It has no attribute ``weight``: a model that reads its layers' weights past ``forward`` fails
+    It has no attribute `weight`: a model that reads its layers' weights past `forward` fails
     here and is given drawn weights instead.
 
     Args:
-        layer: the ``nn.Linear`` or ``nn.Conv*d`` it stands for.
+        layer: the `nn.Linear` or `nn.Conv*d` it stands for.
         means, log_variances: of the weight and, if there is one, the bias.
         generator: where the noise comes from.
         names: what the network calls its weight and bias.
@@ -100,12 +100,12 @@ class GaussianLayer(nn.Module):
 
 
 class _DenseLaw(torch.autograd.Function):
-    r"""The two products :math:`x\mu^\top` and :math:`x^2s^\top`, each with its bias.
+    r"""The two products $x\mu^\top$ and $x^2s^\top$, each with its bias.
 
-    Arguments: the input, the means, the logarithms :math:`\rho` of the variances and
-    :math:`s=e^\rho` itself, for the weight and, if there is one, the bias. With :math:`g` and
-    :math:`h` the gradients of mean and variance, those of :math:`\mu,\rho,x` are
-    :math:`g^\top x`, :math:`s\odot h^\top x^2` and :math:`g\mu+2x\odot hs`; what nobody asked
+    Arguments: the input, the means, the logarithms $\rho$ of the variances and
+    $s=e^\rho$ itself, for the weight and, if there is one, the bias. With $g$ and
+    $h$ the gradients of mean and variance, those of $\mu,\rho,x$ are
+    $g^\top x$, $s\odot h^\top x^2$ and $g\mu+2x\odot hs$; what nobody asked
     for is not computed.
     """
 
@@ -142,7 +142,7 @@ class _DenseLaw(torch.autograd.Function):
 
 
 class _Normal(torch.autograd.Function):
-    r""":math:`m+\sqrt v\,\xi`; the derivative in :math:`v` is :math:`\xi/(2\sqrt v)`."""
+    r"""$m+\sqrt v\,\xi$; the derivative in $v$ is $\xi/(2\sqrt v)$."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class _Normal(torch.autograd.Function):
 
 
 def has_local_form(layer: nn.Module) -> bool:
-    """Whether a layer is one :class:`GaussianLayer` can stand for (subclasses are not)."""
+    """Whether a layer is one `GaussianLayer` can stand for (subclasses are not)."""
     if type(layer) is nn.Linear:
         return True
     return type(layer) in CONVOLUTIONS and getattr(layer, "padding_mode", "") == "zeros"

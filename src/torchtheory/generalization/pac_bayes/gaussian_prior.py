@@ -1,8 +1,8 @@
-r"""Gaussian priors :math:`P=N(\theta_0,\lambda I)`, and how their scale may be chosen.
+r"""Gaussian priors $P=N(\theta_0,\lambda I)$, and how their scale may be chosen.
 
 A scale picked after the samples were seen is paid for by a union bound over a grid that was fixed
-before (Dziugaite and Roy, 2017): the scales :math:`\lambda_j=ce^{-j/b}`, :math:`j=1,2,\dots`,
-share the failure probability as :math:`\delta_j=6\delta/(\pi^2j^2)`. Here every parameter tensor
+before (Dziugaite and Roy, 2017): the scales $\lambda_j=ce^{-j/b}$, $j=1,2,\dots$,
+share the failure probability as $\delta_j=6\delta/(\pi^2j^2)$. Here every parameter tensor
 has a scale of its own on its own grid; their costs add up.
 Source: Foundations of Deep Learning, section 9.2.
 """
@@ -23,11 +23,11 @@ from torchtheory.models.model import Parameters
 
 @dataclass(frozen=True, slots=True)
 class ScaleGrid:
-    r"""The variances :math:`\lambda_j=ce^{-j/b}` a prior may choose from, :math:`j\ge1`.
+    r"""The variances $\lambda_j=ce^{-j/b}$ a prior may choose from, $j\ge1$.
 
     Attributes:
-        largest: :math:`c`.
-        precision: :math:`b`, points per factor :math:`e`.
+        largest: $c$.
+        precision: $b$, points per factor $e$.
 
     >>> grid = ScaleGrid(largest=0.1, precision=100)
     >>> round(grid.variance(100), 6), round(grid.cost(100), 3)
@@ -43,18 +43,18 @@ class ScaleGrid:
 
     @classmethod
     def for_size(cls, count: int) -> ScaleGrid:
-        r"""A grid fine enough for ``count`` weights: :math:`b=\sqrt D/4`.
+        r"""A grid fine enough for `count` weights: $b=\sqrt D/4$.
 
-        Being half a step off the best scale costs :math:`D/(16b^2)`, here one nat.
+        Being half a step off the best scale costs $D/(16b^2)$, here one nat.
         """
         return cls(precision=max(1.0, math.sqrt(count) / 4))
 
     def variance(self, j: int) -> float:
-        r""":math:`\lambda_j`."""
+        r"""$\lambda_j$."""
         return self.largest * math.exp(-j / self.precision)
 
     def cost(self, j: int) -> float:
-        r"""What choosing :math:`\lambda_j` adds to the divergence: :math:`\ln(\pi^2j^2/6)`."""
+        r"""What choosing $\lambda_j$ adds to the divergence: $\ln(\pi^2j^2/6)$."""
         return math.log(math.pi**2 * j**2 / 6)
 
     def nearest(self, variance: float) -> list[int]:
@@ -116,9 +116,9 @@ class DivergenceParts:
 
     @torch.no_grad()
     def add_gradient(self, factor: float) -> None:
-        r"""Add ``factor`` times the gradient to ``.grad`` of means and log-variances.
+        r"""Add `factor` times the gradient to `.grad` of means and log-variances.
 
-        :math:`(\theta-\theta_0)/\lambda` and :math:`\frac12(s/\lambda-1)`; a scale at its best
+        $(\theta-\theta_0)/\lambda$ and $\frac12(s/\lambda-1)$; a scale at its best
         value contributes nothing. Frozen tensors are passed over.
         """
         for m in self.parts.values():
@@ -130,7 +130,7 @@ class DivergenceParts:
 
     @torch.no_grad()
     def make_natural(self, factor: float) -> None:
-        """Multiply the means' gradients by the variances, and by ``factor``."""
+        """Multiply the means' gradients by the variances, and by `factor`."""
         for m in self.parts.values():
             if m.mean.requires_grad:
                 _gradient(m.mean).mul_(m.variance).mul_(factor)
@@ -143,12 +143,12 @@ def _gradient(tensor: Tensor) -> Tensor:
 
 
 class GaussianPrior:
-    r""":math:`N(\theta_0,\operatorname{diag}\lambda)` with one variance a parameter tensor.
+    r"""$N(\theta_0,\operatorname{diag}\lambda)$ with one variance a parameter tensor.
 
     Args:
-        center: :math:`\theta_0` by the parameter's name.
+        center: $\theta_0$ by the parameter's name.
         variances: fixed without looking at the samples of the bound; None to choose them from
-            :meth:`ScaleGrid.for_size` after the fact, which :meth:`settle` charges for.
+            `ScaleGrid.for_size` after the fact, which `settle` charges for.
 
     >>> net = torch.nn.Linear(3, 1)
     >>> network = StochasticNetwork(net, spread=0.1)
@@ -171,8 +171,8 @@ class GaussianPrior:
     def divergence(self, network: StochasticNetwork) -> Tensor:
         r"""KL(Q‖P), differentiable, in the network's precision.
 
-        Scales that are not fixed take their best value :math:`\lambda=
-        (\sum_is_i+\|\theta-\theta_0\|^2)/D`, between the points of the grid.
+        Scales that are not fixed take their best value
+        $\lambda= (\sum_is_i+\|\theta-\theta_0\|^2)/D$, between the points of the grid.
         """
         total = torch.zeros(()).to(network.means[network.names[0]])
         for name, mean in network.means.items():

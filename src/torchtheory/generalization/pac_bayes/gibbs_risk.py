@@ -1,11 +1,11 @@
 r"""The empirical risk of a stochastic network, bounded from finitely many draws.
 
-:math:`\mathbb E_QR_S` is a mean over weights that nobody can compute. Draws :math:`W_1,\dots,W_M`,
+$\mathbb E_QR_S$ is a mean over weights that nobody can compute. Draws $W_1,\dots,W_M$,
 independent and fresh (made after Q is final), give an upper bound that fails with a probability of
-its own: by Chernoff's inequality, for independent values in [0, 1] with mean :math:`\bar p`,
-:math:`\mathrm{kl}(\bar X\,\|\,\bar p)\le\ln(1/\delta')/M` whenever :math:`\bar X<\bar p`, with
-probability at least :math:`1-\delta'`. The values need not have one law: each sample (or block of
-samples) may have a draw of its own, which makes one pass over the data worth :math:`M=n` draws.
+its own: by Chernoff's inequality, for independent values in [0, 1] with mean $\bar p$,
+$\mathrm{kl}(\bar X\,\|\,\bar p)\le\ln(1/\delta')/M$ whenever $\bar X<\bar p$, with
+probability at least $1-\delta'$. The values need not have one law: each sample (or block of
+samples) may have a draw of its own, which makes one pass over the data worth $M=n$ draws.
 Source: Foundations of Deep Learning, section 9.2 (the rows "SNN" of Table 1).
 """
 
@@ -33,8 +33,8 @@ class GibbsRisk:
 
     Attributes:
         estimate: mean error over samples and draws.
-        upper: at least the mean over *all* weights, but for probability ``delta``.
-        delta: failure probability of ``upper``.
+        upper: at least the mean over *all* weights, but for probability `delta`.
+        delta: failure probability of `upper`.
         draws: independent draws of the weights.
         block: samples that shared a draw.
     """
@@ -61,13 +61,13 @@ def gibbs_risk(
 
     Args:
         network: its means and variances are final.
-        samples: inputs and targets as :class:`~torchtheory.models.problem.Problem` prepares them.
+        samples: inputs and targets as `Problem` prepares them.
         delta: failure probability of the upper bound.
         passes: how often to go through the samples.
         block: samples that share a draw; 1 where the network allows a draw for each row at the
             price of one (dense layers), 32 otherwise.
 
-    Time: ``passes`` evaluations of the samples, twice the work each for rows of their own.
+    Time: `passes` evaluations of the samples, twice the work each for rows of their own.
 
     >>> net = torch.nn.Linear(1, 1, bias=False)
     >>> with torch.no_grad(): _ = net.weight.fill_(1.0)
@@ -99,7 +99,7 @@ def gibbs_risk(
 
 
 def mistakes(outputs: Tensor, y: Tensor) -> Tensor:
-    """Which samples are misclassified, ``[n]`` of bool.
+    """Which samples are misclassified, `[n]` of bool.
 
     One output a sample is the logit of class 1 (an output of 0 is wrong for either label);
     several are the logits of the classes (a tie for the largest is wrong). NaN is wrong.

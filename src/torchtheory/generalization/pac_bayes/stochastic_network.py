@@ -1,4 +1,4 @@
-r"""A network whose weights are drawn from :math:`Q=N(\theta,\operatorname{diag}s)`.
+r"""A network whose weights are drawn from $Q=N(\theta,\operatorname{diag}s)$.
 
 Source: Foundations of Deep Learning, section 9.2.
 """
@@ -46,14 +46,14 @@ class _Skeleton:
 
 
 class StochasticNetwork(nn.Module):
-    r"""Any network with independent Gaussian weights :math:`\theta_i+\sqrt{s_i}\,\xi_i`.
+    r"""Any network with independent Gaussian weights $\theta_i+\sqrt{s_i}\,\xi_i$.
 
     The model given is copied, never changed, and always run in evaluation mode. The trainable
     parameters are the means and the logarithms of the variances.
 
     Args:
-        model: any ``nn.Module`` without batch normalization. Frozen parameters are random as well.
-        spread: standard deviation to start with, :math:`\sqrt{s_i}`; one number, or one a
+        model: any `nn.Module` without batch normalization. Frozen parameters are random as well.
+        spread: standard deviation to start with, $\sqrt{s_i}$; one number, or one a
             parameter (by name).
         random: generator or seed of the noise.
 
@@ -105,7 +105,7 @@ class StochasticNetwork(nn.Module):
         return dict(zip(self.names, self._log_variances, strict=True))
 
     def variances(self) -> Parameters:
-        r""":math:`s_i` by the parameter's name."""
+        r"""$s_i$ by the parameter's name."""
         return {name: v.detach().exp() for name, v in self.log_variances.items()}
 
     @property
@@ -122,10 +122,10 @@ class StochasticNetwork(nn.Module):
 
         Args:
             x: a batch.
-            noise: ``local``, one draw a row where layers allow it, for twice the products;
-                ``weights``, one draw of all weights for the whole batch; ``mixed``, local in dense
+            noise: `local`, one draw a row where layers allow it, for twice the products;
+                `weights`, one draw of all weights for the whole batch; `mixed`, local in dense
                 layers of at most 16 outputs, where it is cheap, and drawn weights elsewhere;
-                ``none``, the network of the means.
+                `none`, the network of the means.
         """
         if noise not in NOISES:
             raise InvalidInput(f"noise must be one of {', '.join(NOISES)}, not {noise!r}")
@@ -147,7 +147,7 @@ class StochasticNetwork(nn.Module):
         return None
 
     def independent_rows(self, x: Tensor) -> bool:
-        """Whether ``noise="local"`` gives every row of a batch an exact draw of its own from Q.
+        """Whether `noise="local"` gives every row of a batch an exact draw of its own from Q.
 
         It does when every parameter belongs to a dense layer that is applied once, to one vector a
         row. Elsewhere (convolutions, layers used twice) local noise is an approximation for
@@ -285,7 +285,7 @@ def refuse_learned_buffers(model: nn.Module) -> None:
 def fresh_initialization(model: nn.Module, seed: int) -> nn.Module:
     """A copy of a model with every layer's own random initialization drawn anew.
 
-    Whatever the weights of ``model`` have seen, these have not.
+    Whatever the weights of `model` have seen, these have not.
 
     >>> old = nn.Linear(2, 2)
     >>> new = fresh_initialization(old, 0)

@@ -1,11 +1,13 @@
 r"""The angle between path features and path weights.
 
 An output of a ReLU or max-pooling network is an inner product over paths,
-:math:`f_k(x)=z(x)^\top\bar w_k`, hence
+$f_k(x)=z(x)^\top\bar w_k$, hence
 
-.. math:: f_k(x)=\|z(x)\|_2\,\|\bar w_k\|_2\,\cos\theta_k(x),
+$$
+f_k(x)=\|z(x)\|_2\,\|\bar w_k\|_2\,\cos\theta_k(x),
+$$
 
-and a large path norm :math:`\|\bar w_k\|_2` goes with outputs of ordinary size where the cosine is
+and a large path norm $\|\bar w_k\|_2$ goes with outputs of ordinary size where the cosine is
 small. None of the factors needs the list of paths. Source: Mathematical Aspects of Deep Learning,
 section 2.5.3, after Theorem 2.9.
 """
@@ -40,9 +42,9 @@ class PathAngles:
     r"""The three factors of every output.
 
     Attributes:
-        outputs: :math:`f_k(x_i)`, ``[n, outputs]``.
-        feature_norms: :math:`\|z(x_i)\|_2`, ``[n]``.
-        path_norms: :math:`\|\bar w_k\|_2`, ``[outputs]``.
+        outputs: $f_k(x_i)$, `[n, outputs]`.
+        feature_norms: $\|z(x_i)\|_2$, `[n]`.
+        path_norms: $\|\bar w_k\|_2$, `[outputs]`.
     """
 
     outputs: Tensor
@@ -51,15 +53,15 @@ class PathAngles:
 
     @property
     def cosines(self) -> Tensor:
-        r""":math:`\cos\theta_k(x_i)`, ``[n, outputs]``; NaN where a factor is 0."""
+        r"""$\cos\theta_k(x_i)$, `[n, outputs]`; NaN where a factor is 0."""
         return self.outputs / (self.feature_norms[:, None] * self.path_norms)
 
 
 def path_cosines(model: nn.Module, x: Tensor) -> PathAngles:
-    r"""Norms of path features and path weights, and the outputs, in ``float64``.
+    r"""Norms of path features and path weights, and the outputs, in `float64`.
 
-    Takes the networks of :func:`~torchtheory.kernels.path_kernel.deep_path_kernel`, whose diagonal
-    :math:`\|z(x)\|^2` is. Costs three forward passes.
+    Takes the networks of `deep_path_kernel`, whose diagonal
+    $\|z(x)\|^2$ is. Costs three forward passes.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU(), nn.Linear(1, 1, bias=False))
     >>> _ = [layer.weight.data.fill_(w) for layer, w in zip(net[::2], (1.0, 2.0))]
@@ -75,7 +77,7 @@ def path_cosines(model: nn.Module, x: Tensor) -> PathAngles:
 
 
 def feature_norms(model: nn.Module, x: Tensor) -> Tensor:
-    r""":math:`\|z(x_i)\|_2`, ``[n]``, by one pass.
+    r"""$\|z(x_i)\|_2$, `[n]`, by one pass.
 
     Squared inputs go through the network with all weights and biases 1 and squared slopes; a
     max-pooling window passes on what it selects.

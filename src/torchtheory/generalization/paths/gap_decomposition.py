@@ -1,18 +1,22 @@
 r"""The squared-loss generalization gap of a ReLU network, taken apart exactly.
 
-With :math:`f_k(x) = z(x)^\top\bar w_k` over the paths of the network, the loss
-:math:`\|f(x)-y\|_2^2`, a training sample of :math:`m` points and a population,
+With $f_k(x) = z(x)^\top\bar w_k$ over the paths of the network, the loss
+$\|f(x)-y\|_2^2$, a training sample of $m$ points and a population,
 
-.. math:: R - R_S = c_y + \sum_k \bigl(2\,v_k^\top\bar w_k + \bar w_k^\top G\bar w_k\bigr),
+$$
+R - R_S = c_y + \sum_k \bigl(2\,v_k^\top\bar w_k + \bar w_k^\top G\bar w_k\bigr),
+$$
 
-where :math:`G = \mathbb E[zz^\top] - \frac1m\sum_i z_iz_i^\top`,
-:math:`v_k = \frac1m\sum_i Y_k^{(i)}z_i - \mathbb E[Y_kz]` and
-:math:`c_y = \mathbb E\|Y\|^2 - \frac1m\sum_i\|Y^{(i)}\|^2`. Nothing is assumed about how the
-sample came about. With the eigenpairs :math:`(\lambda_j,u_j)` of :math:`G`,
+where $G = \mathbb E[zz^\top] - \frac1m\sum_i z_iz_i^\top$,
+$v_k = \frac1m\sum_i Y_k^{(i)}z_i - \mathbb E[Y_kz]$ and
+$c_y = \mathbb E\|Y\|^2 - \frac1m\sum_i\|Y^{(i)}\|^2$. Nothing is assumed about how the
+sample came about. With the eigenpairs $(\lambda_j,u_j)$ of $G$,
 
-.. math:: R - R_S - c_y = \sum_k\Bigl(2\|v_k\|\|\bar w_k\|\cos(v_k,\bar w_k)
-          + \|\bar w_k\|^2\sum_j\lambda_j\cos^2(u_j,\bar w_k)\Bigr)
-          \le \sum_k\bigl(2\|v_k\|\|\bar w_k\| + \lambda_{\max}(G)\|\bar w_k\|^2\bigr).
+$$
+R - R_S - c_y = \sum_k\Bigl(2\|v_k\|\|\bar w_k\|\cos(v_k,\bar w_k)
++ \|\bar w_k\|^2\sum_j\lambda_j\cos^2(u_j,\bar w_k)\Bigr)
+\le \sum_k\bigl(2\|v_k\|\|\bar w_k\| + \lambda_{\max}(G)\|\bar w_k\|^2\bigr).
+$$
 
 Source: Mathematical Aspects of Deep Learning, Theorem 2.7 and Eq. (2.2).
 """
@@ -39,18 +43,18 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class GapDecomposition:
-    r"""The parts of :math:`R - R_S`.
+    r"""The parts of $R - R_S$.
 
     Attributes:
-        train_risk, population_risk: :math:`R_S` and :math:`R`, mean squared distances.
-        label_term: :math:`c_y`, which no weights change.
-        linear, quadratic: :math:`2v_k^\top\bar w_k` and :math:`\bar w_k^\top G\bar w_k`,
-            ``[outputs]``.
-        label_norms: :math:`\|v_k\|`, ``[outputs]``.
-        path_norms: :math:`\|\bar w_k\|`, ``[outputs]``.
-        eigenvalues: of :math:`G`, decreasing, ``[r]``; it is zero on all other paths.
-        alignments: :math:`\cos^2(u_j,\bar w_k)`, ``[r, outputs]``.
-        paths: the number of paths, the size of :math:`G`.
+        train_risk, population_risk: $R_S$ and $R$, mean squared distances.
+        label_term: $c_y$, which no weights change.
+        linear, quadratic: $2v_k^\top\bar w_k$ and $\bar w_k^\top G\bar w_k$,
+            `[outputs]`.
+        label_norms: $\|v_k\|$, `[outputs]`.
+        path_norms: $\|\bar w_k\|$, `[outputs]`.
+        eigenvalues: of $G$, decreasing, `[r]`; it is zero on all other paths.
+        alignments: $\cos^2(u_j,\bar w_k)$, `[r, outputs]`.
+        paths: the number of paths, the size of $G$.
     """
 
     train_risk: float
@@ -71,13 +75,13 @@ class GapDecomposition:
 
     @property
     def cosines(self) -> Tensor:
-        r""":math:`\cos(v_k,\bar w_k)`, ``[outputs]``; 0 where one of them is 0."""
+        r"""$\cos(v_k,\bar w_k)$, `[outputs]`; 0 where one of them is 0."""
         lengths = 2 * self.label_norms * self.path_norms
         return torch.where(lengths > 0, self.linear / lengths, 0.0)
 
     @property
     def largest_eigenvalue(self) -> float:
-        r""":math:`\lambda_{\max}(G)`; at least 0 unless the points span all of path space."""
+        r"""$\lambda_{\max}(G)$; at least 0 unless the points span all of path space."""
         top = float(self.eigenvalues[0]) if len(self.eigenvalues) else 0.0
         return top if len(self.eigenvalues) >= self.paths else max(top, 0.0)
 
@@ -104,21 +108,21 @@ def decompose_gap(
 ) -> GapDecomposition:
     r"""Take the gap between the squared losses on two sets of samples apart.
 
-    The population is finite: points with ``masses`` that sum to 1, equal unless given. A test set
+    The population is finite: points with `masses` that sum to 1, equal unless given. A test set
     in its place makes the identity one between training and test risk: it then says nothing about
     a distribution. Networks and paths are those of
-    :func:`~torchtheory.kernels.path_kernel.deep_path_kernel`, which is used here: with :math:`Z`
-    the features of all :math:`N` points, :math:`K=ZZ^\top` and :math:`G=Z^\top DZ`, the nonzero
-    eigenvalues of :math:`G` are those of :math:`DK`, and :math:`u_j^\top\bar w_k` follows from
-    the outputs :math:`Z\bar w_k`.
+    `deep_path_kernel`, which is used here: with $Z$
+    the features of all $N$ points, $K=ZZ^\top$ and $G=Z^\top DZ$, the nonzero
+    eigenvalues of $G$ are those of $DK$, and $u_j^\top\bar w_k$ follows from
+    the outputs $Z\bar w_k$.
 
     Args:
         model: network with one or several outputs; run in evaluation mode, not changed.
-        train, population: ``(x[n, ...], y[n] or y[n, outputs])``.
-        masses: ``[n]`` of the population.
+        train, population: `(x[n, ...], y[n] or y[n, outputs])`.
+        masses: `[n]` of the population.
 
-    Costs a path kernel of all points and its eigenvalues: :math:`O(N^2)` memory and
-    :math:`O(N^3)` time, so take a few thousand points at most.
+    Costs a path kernel of all points and its eigenvalues: $O(N^2)$ memory and
+    $O(N^3)$ time, so take a few thousand points at most.
 
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False))      # one path, z = x
     >>> _ = net[0].weight.data.fill_(3.0)
@@ -151,10 +155,10 @@ def decompose_gap(
 
 
 def _spectrum(kernel: Tensor, signs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Eigenvalues of :math:`G` on the span of the features, and :math:`u_j^\top\bar w_k`.
+    r"""Eigenvalues of $G$ on the span of the features, and $u_j^\top\bar w_k$.
 
-    :math:`K=US^2U^\top` gives :math:`Z=USQ^\top` with orthonormal columns of :math:`Q`, unknown but
-    not needed: :math:`G=Q(SU^\top DUS)Q^\top` and :math:`Q^\top\bar w_k=S^{-1}U^\top f_k`.
+    $K=US^2U^\top$ gives $Z=USQ^\top$ with orthonormal columns of $Q$, unknown but
+    not needed: $G=Q(SU^\top DUS)Q^\top$ and $Q^\top\bar w_k=S^{-1}U^\top f_k$.
     """
     squares, basis = torch.linalg.eigh(kernel)
     kept = squares > len(kernel) * torch.finfo(kernel.dtype).eps * squares[-1].clamp_min(0)

@@ -1,15 +1,17 @@
 r"""Every path of a small network, one by one: which paths made this output.
 
 In a directed acyclic graph of ReLU and max-pooling units an output is the sum over the paths
-:math:`j` from an input (or from a bias, a unit of value 1) to it,
+$j$ from an input (or from a bias, a unit of value 1) to it,
 
-.. math:: f_k(x)=\sum_j\bar w_{k,j}\,\bar\sigma_j(x)\,\bar x_j ,
+$$
+f_k(x)=\sum_j\bar w_{k,j}\,\bar\sigma_j(x)\,\bar x_j ,
+$$
 
 of the product of the weights on the path, the product of the slopes of its units (0 or 1 for ReLU;
 1 for the input that a max-pooling window selects), and the input it starts from. Here the units
 are made the nodes of a graph and the paths are listed by searching it, so that skip connections
 need no rule of their own. Slopes and selections are read off derivatives. Networks too large for
-a list are met by :mod:`torchtheory.kernels.path_kernel`. Source: Mathematical Aspects of Deep
+a list are met by `torchtheory.kernels.path_kernel`. Source: Mathematical Aspects of Deep
 Learning, section 2.5.1, Eq. (2.1) and Table 2.1.
 """
 
@@ -42,13 +44,13 @@ from torchtheory.nets.graph import GraphNetwork
 
 @dataclass(frozen=True, slots=True)
 class PathTable:
-    r"""All paths to one output, for :math:`n` inputs and :math:`P` paths.
+    r"""All paths to one output, for $n$ inputs and $P$ paths.
 
     Attributes:
-        units: the units on each path by name, from the input (or ``1``, a bias) to the output.
-        inputs: :math:`\bar x_j`, ``[n, P]``.
-        activity: :math:`\bar\sigma_j`, ``[n, P]``; 0 or 1 for ReLU and max pooling.
-        weights: :math:`\bar w_j`, ``[P]``.
+        units: the units on each path by name, from the input (or `1`, a bias) to the output.
+        inputs: $\bar x_j$, `[n, P]`.
+        activity: $\bar\sigma_j$, `[n, P]`; 0 or 1 for ReLU and max pooling.
+        weights: $\bar w_j$, `[P]`.
     """
 
     units: tuple[tuple[str, ...], ...]
@@ -58,17 +60,17 @@ class PathTable:
 
     @property
     def features(self) -> Tensor:
-        r""":math:`z_j(x_i)=\bar x_j\bar\sigma_j`, ``[n, P]``."""
+        r"""$z_j(x_i)=\bar x_j\bar\sigma_j$, `[n, P]`."""
         return self.inputs * self.activity
 
     @property
     def contributions(self) -> Tensor:
-        r""":math:`\bar w_j\bar\sigma_j\bar x_j`, ``[n, P]``; a row sums to the output."""
+        r"""$\bar w_j\bar\sigma_j\bar x_j$, `[n, P]`; a row sums to the output."""
         return self.features * self.weights
 
     @property
     def outputs(self) -> Tensor:
-        """The output for every input, ``[n]``."""
+        """The output for every input, `[n]`."""
         return self.contributions.sum(1)
 
     def strongest(self, sample: int, count: int = 10) -> list[tuple[str, float, bool, float]]:
@@ -91,10 +93,10 @@ def every_path(model: nn.Module, x: Tensor, *, output: int = 0, most: int = 20_0
     r"""List the paths to one output of a small network.
 
     Args:
-        model: a :class:`~torchtheory.nets.graph.GraphNetwork` (any graph, skip connections
+        model: a `GraphNetwork` (any graph, skip connections
             included) whose vertices are dense layers and ReLU-like activations, or a chain that
-            :func:`~torchtheory.kernels.path_kernel.deep_path_kernel` takes.
-        x: inputs ``[n, ...]``.
+            `deep_path_kernel` takes.
+        x: inputs `[n, ...]`.
         output: which one.
         most: more paths than this are refused.
 
@@ -124,11 +126,11 @@ def every_path(model: nn.Module, x: Tensor, *, output: int = 0, most: int = 20_0
 
 
 def graph_path_norms(network: GraphNetwork, *, order: float = 2) -> Tensor:
-    r""":math:`\|\bar w_k\|_p` of a graph network, ``[outputs]``: one forward pass.
+    r"""$\|\bar w_k\|_p$ of a graph network, `[outputs]`: one forward pass.
 
-    The same graph with its weights to the power :math:`p`, without nonlinearity, on the input of
+    The same graph with its weights to the power $p$, without nonlinearity, on the input of
     ones; biases count as weights from a unit of value 1. For chains, convolutions and pools there
-    is :func:`~torchtheory.kernels.path_kernel.path_norms`.
+    is `path_norms`.
 
     >>> g = nx.DiGraph([("x", "h"), ("h", "y"), ("x", "y")])
     >>> net = GraphNetwork(g, random=0)
@@ -162,7 +164,7 @@ BIAS = "1"
 
 
 class _Units:
-    """A growing graph of units: edges carry a weight and a gate ``[n]``, nodes a slope ``[n]``."""
+    """A growing graph of units: edges carry a weight and a gate `[n]`, nodes a slope `[n]`."""
 
     def __init__(self, x: Tensor) -> None:
         self.one = torch.ones(len(x), dtype=torch.float64, device=x.device)
@@ -299,14 +301,14 @@ def _pooled(units: _Units, link: Link, value: Tensor, before: list[str]) -> list
 
 
 def _matrix(layer: nn.Module, zero: Tensor) -> Tensor:
-    """Matrix ``[out, in]`` of an affine layer."""
+    """Matrix `[out, in]` of an affine layer."""
     basis = torch.eye(zero.numel(), dtype=zero.dtype, device=zero.device)
     images: Tensor = layer(basis.reshape(-1, *zero.shape[1:])) - layer(zero)
     return images.detach().flatten(1).mT.double()
 
 
 def _gates(pool: nn.Module, value: Tensor) -> Tensor:
-    """Derivative ``[n, out, in]`` of a pool at every input: 1 at what a window selects."""
+    """Derivative `[n, out, in]` of a pool at every input: 1 at what a window selects."""
     with torch.enable_grad():
         at = value.detach().clone().requires_grad_()
         rows = [
@@ -317,7 +319,7 @@ def _gates(pool: nn.Module, value: Tensor) -> Tensor:
 
 
 def _derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """Slopes ``[n, units]`` of a function of each entry."""
+    """Slopes `[n, units]` of a function of each entry."""
     with torch.enable_grad():
         at = at.detach().clone().requires_grad_()
         (slope,) = torch.autograd.grad(function(at).sum(), at)

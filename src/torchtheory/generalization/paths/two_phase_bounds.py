@@ -1,14 +1,16 @@
 r"""What two-phase training buys: a bound on the gap of the squared loss.
 
-After phase one the features :math:`\tilde z=\bar x\circ\bar\sigma(x,w_\sigma)` of the
-:math:`m_\sigma=(1-\alpha)m` fresh samples are independent, whatever phase two does. For the squared
+After phase one the features $\tilde z=\bar x\circ\bar\sigma(x,w_\sigma)$ of the
+$m_\sigma=(1-\alpha)m$ fresh samples are independent, whatever phase two does. For the squared
 loss the gap on them is at most
 
-.. math:: \lambda_{\max}\Bigl(\mathbb E\tilde z\tilde z^\top-\tfrac1{m_\sigma}\sum_i\tilde z_i
-          \tilde z_i^\top\Bigr)\sum_k\|\bar w_k\|_2^2 + 2\sum_k\|\bar w_k\|_1\,\|v_k\|_\infty + c_y
+$$
+\lambda_{\max}\Bigl(\mathbb E\tilde z\tilde z^\top-\tfrac1{m_\sigma}\sum_i\tilde z_i
+\tilde z_i^\top\Bigr)\sum_k\|\bar w_k\|_2^2 + 2\sum_k\|\bar w_k\|_1\,\|v_k\|_\infty + c_y
+$$
 
-for every :math:`w`, and three Bernstein inequalities bound the three factors with probability
-:math:`1-\delta`. The 0-1 risk is in :mod:`torchtheory.generalization.paths.two_phase_margins`.
+for every $w$, and three Bernstein inequalities bound the three factors with probability
+$1-\delta$. The 0-1 risk is in `torchtheory.generalization.paths.two_phase_margins`.
 
 Source: Mathematical Aspects of Deep Learning, section 2.5.3, Assumption 2.8, Theorem 2.9, Appendix
 C4, with the norms paired as the proof pairs them.
@@ -45,17 +47,17 @@ from torchtheory.kernels.path_kernel import (
 class FeatureLaw:
     r"""The constants of Assumption 2.8, for one fresh sample.
 
-    With :math:`G=\mathbb E[\tilde z\tilde z^\top]-\tilde z\tilde z^\top`,
-    :math:`V_{kj}=Y_k\tilde z_j-\mathbb E[Y_k\tilde z_j]` and :math:`c=\mathbb E\|Y\|^2-\|Y\|^2`.
+    With $G=\mathbb E[\tilde z\tilde z^\top]-\tilde z\tilde z^\top$,
+    $V_{kj}=Y_k\tilde z_j-\mathbb E[Y_k\tilde z_j]$ and $c=\mathbb E\|Y\|^2-\|Y\|^2$.
 
     Attributes:
-        feature_bound, feature_variance: :math:`C_{zz}\ge\lambda_{\max}(G)` and
-            :math:`\gamma_{zz}^2\ge\|\mathbb E\,G^2\|`.
-        product_bound, product_variance: :math:`C_{yz}\ge\max|V_{kj}|` and
-            :math:`\gamma_{yz}^2\ge\max\mathbb E\,V_{kj}^2`.
-        label_bound, label_variance: :math:`C_y\ge|c|` and :math:`\gamma_y^2\ge\mathbb E\,c^2`.
-        paths: :math:`d_z`.
-        outputs: :math:`d_y`.
+        feature_bound, feature_variance: $C_{zz}\ge\lambda_{\max}(G)$ and
+            $\gamma_{zz}^2\ge\|\mathbb E\,G^2\|$.
+        product_bound, product_variance: $C_{yz}\ge\max|V_{kj}|$ and
+            $\gamma_{yz}^2\ge\max\mathbb E\,V_{kj}^2$.
+        label_bound, label_variance: $C_y\ge|c|$ and $\gamma_y^2\ge\mathbb E\,c^2$.
+        paths: $d_z$.
+        outputs: $d_y$.
     """
 
     feature_bound: float
@@ -87,18 +89,18 @@ def measure_feature_law(
 
     The spectral constants come from the path kernel, exactly: in coordinates of the span of the
     features, which has at most as many dimensions as there are points. The largest entry of
-    :math:`V` depends on the path coordinates; as a feature is an input (or 1) times 0 or 1,
-    :math:`|V_{kj}|\le\max|Y_kx_i|+\max\mathbb E|Y_kx_i|` and :math:`\mathbb E\,V_{kj}^2\le
-    \max\mathbb E\,Y_k^2x_i^2` need no list of paths.
+    $V$ depends on the path coordinates; as a feature is an input (or 1) times 0 or 1,
+    $|V_{kj}|\le\max|Y_kx_i|+\max\mathbb E|Y_kx_i|$ and
+    $\mathbb E\,V_{kj}^2\le \max\mathbb E\,Y_k^2x_i^2$ need no list of paths.
 
     Args:
         gates: the network that decides which paths are open.
-        population: ``(x[n, ...], y[n] or y[n, outputs])``; a sample in its place gives estimates,
+        population: `(x[n, ...], y[n] or y[n, outputs])`; a sample in its place gives estimates,
             for which the theorem does not speak.
-        masses: ``[n]``, equal unless given.
+        masses: `[n]`, equal unless given.
         listed: write all paths down and take the exact maxima over them (small networks).
 
-    Cost: :math:`O(n^2)` memory and :math:`O(n^4)` time at most, :math:`n` eigenvalue problems of
+    Cost: $O(n^2)$ memory and $O(n^4)$ time at most, $n$ eigenvalue problems of
     the size of the span.
 
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False))      # one path, z = x
@@ -139,12 +141,12 @@ def measure_feature_law(
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseBound:
-    r""":math:`\beta_1\sum_k\|\bar w_k\|_2^2+2\beta_2\sum_k\|\bar w_k\|_1+\beta_3`.
+    r"""$\beta_1\sum_k\|\bar w_k\|_2^2+2\beta_2\sum_k\|\bar w_k\|_1+\beta_3$.
 
     Attributes:
-        feature_radius, product_radius, label_radius: :math:`\beta_1,\beta_2,\beta_3`.
-        squared_norm, absolute_norm: :math:`\sum_k\|\bar w_k\|_2^2` and
-            :math:`\sum_k\|\bar w_k\|_1`.
+        feature_radius, product_radius, label_radius: $\beta_1,\beta_2,\beta_3$.
+        squared_norm, absolute_norm: $\sum_k\|\bar w_k\|_2^2$ and
+            $\sum_k\|\bar w_k\|_1$.
     """
 
     feature_radius: float
@@ -172,16 +174,16 @@ def two_phase_gap_bound(
     *,
     relaxed: bool = True,
 ) -> TwoPhaseBound:
-    r"""Theorem 2.9: with probability :math:`1-\delta` no value network has a larger gap.
+    r"""Theorem 2.9: with probability $1-\delta$ no value network has a larger gap.
 
-    The gap is that of the squared loss between the population and the :math:`m_\sigma` fresh
+    The gap is that of the squared loss between the population and the $m_\sigma$ fresh
     samples, for whatever weights phase two finds.
 
     Args:
-        law: :func:`measure_feature_law`, or constants known beforehand.
-        squared_norm, absolute_norm: :math:`\sum_k\|\bar w_k\|_2^2` and
-            :math:`\sum_k\|\bar w_k\|_1` of the value network, see :func:`path_weight_sizes`.
-        samples: :math:`m_\sigma`.
+        law: `measure_feature_law`, or constants known beforehand.
+        squared_norm, absolute_norm: $\sum_k\|\bar w_k\|_2^2$ and
+            $\sum_k\|\bar w_k\|_1$ of the value network, see `path_weight_sizes`.
+        samples: $m_\sigma$.
         delta: probability of failure, one third for each inequality.
         relaxed: Bernstein's radius as the theorem has it; else the sharper root.
 
@@ -204,9 +206,9 @@ def two_phase_gap_bound(
 
 
 def path_weight_sizes(values: nn.Module, input_shape: Sequence[int]) -> tuple[float, float]:
-    r""":math:`\sum_k\|\bar w_k\|_2^2` and :math:`\sum_k\|\bar w_k\|_1` of a value network.
+    r"""$\sum_k\|\bar w_k\|_2^2$ and $\sum_k\|\bar w_k\|_1$ of a value network.
 
-    Two forward passes (:func:`~torchtheory.kernels.path_kernel.path_norms`).
+    Two forward passes (`path_norms`).
 
     >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
     >>> _ = net[0].weight.data.copy_(torch.tensor([[1.0, -2.0], [0.0, 1.0]]))

@@ -1,17 +1,20 @@
 r"""The 0-1 risk of networks with frozen gates, bounded by margins.
 
-The margin of a decision among classes is :math:`t=f_y(x)-\max_{j\ne y}f_j(x)`. With gates that do
-not depend on the :math:`m_\sigma` fresh samples a network is linear in its path weights, so the
-Rademacher complexity of all networks with :math:`\max_k\|\bar w_k\|_2\le C_w` is at most
-:math:`C_wC_\sigma\sqrt{m_\sigma}`, where :math:`C_\sigma^2=\mathbb E\|\bar x\circ
-\bar\sigma(x,w_\sigma)\|_2^2`, and the ramp loss of the margins bounds the risk:
+The margin of a decision among classes is $t=f_y(x)-\max_{j\ne y}f_j(x)$. With gates that do
+not depend on the $m_\sigma$ fresh samples a network is linear in its path weights, so the
+Rademacher complexity of all networks with $\max_k\|\bar w_k\|_2\le C_w$ is at most
+$C_wC_\sigma\sqrt{m_\sigma}$, where
+$C_\sigma^2=\mathbb E\|\bar x\circ \bar\sigma(x,w_\sigma)\|_2^2$, and the ramp loss of the margins
+bounds the risk:
 
-.. math:: R \le R^{(\rho)}_{S\setminus S_{\alpha m}}
-          + \frac{2d_y^2C_\sigma C_w}{\rho\sqrt{m_\sigma}}
-          + \sqrt{\frac{\ln(1/\delta)}{2m_\sigma}} .
+$$
+R \le R^{(\rho)}_{S\setminus S_{\alpha m}}
++ \frac{2d_y^2C_\sigma C_w}{\rho\sqrt{m_\sigma}}
++ \sqrt{\frac{\ln(1/\delta)}{2m_\sigma}} .
+$$
 
 Source: Mathematical Aspects of Deep Learning, section 2.5.4, Theorem 2.10, Appendix C5. The printed
-bound has another factor :math:`(1-\alpha)^{-1/2}` in the middle, which the proof does not need.
+bound has another factor $(1-\alpha)^{-1/2}$ in the middle, which the proof does not need.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from torchtheory.kernels.path_kernel import checked_inputs, deep_path_kernel
 
 
 def feature_radius(gates: nn.Module, x: Tensor, *, masses: Tensor | None = None) -> float:
-    r""":math:`C_\sigma=\sqrt{\mathbb E\|\bar x\circ\bar\sigma(x,w_\sigma)\|_2^2}` over points.
+    r"""$C_\sigma=\sqrt{\mathbb E\|\bar x\circ\bar\sigma(x,w_\sigma)\|_2^2}$ over points.
 
     >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
     >>> feature_radius(net, torch.tensor([[3.0, 4.0], [0.0, 5.0]]))
@@ -49,7 +52,7 @@ def feature_radius(gates: nn.Module, x: Tensor, *, masses: Tensor | None = None)
 
 
 def class_margins(outputs: Tensor, labels: Tensor) -> Tensor:
-    r""":math:`f_y(x)-\max_{j\ne y}f_j(x)`, ``[n]``; the decision is right where it is positive.
+    r"""$f_y(x)-\max_{j\ne y}f_j(x)$, `[n]`; the decision is right where it is positive.
 
     >>> class_margins(torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 5.0]]), torch.tensor([0, 1]))
     tensor([1., 0.])
@@ -74,7 +77,7 @@ def class_margins(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def margin_loss(outputs: Tensor, labels: Tensor, rho: float) -> Tensor:
-    r"""The ramp of the margin, ``[n]``: 1 where the decision is wrong or tied, 0 from ρ on.
+    r"""The ramp of the margin, `[n]`: 1 where the decision is wrong or tied, 0 from ρ on.
 
     >>> outputs = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 5.0]])
     >>> margin_loss(outputs, torch.tensor([0, 1]), 4.0)
@@ -92,18 +95,18 @@ def two_phase_margin_bound(
     weight_radius: float,
     delta: float,
 ) -> float:
-    r"""Theorem 2.10: with probability :math:`1-\delta`, a bound on the risk of the 0-1 loss.
+    r"""Theorem 2.10: with probability $1-\delta$, a bound on the risk of the 0-1 loss.
 
-    :math:`R\le R^{(\rho)}_{S\setminus S_{\alpha m}}+\frac{2d_y^2C_\sigma C_w}{\rho\sqrt{m_\sigma}}
-    +\sqrt{\ln(1/\delta)/(2m_\sigma)}` for all networks with :math:`\max_k\|\bar w_k\|_2\le C_w`.
-    :math:`\rho` and :math:`C_w` are fixed before the fresh samples are seen;
-    :func:`best_two_phase_margin_bound` pays for choosing them.
+    $R\le R^{(\rho)}_{S\setminus S_{\alpha m}}+\frac{2d_y^2C_\sigma C_w}{\rho\sqrt{m_\sigma}}
+    +\sqrt{\ln(1/\delta)/(2m_\sigma)}$ for all networks with $\max_k\|\bar w_k\|_2\le C_w$.
+    $\rho$ and $C_w$ are fixed before the fresh samples are seen;
+    `best_two_phase_margin_bound` pays for choosing them.
 
     Args:
-        outputs, labels: ``[m_sigma, classes]`` and ``[m_sigma]`` of the fresh samples.
+        outputs, labels: `[m_sigma, classes]` and `[m_sigma]` of the fresh samples.
         rho: the margin that is asked for.
-        feature_radius: :math:`C_\sigma`; see :func:`feature_radius`.
-        weight_radius: :math:`C_w`.
+        feature_radius: $C_\sigma$; see `feature_radius`.
+        weight_radius: $C_w$.
         delta: probability of failure.
 
     >>> outputs = torch.eye(2).repeat(5000, 1)
@@ -127,17 +130,17 @@ def best_two_phase_margin_bound(
     weight_norm: float,
     delta: float,
 ) -> tuple[float, float, float]:
-    r"""The least bound over grids of :math:`\rho` and :math:`C_w`, with the pair that has it.
+    r"""The least bound over grids of $\rho$ and $C_w$, with the pair that has it.
 
-    The grids are fixed beforehand and :math:`\delta` is divided equally among their pairs, so the
+    The grids are fixed beforehand and $\delta$ is divided equally among their pairs, so the
     choice may follow the data.
 
     Args:
-        weight_norm: :math:`\max_k\|\bar w_k\|_2` of the network that was found; radii below it do
+        weight_norm: $\max_k\|\bar w_k\|_2$ of the network that was found; radii below it do
             not speak about it.
 
     Returns:
-        bound, :math:`\rho`, :math:`C_w`.
+        bound, $\rho$, $C_w$.
 
     >>> outputs = 3 * torch.eye(2).repeat(5000, 1)
     >>> found = best_two_phase_margin_bound(outputs, torch.arange(10000) % 2, [1.0, 2.0, 4.0],
@@ -173,18 +176,18 @@ def best_two_phase_margin_bound(
 
 
 def ball_complexity(kernel: Tensor, radius: float, signs: Tensor) -> Tensor:
-    r""":math:`\sup_{\|\bar w\|\le C_w}\sum_i\xi_i\tilde z_i^\top\bar w` for given signs.
+    r"""$\sup_{\|\bar w\|\le C_w}\sum_i\xi_i\tilde z_i^\top\bar w$ for given signs.
 
-    It is :math:`C_w\|\sum_i\xi_i\tilde z_i\|_2`, and its mean over signs and samples at most
-    :math:`C_wC_\sigma\sqrt{m_\sigma}`.
+    It is $C_w\|\sum_i\xi_i\tilde z_i\|_2$, and its mean over signs and samples at most
+    $C_wC_\sigma\sqrt{m_\sigma}$.
 
     Args:
-        kernel: path kernel of the sample, ``[m, m]``.
-        radius: :math:`C_w`.
-        signs: :math:`\xi`, ``[s, m]``.
+        kernel: path kernel of the sample, `[m, m]`.
+        radius: $C_w$.
+        signs: $\xi$, `[s, m]`.
 
     Returns:
-        One supremum a row of signs, ``[s]``.
+        One supremum a row of signs, `[s]`.
 
     >>> ball_complexity(torch.eye(4), 3.0, torch.ones(1, 4))
     tensor([6.])
@@ -199,7 +202,7 @@ def ball_complexity(kernel: Tensor, radius: float, signs: Tensor) -> Tensor:
 
 
 def _margin_complexity(outputs: Tensor, feature_radius: float, weight_radius: float) -> float:
-    r""":math:`d_y^2C_\sigma C_w/\sqrt{m_\sigma}`."""
+    r"""$d_y^2C_\sigma C_w/\sqrt{m_\sigma}$."""
     _radius(feature_radius, "feature_radius")
     _radius(weight_radius, "weight_radius")
     return outputs.shape[1] ** 2 * feature_radius * weight_radius / math.sqrt(len(outputs))

@@ -1,22 +1,26 @@
 r"""Two-phase training: which units are active is learned first and then frozen.
 
-The outputs of a ReLU or max-pooling network are :math:`f_k(x)=[\bar x\circ\bar\sigma(x,w)]^\top
-\bar w_k` over its paths (:mod:`torchtheory.kernels.path_kernel`): the weights enter twice, in the
-pattern :math:`\bar\sigma` and in the path weights :math:`\bar w`. Two-phase training unties them:
+The outputs of a ReLU or max-pooling network are $f_k(x)=[\bar x\circ\bar\sigma(x,w)]^\top \bar w_k$
+over its paths (`torchtheory.kernels.path_kernel`): the weights enter twice, in the
+pattern $\bar\sigma$ and in the path weights $\bar w$. Two-phase training unties them:
 
-1. train as usual on the first :math:`\alpha m` samples, and set :math:`w_\sigma:=w`;
-2. train :math:`w` alone, on all :math:`m` samples, in
+1. train as usual on the first $\alpha m$ samples, and set $w_\sigma:=w$;
+2. train $w$ alone, on all $m$ samples, in
 
-.. math:: \tilde f_k(x) = [\bar x\circ\bar\sigma(x,w_\sigma)]^\top\bar w_k .
+$$
+\tilde f_k(x) = [\bar x\circ\bar\sigma(x,w_\sigma)]^\top\bar w_k .
+$$
 
-The path features :math:`\tilde z(x)=\bar x\circ\bar\sigma(x,w_\sigma)` of the remaining
-:math:`(1-\alpha)m` samples are then independent of each other, which is what concentration
-inequalities want (:mod:`torchtheory.generalization.paths.two_phase_bounds`). No path is ever listed: a
-*gate* network with the weights :math:`w_\sigma` says which unit is active and which entry a max
-pool takes, and a *value* network with the weights :math:`w` follows it,
+The path features $\tilde z(x)=\bar x\circ\bar\sigma(x,w_\sigma)$ of the remaining
+$(1-\alpha)m$ samples are then independent of each other, which is what concentration
+inequalities want (`torchtheory.generalization.paths.two_phase_bounds`). No path is ever listed: a
+*gate* network with the weights $w_\sigma$ says which unit is active and which entry a max
+pool takes, and a *value* network with the weights $w$ follows it,
 
-.. math:: h_\sigma^\ell=\sigma(W_\sigma^\ell h_\sigma^{\ell-1}), \qquad
-          h^\ell = 1[W_\sigma^\ell h_\sigma^{\ell-1}>0]\circ(W^\ell h^{\ell-1}) ,
+$$
+h_\sigma^\ell=\sigma(W_\sigma^\ell h_\sigma^{\ell-1}), \qquad
+h^\ell = 1[W_\sigma^\ell h_\sigma^{\ell-1}>0]\circ(W^\ell h^{\ell-1}) ,
+$$
 
 without a mask on the last layer. It costs about twice an ordinary network.
 
@@ -54,10 +58,10 @@ def gated_outputs(values: nn.Module, gates: nn.Module, x: Tensor) -> Tensor:
     r"""Outputs of the value network on the paths that the gate network opens.
 
     Both are networks of one architecture: dense and convolutional layers, ReLU and leaky ReLU, max
-    and average pooling, a dense layer last. The gates carry no gradient. With ``gates`` equal to
-    ``values`` this is the ordinary network, and so is its gradient: a pattern of zeros and ones
+    and average pooling, a dense layer last. The gates carry no gradient. With `gates` equal to
+    `values` this is the ordinary network, and so is its gradient: a pattern of zeros and ones
     has derivative 0 wherever it has one, so that the loss reaches the weights through
-    :math:`\bar w` alone.
+    $\bar w$ alone.
 
     Cost: a forward pass of each network.
 
@@ -75,10 +79,10 @@ def gated_outputs(values: nn.Module, gates: nn.Module, x: Tensor) -> Tensor:
 
 
 class FrozenGates(nn.Module):
-    r"""The network of phase two, :math:`[\bar x\circ\bar\sigma(x,w_\sigma)]^\top\bar w`.
+    r"""The network of phase two, $[\bar x\circ\bar\sigma(x,w_\sigma)]^\top\bar w$.
 
     Made from a copy of a trained network, of which it computes the same function to begin with.
-    ``values`` is trained, ``gates`` never: its parameters need no gradient, and it stays in
+    `values` is trained, `gates` never: its parameters need no gradient, and it stays in
     evaluation mode, so that dropout acts on the values alone.
 
     Args:
@@ -118,7 +122,7 @@ class FrozenGates(nn.Module):
 
 
 def gate_pattern(model: nn.Module, x: Tensor) -> list[Tensor]:
-    r"""What a network decides about its paths: the slopes of every activation layer, ``[n, ...]``
+    r"""What a network decides about its paths: the slopes of every activation layer, `[n, ...]`
     of 0 and 1 (ReLU), and the places every max pool takes, in the order of the layers.
 
     >>> net = nn.Sequential(nn.Linear(1, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
@@ -144,10 +148,10 @@ class TwoPhases:
     r"""What two-phase training ended with.
 
     Attributes:
-        first: the network after phase one, trained on the first :math:`\alpha m` samples.
+        first: the network after phase one, trained on the first $\alpha m$ samples.
         network: the network after phase two.
-        fresh: the samples that phase one did not see, :math:`S\setminus S_{\alpha m}`.
-        first_size: :math:`\alpha m`.
+        fresh: the samples that phase one did not see, $S\setminus S_{\alpha m}$.
+        first_size: $\alpha m$.
         first_history, second_history: of the two phases.
     """
 
@@ -174,14 +178,14 @@ def fit_two_phases(
 
     Args:
         model: the network to begin with; not changed.
-        train: ``(x, y)``, a ``Dataset`` or a ``DataLoader``. Phase one takes the *first*
-            ``round(share * m)`` samples: shuffle them before if their order means something.
-        share: :math:`\alpha` in (0, 1]. With 1 there is no fresh sample, and no bound.
+        train: `(x, y)`, a `Dataset` or a `DataLoader`. Phase one takes the *first*
+            `round(share * m)` samples: shuffle them before if their order means something.
+        share: $\alpha$ in (0, 1]. With 1 there is no fresh sample, and no bound.
         epochs: passes over all data in phase two.
         first_epochs: passes over the part in phase one; as many *steps* as phase two unless given.
         seed: of both phases.
         limit: most samples to read.
-        settings: whatever else :func:`torchtheory.training.trainer.fit` takes.
+        settings: whatever else `torchtheory.training.trainer.fit` takes.
 
     >>> x = torch.linspace(-1, 1, 40).reshape(-1, 1)
     >>> net = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -204,7 +208,7 @@ def fit_two_phases(
 
 
 def matching_epochs(epochs: int, samples: int, part: int, batch_size: int) -> int:
-    """How many epochs on a part of the data make as many steps as ``epochs`` on all of it.
+    """How many epochs on a part of the data make as many steps as `epochs` on all of it.
 
     >>> matching_epochs(10, 60000, 3000, 64)
     200
@@ -215,7 +219,7 @@ def matching_epochs(epochs: int, samples: int, part: int, batch_size: int) -> in
 
 
 def first_phase_size(samples: int, share: float) -> int:
-    r""":math:`\alpha m`, rounded; at least one sample.
+    r"""$\alpha m$, rounded; at least one sample.
 
     >>> first_phase_size(60000, 0.05)
     3000

@@ -1,7 +1,7 @@
 r"""From the growth function or the VC dimension to a bound on the risk, with every constant.
 
-For the 0-1 loss of a binary class, with probability at least :math:`1-\delta` and for all
-:math:`f\in\mathcal F` at once, :math:`R(f)\le R_S(f)+\text{radius}`. A radius of 1 or more says
+For the 0-1 loss of a binary class, with probability at least $1-\delta$ and for all
+$f\in\mathcal F$ at once, $R(f)\le R_S(f)+\text{radius}$. A radius of 1 or more says
 nothing: it is *vacuous*.
 Sources: Foundations of Deep Learning, section 8.3; Mathematical Aspects of Deep Learning,
 Theorem 1.21.
@@ -16,10 +16,10 @@ from torchtheory.core.errors import InvalidInput
 
 
 def growth_radius(log_growth: float, n: int, delta: float) -> float:
-    r""":math:`2\sqrt{2(\log S_{\mathcal F}(2n)+\log(2/\delta))/n}` (Vapnik-Chervonenkis).
+    r"""$2\sqrt{2(\log S_{\mathcal F}(2n)+\log(2/\delta))/n}$ (Vapnik-Chervonenkis).
 
     Args:
-        log_growth: :math:`\log S_{\mathcal F}(2n)`, of *twice* the sample size.
+        log_growth: $\log S_{\mathcal F}(2n)$, of *twice* the sample size.
         n: sample size.
         delta: the probability that the bound fails.
 
@@ -36,10 +36,10 @@ def growth_radius(log_growth: float, n: int, delta: float) -> float:
 
 
 def vc_radius(dimension: int, n: int, delta: float, *, sharp: bool = False) -> float:
-    r""":math:`2\sqrt{2(h(\log(2n)+1)+\log(2/\delta))/n}` for VC dimension :math:`h\le2n`.
+    r"""$2\sqrt{2(h(\log(2n)+1)+\log(2/\delta))/n}$ for VC dimension $h\le2n$.
 
-    The growth function is replaced by :math:`(2en/h)^h`; the printed form also drops
-    :math:`-h\log h`, which ``sharp`` keeps.
+    The growth function is replaced by $(2en/h)^h$; the printed form also drops
+    $-h\log h$, which `sharp` keeps.
 
     Source: Foundations of Deep Learning, section 8.3.
 
@@ -54,7 +54,7 @@ def vc_radius(dimension: int, n: int, delta: float, *, sharp: bool = False) -> f
 
 
 def vc_sample_size(dimension: int, radius: float, delta: float, *, sharp: bool = False) -> int:
-    r"""Smallest :math:`n` whose :func:`vc_radius` is at most ``radius``; proportional to :math:`h`
+    r"""Smallest $n$ whose `vc_radius` is at most `radius`; proportional to $h$
     up to a logarithm.
 
     >>> n = vc_sample_size(3, 0.1, 0.05)
@@ -71,11 +71,11 @@ def vc_sample_size(dimension: int, radius: float, delta: float, *, sharp: bool =
 
 
 def vc_rate(dimension: int, n: int, delta: float, *, constant: float = 1.0) -> float:
-    r""":math:`c\sqrt{(h+\log(1/\delta))/n}`, two-sided, *up to the constant* :math:`c`.
+    r"""$c\sqrt{(h+\log(1/\delta))/n}$, two-sided, *up to the constant* $c$.
 
-    The theorem says that a universal :math:`c` exists and does not name it: with the default 1
-    this is an order of magnitude, not a certificate. :math:`h=0` is refused unless
-    :math:`\delta\le\tfrac12`: one function, :math:`\delta\to1` would leave nothing.
+    The theorem says that a universal $c$ exists and does not name it: with the default 1
+    this is an order of magnitude, not a certificate. $h=0$ is refused unless
+    $\delta\le\tfrac12$: one function, $\delta\to1$ would leave nothing.
 
     Source: Mathematical Aspects of Deep Learning, Theorem 1.21.
 
@@ -94,7 +94,7 @@ def vc_rate(dimension: int, n: int, delta: float, *, constant: float = 1.0) -> f
 
 
 def first_whole_number(holds: Callable[[int], bool], least: int) -> int:
-    """Smallest whole number from ``least`` on that ``holds``, which must be monotone.
+    """Smallest whole number from `least` on that `holds`, which must be monotone.
 
     Doubling, then bisection.
 

@@ -1,8 +1,8 @@
 r"""What a class of classifiers says on finitely many points, and how fast that grows.
 
-The restriction of a class to :math:`z_1,\dots,z_n` is the set
-:math:`\mathcal F_z=\{(f(z_1),\dots,f(z_n)):f\in\mathcal F\}\subset\{\pm1\}^n`, here a matrix
-``[count, n]`` with one labeling a row, and :math:`S_{\mathcal F}(n)=\sup_z|\mathcal F_z|` is the
+The restriction of a class to $z_1,\dots,z_n$ is the set
+$\mathcal F_z=\{(f(z_1),\dots,f(z_n)):f\in\mathcal F\}\subset\{\pm1\}^n$, here a matrix
+`[count, n]` with one labeling a row, and $S_{\mathcal F}(n)=\sup_z|\mathcal F_z|$ is the
 growth function. A class is given by its restriction, a function from points to that matrix.
 Sources: Foundations of Deep Learning, section 8.3; Mathematical Aspects of Deep Learning, 1.2.1.
 """
@@ -20,15 +20,15 @@ from torchtheory.core.errors import EmptyData, InvalidInput, LabelOutOfRange, Sh
 from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
 from torchtheory.nets.dichotomies import cover_count, realizable_dichotomies
 
-#: From points ``[n, d]`` to the different labelings ``[count, n]`` a class gives them.
+#: From points `[n, d]` to the different labelings `[count, n]` a class gives them.
 Restriction = Callable[[Tensor], Tensor]
 
 
 def different_labelings(values: Tensor) -> Tensor:
-    r"""The different rows of signs among functions ``values[h, n]``; 0 counts as :math:`+1`.
+    r"""The different rows of signs among functions `values[h, n]`; 0 counts as $+1$.
 
     For a network with parameters drawn at random this is a part of its restriction, and the number
-    of rows a lower bound of its growth function. :math:`O(hn\log h)`.
+    of rows a lower bound of its growth function. $O(hn\log h)$.
 
     >>> different_labelings(torch.tensor([[0.5, -2.0], [3.0, -1.0], [0.0, 1.0]]))
     tensor([[ 1., -1.],
@@ -46,7 +46,7 @@ def different_labelings(values: Tensor) -> Tensor:
 
 
 def thresholds(x: Tensor) -> Tensor:
-    r"""All :math:`x\mapsto\operatorname{sgn}(x-t)` on ``x[n, 1]``: at most :math:`n+1` labelings.
+    r"""All $x\mapsto\operatorname{sgn}(x-t)$ on `x[n, 1]`: at most $n+1$ labelings.
 
     >>> len(thresholds(torch.tensor([[0.3], [0.1], [0.7]])))
     4
@@ -57,7 +57,7 @@ def thresholds(x: Tensor) -> Tensor:
 
 
 def signed_thresholds(x: Tensor) -> Tensor:
-    r"""All :math:`x\mapsto\pm\operatorname{sgn}(x-t)` on ``x[n, 1]``: at most :math:`2n`.
+    r"""All $x\mapsto\pm\operatorname{sgn}(x-t)$ on `x[n, 1]`: at most $2n$.
 
     >>> len(signed_thresholds(torch.tensor([[0.3], [0.1], [0.7]])))
     6
@@ -67,8 +67,8 @@ def signed_thresholds(x: Tensor) -> Tensor:
 
 
 def intervals(x: Tensor) -> Tensor:
-    r""":math:`+1` on an interval and :math:`-1` elsewhere, on ``x[n, 1]``: at most
-    :math:`n(n+1)/2+1`.
+    r"""$+1$ on an interval and $-1$ elsewhere, on `x[n, 1]`: at most
+    $n(n+1)/2+1$.
 
     >>> len(intervals(torch.tensor([[0.3], [0.1], [0.7]])))
     7
@@ -81,10 +81,10 @@ def intervals(x: Tensor) -> Tensor:
 
 
 def rectangles(x: Tensor) -> Tensor:
-    r""":math:`+1` in a box with sides along the axes, :math:`-1` outside, on ``x[n, d]``.
+    r"""$+1$ in a box with sides along the axes, $-1$ outside, on `x[n, d]`.
 
     The labelings are the intersections of an interval for every coordinate.
-    :math:`O((n^2/2)^d)` at most.
+    $O((n^2/2)^d)$ at most.
 
     >>> len(rectangles(torch.tensor([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]])))
     16
@@ -101,7 +101,7 @@ def rectangles(x: Tensor) -> Tensor:
 
 
 def halfspaces(x: Tensor) -> Tensor:
-    r"""All :math:`x\mapsto\operatorname{sgn}(w^\top x+b)` on ``x[n, d]``, points in any position.
+    r"""All $x\mapsto\operatorname{sgn}(w^\top x+b)$ on `x[n, d]`, points in any position.
 
     >>> square = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     >>> len(halfspaces(square))                               # all but xor and its negation
@@ -111,7 +111,7 @@ def halfspaces(x: Tensor) -> Tensor:
 
 
 def homogeneous_halfspaces(x: Tensor) -> Tensor:
-    r"""All :math:`x\mapsto\operatorname{sgn}(w^\top x)` on ``x[n, d]`` without a point at 0.
+    r"""All $x\mapsto\operatorname{sgn}(w^\top x)$ on `x[n, d]` without a point at 0.
 
     >>> len(homogeneous_halfspaces(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])))
     6
@@ -120,7 +120,7 @@ def homogeneous_halfspaces(x: Tensor) -> Tensor:
 
 
 def growth_thresholds(n: int) -> int:
-    r""":math:`n+1`.
+    r"""$n+1$.
 
     >>> growth_thresholds(3)
     4
@@ -129,7 +129,7 @@ def growth_thresholds(n: int) -> int:
 
 
 def growth_signed_thresholds(n: int) -> int:
-    r""":math:`2n`.
+    r"""$2n$.
 
     >>> growth_signed_thresholds(3)
     6
@@ -138,7 +138,7 @@ def growth_signed_thresholds(n: int) -> int:
 
 
 def growth_intervals(n: int) -> int:
-    r""":math:`\binom{n+1}2+1`.
+    r"""$\binom{n+1}2+1$.
 
     >>> growth_intervals(3)
     7
@@ -147,10 +147,10 @@ def growth_intervals(n: int) -> int:
 
 
 def growth_halfspaces(n: int, dimension: int, *, bias: bool = True) -> int:
-    r""":math:`2\sum_{i\le d}\binom{n-1}i` with a bias, :math:`2\sum_{i<d}\binom{n-1}i` without.
+    r"""$2\sum_{i\le d}\binom{n-1}i$ with a bias, $2\sum_{i<d}\binom{n-1}i$ without.
 
     Points in general position attain it (Cover), see
-    :func:`torchtheory.nets.dichotomies.cover_count`.
+    `torchtheory.nets.dichotomies.cover_count`.
 
     >>> [growth_halfspaces(n, 2) for n in (1, 2, 3, 4, 5)]
     [2, 4, 8, 14, 22]
@@ -159,8 +159,8 @@ def growth_halfspaces(n: int, dimension: int, *, bias: bool = True) -> int:
 
 
 def sauer_bound(n: int, dimension: int) -> int:
-    r"""Sauer-Shelah: a class of VC dimension :math:`h` has
-    :math:`S(n)\le\sum_{i=0}^h\binom ni`, exactly :math:`2^n` up to :math:`n=h`.
+    r"""Sauer-Shelah: a class of VC dimension $h$ has
+    $S(n)\le\sum_{i=0}^h\binom ni$, exactly $2^n$ up to $n=h$.
 
     Source: Foundations of Deep Learning, Lemma 61.
 
@@ -172,8 +172,8 @@ def sauer_bound(n: int, dimension: int) -> int:
 
 
 def log_sauer_polynomial(n: int, dimension: int) -> float:
-    r""":math:`h\log(en/h)`, the logarithm of an upper bound of :func:`sauer_bound` for
-    :math:`n\ge h\ge1`.
+    r"""$h\log(en/h)$, the logarithm of an upper bound of `sauer_bound` for
+    $n\ge h\ge1$.
 
     >>> math.log(sauer_bound(100, 3)) <= log_sauer_polynomial(100, 3)
     True
@@ -185,9 +185,9 @@ def log_sauer_polynomial(n: int, dimension: int) -> float:
 
 
 def growth_on(hypotheses: Tensor, size: int) -> int:
-    r""":math:`\max|\mathcal F_z|` over all ``size`` of the points of a finite class ``[h, k]``.
+    r"""$\max|\mathcal F_z|$ over all `size` of the points of a finite class `[h, k]`.
 
-    Exhaustive: :math:`O(\binom k{\text{size}}\,h)`.
+    Exhaustive: $O(\binom k{\text{size}}\,h)$.
 
     >>> from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
     >>> [growth_on(labelings_with_changes(5, 1), m) for m in (1, 2, 3)]
@@ -201,7 +201,7 @@ def growth_on(hypotheses: Tensor, size: int) -> int:
 
 
 def shatters(restriction: Restriction, x: Tensor) -> bool:
-    r"""Whether all :math:`2^n` labelings of the points ``x[n, d]`` occur.
+    r"""Whether all $2^n$ labelings of the points `x[n, d]` occur.
 
     >>> shatters(intervals, torch.tensor([[0.0], [1.0]]))
     True
@@ -212,7 +212,7 @@ def shatters(restriction: Restriction, x: Tensor) -> bool:
 
 
 def shattered_subsets(hypotheses: Tensor, size: int) -> list[tuple[int, ...]]:
-    r"""The sets of ``size`` points that a finite class ``[h, k]`` shatters, all tried.
+    r"""The sets of `size` points that a finite class `[h, k]` shatters, all tried.
 
     >>> from torchtheory.generalization.vc.hypothesis_sets import labelings_with_changes
     >>> shattered_subsets(labelings_with_changes(3, 1), 2)
@@ -231,7 +231,7 @@ def shattered_subsets(hypotheses: Tensor, size: int) -> list[tuple[int, ...]]:
 
 
 def vc_dimension_on(hypotheses: Tensor) -> int:
-    r"""VC dimension of a finite class ``[h, k]`` on its :math:`k` points, by exhaustion.
+    r"""VC dimension of a finite class `[h, k]` on its $k$ points, by exhaustion.
 
     The largest shattered subset; subsets of shattered sets are shattered, so the search stops at
     the first size without one. For a class on all of space it is a lower bound, with equality when

@@ -1,6 +1,6 @@
-r"""Finite hypothesis sets: all decisions :math:`\pm1` a class makes on finitely many points.
+r"""Finite hypothesis sets: all decisions $\pm1$ a class makes on finitely many points.
 
-A set is a matrix ``[h, k]``, one function a row.
+A set is a matrix `[h, k]`, one function a row.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MOST_FUNCTIONS = 1 << 20
 
 
 def all_labelings(points: int) -> Tensor:
-    r"""All :math:`2^k` functions to :math:`\pm1`, ``[2 ** k, k]``; bit :math:`j` of the row is
-    point :math:`j`.
+    r"""All $2^k$ functions to $\pm1$, `[2 ** k, k]`; bit $j$ of the row is
+    point $j$.
 
     >>> all_labelings(2).tolist()
     [[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]]
@@ -32,11 +32,11 @@ def all_labelings(points: int) -> Tensor:
 
 
 def labelings_with_changes(points: int, changes: int) -> Tensor:
-    r"""The functions on :math:`k` ordered points that change sign at most ``changes`` times.
+    r"""The functions on $k$ ordered points that change sign at most `changes` times.
 
-    There are :math:`2\sum_{i\le c}\binom{k-1}i`, the larger sets begin with the smaller ones, and
-    :math:`c=k-1` gives all. One change makes the threshold functions; in general these are the
-    decisions of a network with one input and ``changes`` hidden threshold units.
+    There are $2\sum_{i\le c}\binom{k-1}i$, the larger sets begin with the smaller ones, and
+    $c=k-1$ gives all. One change makes the threshold functions; in general these are the
+    decisions of a network with one input and `changes` hidden threshold units.
 
     >>> labelings_with_changes(3, 1).tolist()
     [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0],
@@ -58,7 +58,7 @@ def labelings_with_changes(points: int, changes: int) -> Tensor:
 
 
 def threshold_network_labelings(x: Tensor, hidden: int) -> Tensor:
-    r"""What networks of threshold units with ``hidden`` = 1 or 2 hidden units say on ``x[k, d]``.
+    r"""What networks of threshold units with `hidden` = 1 or 2 hidden units say on `x[k, d]`.
 
     Every hidden unit labels the points by a hyperplane, and the output unit is a threshold
     function of their signs: of two signs it makes 14 of the 16, all but the exclusive or and its

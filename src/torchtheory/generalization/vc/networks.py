@@ -3,15 +3,15 @@ r"""VC dimension of networks with piecewise polynomial activations.
 Orders of magnitude as the literature states them, never to be read as certified values, and an
 upper bound with explicit constants, derived as in Bartlett, Harvey, Liaw and Mehrabian (2019).
 
-Fix :math:`m` inputs and process the layers in turn. Once the parameters of the first
-:math:`i-1` layers lie in one cell of a partition of parameter space, the inputs of the
-:math:`k_i` units of layer :math:`i` are polynomials of degree :math:`D_i=1+\ell D_{i-1}`,
-:math:`D_1=1`, in the :math:`W_i` parameters of the layers up to :math:`i`, where :math:`\ell` is
-the degree of the activation. Their signs relative to its :math:`p-1` breakpoints are those of
-:math:`M_i=mk_i(p-1)` polynomials, which take at most
-:math:`\min(2^{M_i},\,2(2eM_iD_i/W_i)^{W_i})` values (for :math:`M_i\ge W_i`; Anthony and Bartlett,
+Fix $m$ inputs and process the layers in turn. Once the parameters of the first
+$i-1$ layers lie in one cell of a partition of parameter space, the inputs of the
+$k_i$ units of layer $i$ are polynomials of degree $D_i=1+\ell D_{i-1}$,
+$D_1=1$, in the $W_i$ parameters of the layers up to $i$, where $\ell$ is
+the degree of the activation. Their signs relative to its $p-1$ breakpoints are those of
+$M_i=mk_i(p-1)$ polynomials, which take at most
+$\min(2^{M_i},\,2(2eM_iD_i/W_i)^{W_i})$ values (for $M_i\ge W_i$; Anthony and Bartlett,
 Theorem 8.3), and each of these refines the cell. The output is one polynomial an input. The
-product of the counts bounds the number of labelings of :math:`m` points.
+product of the counts bounds the number of labelings of $m$ points.
 Sources: Mathematical Aspects of Deep Learning, Theorem 1.20 and section 1.2.2; Foundations of
 Deep Learning, section 8.3.
 """
@@ -28,7 +28,7 @@ from torchtheory.nets.feedforward import parameter_count
 
 
 def piecewise_linear_vc_order(parameters: int, layers: int) -> float:
-    r""":math:`P\,L\log P`, the upper order of the VC dimension of piecewise linear networks.
+    r"""$P\,L\log P$, the upper order of the VC dimension of piecewise linear networks.
 
     Up to a constant that is not stated. Source: Foundations of Deep Learning, section 8.3.
 
@@ -40,9 +40,9 @@ def piecewise_linear_vc_order(parameters: int, layers: int) -> float:
 
 
 def piecewise_linear_vc_lower_order(parameters: int, layers: int) -> float:
-    r""":math:`P\,L\log(P/L)`, the order some ReLU network of this size attains.
+    r"""$P\,L\log(P/L)$, the order some ReLU network of this size attains.
 
-    Up to a constant that is not stated, for :math:`P` above a constant times :math:`L`.
+    Up to a constant that is not stated, for $P$ above a constant times $L$.
     Source: Mathematical Aspects of Deep Learning, section 1.2.2 (Bartlett et al. 2019).
 
     >>> piecewise_linear_vc_lower_order(1000, 3) < piecewise_linear_vc_order(1000, 3)
@@ -55,7 +55,7 @@ def piecewise_linear_vc_lower_order(parameters: int, layers: int) -> float:
 
 
 def piecewise_polynomial_vc_order(parameters: int, layers: int) -> float:
-    r""":math:`P\,L\log P+P\,L^2`, up to a constant that depends on the activation.
+    r"""$P\,L\log P+P\,L^2$, up to a constant that depends on the activation.
 
     Source: Mathematical Aspects of Deep Learning, Theorem 1.20.
 
@@ -68,11 +68,11 @@ def piecewise_polynomial_vc_order(parameters: int, layers: int) -> float:
 def log2_network_growth_bound(
     widths: Sequence[int], samples: int, *, pieces: int = 2, degree: int = 1
 ) -> float:
-    r"""An upper bound of :math:`\log_2S(m)` for the signs of dense networks; see the module.
+    r"""An upper bound of $\log_2S(m)$ for the signs of dense networks; see the module.
 
     Args:
-        widths: ``(N_0, ..., N_{L-1}, 1)``, every layer affine.
-        samples: :math:`m`.
+        widths: `(N_0, ..., N_{L-1}, 1)`, every layer affine.
+        samples: $m$.
         pieces, degree: of the activation; 2 and 1 for the ReLU.
 
     >>> log2_network_growth_bound((1, 2, 1), 3)          # too few points to say anything
@@ -101,8 +101,8 @@ def log2_network_growth_bound(
 def network_vc_bound(widths: Sequence[int], *, pieces: int = 2, degree: int = 1) -> int:
     r"""An upper bound of the VC dimension of the signs of dense networks, constants included.
 
-    The largest :math:`m` with :math:`m\le\log_2` of the bound of
-    :func:`log2_network_growth_bound`: more points cannot be shattered.
+    The largest $m$ with $m\le\log_2$ of the bound of
+    `log2_network_growth_bound`: more points cannot be shattered.
 
     >>> network_vc_bound((2, 1))                         # half-planes, whose VC dimension is 3
     15
@@ -123,11 +123,11 @@ def network_vc_bound(widths: Sequence[int], *, pieces: int = 2, degree: int = 1)
 def anthony_bartlett_vc_bound(
     parameters: int, units: int, layers: int, *, pieces: int = 2, degree: int = 1
 ) -> float:
-    r""":math:`2WL\log_2(4WLpk/\ln2)+2WL^2\log_2(\ell+1)+2L`.
+    r"""$2WL\log_2(4WLpk/\ln2)+2WL^2\log_2(\ell+1)+2L$.
 
-    :math:`W` parameters and :math:`k` units in :math:`L` layers, the output a threshold, the
-    others with :math:`p` pieces of degree at most :math:`\ell` (Anthony and Bartlett 1999,
-    Theorem 8.8). It needs no widths and is larger than :func:`network_vc_bound`.
+    $W$ parameters and $k$ units in $L$ layers, the output a threshold, the
+    others with $p$ pieces of degree at most $\ell$ (Anthony and Bartlett 1999,
+    Theorem 8.8). It needs no widths and is larger than `network_vc_bound`.
 
     >>> anthony_bartlett_vc_bound(33, 9, 2) > network_vc_bound((2, 8, 1))
     True

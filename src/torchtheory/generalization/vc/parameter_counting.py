@@ -23,7 +23,7 @@ BENCHMARK_IMAGES: dict[str, tuple[int, int, int]] = {
 
 
 def input_dimension(benchmark: str, *, colors: bool = True) -> int:
-    """Numbers in an image of a benchmark; without ``colors`` its pixels.
+    """Numbers in an image of a benchmark; without `colors` its pixels.
 
     >>> input_dimension("MNIST"), input_dimension("CIFAR-10"), input_dimension("ImageNet")
     (784, 3072, 196608)
@@ -39,14 +39,14 @@ class ParameterCounting:
     r"""Bounds from the number of parameters alone; 1 or more says nothing.
 
     Attributes:
-        load: parameters a sample, :math:`P/m`.
-        interpolation_possible: whether the :math:`O(d+m)` parameters that suffice to fit any
-            labels, :math:`d+2m` for the network :math:`x\mapsto\sum_jv_j\varrho(a^\top x-b_j)`,
+        load: parameters a sample, $P/m$.
+        interpolation_possible: whether the $O(d+m)$ parameters that suffice to fit any
+            labels, $d+2m$ for the network $x\mapsto\sum_jv_j\varrho(a^\top x-b_j)$,
             are there.
-        order: :math:`\sqrt{P\log P/m}`, up to a constant.
-        bits: Hoeffding with a union over all :math:`2^{\text{bits}\cdot P}` networks; certified.
-        vc: from the VC dimension, its order :math:`PL\log P` taken with constant 1; infinite
-            where that exceeds :math:`2m`.
+        order: $\sqrt{P\log P/m}$, up to a constant.
+        bits: Hoeffding with a union over all $2^{\text{bits}\cdot P}$ networks; certified.
+        vc: from the VC dimension, its order $PL\log P$ taken with constant 1; infinite
+            where that exceeds $2m$.
     """
 
     load: float
@@ -93,9 +93,9 @@ def count_parameters_bounds(
 def log10_parameters_needed(dimension: int, error: float, *, discontinuous: bool = False) -> float:
     r"""Order of the parameters that uniform approximation of 1-Lipschitz functions takes.
 
-    On the unit cube of :math:`\mathbb R^d`, parameters that depend continuously on the function
-    cannot do with fewer than the order of :math:`\varepsilon^{-d}`; very deep networks with
-    discontinuous assignment reach :math:`\varepsilon^{-d/2}`. The logarithm to base 10, up to a
+    On the unit cube of $\mathbb R^d$, parameters that depend continuously on the function
+    cannot do with fewer than the order of $\varepsilon^{-d}$; very deep networks with
+    discontinuous assignment reach $\varepsilon^{-d/2}$. The logarithm to base 10, up to a
     constant factor of the number.
 
     >>> round(log10_parameters_needed(784, 0.5), 1)

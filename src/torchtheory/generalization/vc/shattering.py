@@ -1,8 +1,8 @@
 r"""Witnesses: point sets with a parameter for each of their labelings, and obstructions.
 
-A class shatters :math:`n` points when it gives them all :math:`2^n` labelings, and its VC
-dimension is the largest such :math:`n`. A lower bound is a set of points with parameters for each
-labeling; the upper bound :math:`d+1` for half-spaces is Radon's theorem.
+A class shatters $n$ points when it gives them all $2^n$ labelings, and its VC
+dimension is the largest such $n$. A lower bound is a set of points with parameters for each
+labeling; the upper bound $d+1$ for half-spaces is Radon's theorem.
 Sources: Foundations of Deep Learning, section 8.3; Mathematical Aspects of Deep Learning, 1.2.1.
 """
 
@@ -25,10 +25,10 @@ class LinearWitness:
     r"""Points that half-spaces shatter, with weights for each labeling.
 
     Attributes:
-        points: ``[d + 1, d]``, the origin and the unit vectors.
-        labels: ``[2 ** (d + 1), d + 1]``, all labelings.
-        weight, bias: ``[2 ** (d + 1), d]`` and ``[2 ** (d + 1)]``;
-            :math:`y_i(w^\top x_i+b)=\tfrac12` at the origin and 1 at the other points.
+        points: `[d + 1, d]`, the origin and the unit vectors.
+        labels: `[2 ** (d + 1), d + 1]`, all labelings.
+        weight, bias: `[2 ** (d + 1), d]` and `[2 ** (d + 1)]`;
+            $y_i(w^\top x_i+b)=\tfrac12$ at the origin and 1 at the other points.
     """
 
     points: Tensor
@@ -37,14 +37,14 @@ class LinearWitness:
     bias: Tensor
 
     def scores(self) -> Tensor:
-        """``[2 ** (d + 1), d + 1]``, the affine function of every labeling at every point."""
+        """`[2 ** (d + 1), d + 1]`, the affine function of every labeling at every point."""
         return self.weight @ self.points.T + self.bias[:, None]
 
 
 def linear_shattering(dimension: int) -> LinearWitness:
-    r"""The origin and the unit vectors are shattered: :math:`b=s_0/2`, :math:`w_i=s_i-s_0/2`.
+    r"""The origin and the unit vectors are shattered: $b=s_0/2$, $w_i=s_i-s_0/2$.
 
-    So the half-spaces of :math:`\mathbb R^d` have VC dimension at least :math:`d+1`.
+    So the half-spaces of $\mathbb R^d$ have VC dimension at least $d+1$.
 
     >>> witness = linear_shattering(2)
     >>> bool((witness.scores().sign() == witness.labels).all()), len(witness.labels)
@@ -63,9 +63,9 @@ class RadonPartition:
     r"""Two disjoint groups of points whose convex hulls meet.
 
     Attributes:
-        labels: ``[n]`` of ±1, the groups. No half-space gives the points these labels.
-        weights: ``[n]``, non-negative, of sum 1 in either group.
-        common: ``[d]``, the point of both hulls.
+        labels: `[n]` of ±1, the groups. No half-space gives the points these labels.
+        weights: `[n]`, non-negative, of sum 1 in either group.
+        common: `[d]`, the point of both hulls.
         residual: distance of the two convex combinations.
     """
 
@@ -76,16 +76,16 @@ class RadonPartition:
 
 
 def radon_partition(x: Tensor) -> RadonPartition:
-    r"""Radon's theorem: any :math:`d+2` points of :math:`\mathbb R^d` split into two groups whose
+    r"""Radon's theorem: any $d+2$ points of $\mathbb R^d$ split into two groups whose
     hulls meet.
 
-    From :math:`\lambda\ne0` with :math:`\sum\lambda_i=0` and :math:`\sum\lambda_ix_i=0` (a null
+    From $\lambda\ne0$ with $\sum\lambda_i=0$ and $\sum\lambda_ix_i=0$ (a null
     vector of a matrix with more columns than rows), grouped by sign; a point with
-    :math:`\lambda_i=0` may take either label. Hence no :math:`d+2` points are shattered by
-    half-spaces. :math:`O(d^3)`.
+    $\lambda_i=0$ may take either label. Hence no $d+2$ points are shattered by
+    half-spaces. $O(d^3)$.
 
     Args:
-        x: ``[n, d]`` with :math:`n\ge d+2`.
+        x: `[n, d]` with $n\ge d+2$.
 
     >>> square = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     >>> split = radon_partition(square)
@@ -120,19 +120,19 @@ def radon_partition(x: Tensor) -> RadonPartition:
 
 
 def relu_shattering(x: Tensor) -> tuple[nn.Sequential, Tensor]:
-    r"""A ReLU network with :math:`n` hidden units and output weights for all labelings of ``x``.
+    r"""A ReLU network with $n$ hidden units and output weights for all labelings of `x`.
 
-    Project the :math:`n` different points on a direction that keeps them apart, put unit
-    :math:`j` 's kink just before the :math:`j`-th smallest projection: the hidden layer is then a
+    Project the $n$ different points on a direction that keeps them apart, put unit
+    $j$ 's kink just before the $j$-th smallest projection: the hidden layer is then a
     triangular matrix with positive diagonal, and the output weights of any labeling solve it. So
-    the networks :math:`(d,n,1)` have VC dimension at least :math:`n`.
+    the networks $(d,n,1)$ have VC dimension at least $n$.
 
     Args:
-        x: ``[n, d]``, at most 16 different points.
+        x: `[n, d]`, at most 16 different points.
 
     Returns:
         The network (output bias 0, output weights those of the last labeling) and the output
-        weights ``[2 ** n, n]``, one row for each row of ``all_labelings(n)``.
+        weights `[2 ** n, n]`, one row for each row of `all_labelings(n)`.
 
     >>> net, weights = relu_shattering(torch.tensor([[0.0], [1.0], [3.0]]).double())
     >>> with torch.no_grad():

@@ -72,7 +72,7 @@ def deep(run: Run, places: int, rank: int, features: int, *, shared: bool = Fals
 
 
 def scored(tensor: Tensor, x: Tensor) -> Tensor:
-    """The scores ``[n, N]`` by the definition: the sum over all indices."""
+    """The scores `[n, N]` by the definition: the sum over all indices."""
     found = tensor[None].expand(len(x), *tensor.shape)
     for j in range(x.shape[1]):
         found = torch.einsum("nor...,nr->no...", found, x[:, j])

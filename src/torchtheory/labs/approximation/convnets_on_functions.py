@@ -33,7 +33,7 @@ BLUR, LEVEL = 0.4, 0.1
 
 @dataclass(frozen=True)
 class Bumps:
-    r"""The images :math:`a\,e^{-|x-c|^2/2s^2}`; norms and gradients are known in closed form."""
+    r"""The images $a\,e^{-|x-c|^2/2s^2}$; norms and gradients are known in closed form."""
 
     amplitude: Tensor
     center: Tensor

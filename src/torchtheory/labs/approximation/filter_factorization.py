@@ -262,7 +262,7 @@ def rate(run: Run, units: int) -> list[tuple[int, int, float, float]]:
 
 
 def bump_norms(order: int) -> list[float]:
-    r"""Squared norms :math:`\int|\phi^{(k)}|^2`, k up to the order, of (1 - 4x²)^(order + 1)."""
+    r"""Squared norms $\int|\phi^{(k)}|^2$, k up to the order, of (1 - 4x²)^(order + 1)."""
     bump = np.polynomial.Polynomial([1.0, 0.0, -4.0]) ** (order + 1)
     found = []
     for _ in range(order + 1):
@@ -305,7 +305,7 @@ def shatter(run: Run) -> None:
 
 
 def least_depth(d: int, r: int, log_error: float, span: int = 2) -> float:
-    r"""Log10 of the depth whose VC order :math:`PL\log P` reaches :math:`\epsilon^{-d/r}`."""
+    r"""Log10 of the depth whose VC order $PL\log P$ reaches $\epsilon^{-d/r}$."""
     wanted = -log_error * d / r
 
     def missing(log_depth: float) -> float:

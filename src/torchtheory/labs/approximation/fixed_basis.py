@@ -62,7 +62,7 @@ def fixed_basis_lab(
 def distances(space: Tensor, norms: Tensor) -> Tensor:
     """Squared distances of orthogonal functions with given squared norms from a space.
 
-    The space is given by coordinates ``[k, N]`` in their orthonormal directions.
+    The space is given by coordinates `[k, N]` in their orthonormal directions.
     """
     basis = torch.linalg.qr(space.T).Q
     outside: Tensor = 1 - basis.square().sum(1)

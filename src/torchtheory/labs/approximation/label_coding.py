@@ -118,7 +118,7 @@ def heights(run: Run) -> None:
 
 
 def alternating_derivative(count: int, n: int) -> float:
-    r"""The least :math:`\|f^{(n)}\|_\infty` the values :math:`y_mN^{-n}` allow, by differences."""
+    r"""The least $\|f^{(n)}\|_\infty$ the values $y_mN^{-n}$ allow, by differences."""
     values = torch.arange(count, dtype=torch.float64) % 2 * float(count) ** -n
     return float(values.diff(n=n).abs().max()) * float(count - 1) ** n
 

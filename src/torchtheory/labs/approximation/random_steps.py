@@ -132,7 +132,7 @@ def unbiased(run: Run, draws: int) -> None:
 
 
 def exponential_terms(run: Run, f: Spectrum, x: Tensor, draws: int) -> Tensor:
-    """What each single exponential would estimate: ``[points, draws]``."""
+    """What each single exponential would estimate: `[points, draws]`."""
     sampled = sampled_exponentials(f, draws, run.generator)
     change = torch.exp(1j * (x @ sampled.frequencies.T)) - 1
     return f.at_origin() + draws * sampled.coefficients * change

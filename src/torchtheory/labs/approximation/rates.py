@@ -141,10 +141,10 @@ def constants(run: Run) -> None:
 
 
 def radial_coefficients(power: float, degrees: int, edge: float = 0.5) -> np.ndarray[Any, Any]:
-    r"""Squared norms of the parts of even degree :math:`2j` of :math:`(b-|x|^2)_+^s` on the disc.
+    r"""Squared norms of the parts of even degree $2j$ of $(b-|x|^2)_+^s$ on the disc.
 
-    A radial function is :math:`\sum_jc_jP_j(2r^2-1)`; in :math:`u=2r^2-1` it is
-    :math:`((u_0-u)/2)_+^s`, and Gauss-Jacobi quadrature meets its Legendre coefficients exactly.
+    A radial function is $\sum_jc_jP_j(2r^2-1)$; in $u=2r^2-1$ it is
+    $((u_0-u)/2)_+^s$, and Gauss-Jacobi quadrature meets its Legendre coefficients exactly.
     """
     count = degrees // 2
     top = 2 * edge - 1
@@ -167,12 +167,12 @@ def legendre_squares(
 
 
 def equispaced_error(squares: np.ndarray[Any, Any], directions: int) -> float:
-    r"""Best :math:`L_2` error on the disc by sums of ridge functions in equispaced directions.
+    r"""Best $L_2$ error on the disc by sums of ridge functions in equispaced directions.
 
-    Ridge functions of degree :math:`k` in direction :math:`\varphi` have the coordinates
-    :math:`e^{-il\varphi}`, :math:`l=-k,-k+2,\dots,k`, in the orthogonal polynomials of degree
-    :math:`k`, and a radial part sits at :math:`l=0`: of it the share
-    :math:`1/(2\lfloor k/2N\rfloor+1)` is met, alias frequencies taking the rest.
+    Ridge functions of degree $k$ in direction $\varphi$ have the coordinates
+    $e^{-il\varphi}$, $l=-k,-k+2,\dots,k$, in the orthogonal polynomials of degree
+    $k$, and a radial part sits at $l=0$: of it the share
+    $1/(2\lfloor k/2N\rfloor+1)$ is met, alias frequencies taking the rest.
     """
     k = 2 * np.arange(len(squares))
     met = 1 / (2 * (k // (2 * directions)) + 1)

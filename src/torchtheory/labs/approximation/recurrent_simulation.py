@@ -400,7 +400,7 @@ def astray(made: Simulation, start: Tensor, fed: Tensor, exact: Tensor) -> float
 
 
 def solved(start: Tensor, torque: Tensor, hold: float) -> Tensor:
-    """The pendulum itself at the times when the torque jumps, ``[jumps + 1, 2]``."""
+    """The pendulum itself at the times when the torque jumps, `[jumps + 1, 2]`."""
     h, path = start.numpy(), [start.numpy()]
     for value in torque.tolist():
 

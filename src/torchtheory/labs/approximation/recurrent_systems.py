@@ -184,7 +184,7 @@ def through_time(run: Run, n: int, m: int, p: int, time: int) -> None:
 
 
 def causality(run: Run, n: int, m: int, p: int, time: int) -> Tensor:
-    """Which inputs an output has seen, by its derivatives ``[T + 1, T]``."""
+    """Which inputs an output has seen, by its derivatives `[T + 1, T]`."""
     rnn = draw(run, n, m, p, "tanh")
     x = run.randn(time, m)
     jacobian = torch.func.jacrev(lambda v: rnn.run(v).outputs)(x)

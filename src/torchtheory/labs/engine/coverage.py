@@ -112,7 +112,7 @@ class RefutedStatement:
 
 
 def find_errata(query: str, store: RunStore) -> list[RefutedStatement]:
-    """The errata that labs refute, with the numbers of their quick runs in ``store``.
+    """The errata that labs refute, with the numbers of their quick runs in `store`.
 
     Labs without a finished run there are run first; an erratum whose lab fails has no numbers.
     """

@@ -144,7 +144,7 @@ def _script_of(lab: Lab) -> str | None:
 
 def _take_up(script: str) -> None:
     """Run the parent's script under another name, so that its labs are known here as well."""
-    name = "__mp_main__"  # as multiprocessing calls it
+    name = "__labs_script__"
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, script)

@@ -1,13 +1,15 @@
 """Labs: experiments with a verdict, registered by name.
 
-A lab is a function of a :class:`~torchtheory.labs.engine.run.Run` and typed keyword parameters::
+A lab is a function of a `Run` and typed keyword parameters:
 
-    @lab("perceptron-novikoff", room="nets", covers=["N-06", "N-07", "N-08"],
-         title="The perceptron makes at most R²/γ² updates", full={"n": 2000})
-    def perceptron_novikoff(run: Run, n: int = 200, margin: float = 0.1) -> None:
-        '''What is claimed, what is done, what to look at.'''
+```python
+@lab("perceptron-novikoff", room="nets", covers=["N-06", "N-07", "N-08"],
+     title="The perceptron makes at most R²/γ² updates", full={"n": 2000})
+def perceptron_novikoff(run: Run, n: int = 200, margin: float = 0.1) -> None:
+    '''What is claimed, what is done, what to look at.'''
+```
 
-The defaults of the signature are the ``quick`` preset (a few seconds); ``full`` lists what the
+The defaults of the signature are the `quick` preset (a few seconds); `full` lists what the
 source's own sizes change.
 """
 
@@ -93,7 +95,7 @@ class Lab:
         return inspect.getdoc(self.function) or ""
 
     def configure(self, preset: Preset, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All parameters: the preset's values, then ``settings`` (text is parsed)."""
+        """All parameters: the preset's values, then `settings` (text is parsed)."""
         if preset not in PRESETS:
             raise InvalidInput(f"preset must be quick or full, not {preset!r}")
         values = {p.name: getattr(p, preset) for p in self.parameters.values()}
@@ -121,12 +123,12 @@ def lab(
     """Register an experiment.
 
     Args:
-        name: lower-case words and hyphens; what ``torchtheory lab run`` takes.
+        name: lower-case words and hyphens; what `torchtheory lab run` takes.
         room: the room it belongs to.
         covers: catalogue ids it exercises. A run fails unless each appears in one of its claims.
         title: one line for people.
         errata: keys of the source's errors it refutes. A run fails unless it refutes each.
-        full: parameter values of the ``full`` preset where they differ from the signature's.
+        full: parameter values of the `full` preset where they differ from the signature's.
     """
     check_name(name, "lab")
     ids = tuple(catalogue.entry(i).id for i in covers)
@@ -255,7 +257,7 @@ def _parse(wanted: Any, text: str) -> Any:
 
 
 def _checked(wanted: Any, value: Any) -> Any:
-    """The value as ``wanted``, or ValueError."""
+    """The value as `wanted`, or ValueError."""
     origin, arguments = get_origin(wanted), get_args(wanted)
     if origin is Literal and value in arguments:
         return value
@@ -283,7 +285,7 @@ def _checked(wanted: Any, value: Any) -> Any:
 
 
 def _item_types(wanted: Any, count: int) -> list[Any]:
-    """The types of ``count`` items of ``list[t]``, ``tuple[t, ...]`` or ``tuple[t, u]``."""
+    """The types of `count` items of `list[t]`, `tuple[t, ...]` or `tuple[t, u]`."""
     arguments = get_args(wanted)
     if get_origin(wanted) is list or arguments[-1] is Ellipsis:
         return [arguments[0]] * count

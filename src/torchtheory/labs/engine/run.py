@@ -27,7 +27,7 @@ class Run(Record):
 
     Attributes:
         lab: the lab being run.
-        preset: ``quick`` or ``full``.
+        preset: `quick` or `full`.
         seed: everything random in the run follows from it.
         parameters: the values the lab was called with.
         generator: the run's own source of randomness.

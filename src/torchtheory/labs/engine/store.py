@@ -34,9 +34,9 @@ from torchtheory.report.html import index_page, run_page
 class RunStore:
     """A directory of finished runs.
 
-    Each run is a directory ``lab/preset-seed`` that appears in one rename when it is complete, so
-    that a killed run leaves nothing that looks finished. It holds ``config.json``,
-    ``claims.json``, ``figures/`` and ``report.html``.
+    Each run is a directory `lab/preset-seed` that appears in one rename when it is complete, so
+    that a killed run leaves nothing that looks finished. It holds `config.json`,
+    `claims.json`, `figures/` and `report.html`.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -69,7 +69,7 @@ class RunStore:
     ) -> Run | None:
         """The finished run of exactly this configuration by exactly this code, if there is one.
 
-        With ``same_code=False``, also one by other code.
+        With `same_code=False`, also one by other code.
         """
         path = self.directory(lab, preset, seed, settings)
         try:
@@ -119,7 +119,7 @@ class RunStore:
         return found
 
     def write_index(self) -> Path:
-        """Write ``index.html``, the page over all runs in the directory."""
+        """Write `index.html`, the page over all runs in the directory."""
         runs = self.finished()
         text = index_page([r for r, _ in runs], links=[f"{p}/report.html" for _, p in runs])
         target = self.root / "index.html"

@@ -105,7 +105,7 @@ class Folded:
         return made
 
     def kinks(self, depth: int) -> Tensor:
-        """Where the function bends, seen after ``depth`` folds."""
+        """Where the function bends, seen after `depth` folds."""
         seen = folded(self.bends, depth).sort().values
         inner = seen[(seen > 1e-6) & (seen < 1 - 1e-6)]
         # mirror images agree up to rounding
@@ -113,7 +113,7 @@ class Folded:
 
 
 def network(depth: int, knots: Tensor, weights: Tensor, bias: Tensor) -> nn.Sequential:
-    """``depth`` folding layers, then ReLUs with these knots."""
+    """`depth` folding layers, then ReLUs with these knots."""
     first = dense(torch.ones(len(knots), 1, dtype=torch.float64), -knots)
     last = dense(weights.unsqueeze(0), bias)
     if depth == 0:

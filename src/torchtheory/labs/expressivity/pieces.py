@@ -336,7 +336,7 @@ class _Sum(nn.Module):
 
 
 class _SquareOfTents(nn.Module):
-    r""":math:`x-\sum_{k\le n}4^{-k}h_k(x)`, :math:`h_k` the tent map composed :math:`k` times."""
+    r"""$x-\sum_{k\le n}4^{-k}h_k(x)$, $h_k$ the tent map composed $k$ times."""
 
     def __init__(self, times: int) -> None:
         super().__init__()

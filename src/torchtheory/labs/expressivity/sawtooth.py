@@ -376,7 +376,7 @@ def _error(net: nn.Module, n: int) -> float:
 
 
 def _best_error(points: int, pieces: int) -> float:
-    """Least error on alternating labels of a classifier with at most ``pieces + 1`` intervals."""
+    """Least error on alternating labels of a classifier with at most `pieces + 1` intervals."""
     # best[j][c]: fewest mistakes so far with j changes, the class now c
     big = points + 1
     best = [[0 if j == 0 else big] * 2 for j in range(pieces + 1)]

@@ -92,7 +92,7 @@ def norm_of_the_error(run: Run) -> None:
     weights = planted + run.randn(20, 6)
 
     def risks(w: Tensor, noise: Tensor) -> Tensor:
-        """Exact risks where the noise is one of the columns of ``noise[200, k]``."""
+        """Exact risks where the noise is one of the columns of `noise[200, k]`."""
         y = (phi @ planted)[:, None] + noise
         errors: Tensor = (phi @ w.T).T[:, :, None] - y
         return errors.square().mean((1, 2))
@@ -498,7 +498,7 @@ def descent(run: Run, n: int) -> None:
 
 
 def _steps_to(eigenvalues: Tensor, accuracy: float) -> float:
-    """Steps after which the slowest direction has shrunk to ``accuracy``, by doubling."""
+    """Steps after which the slowest direction has shrunk to `accuracy`, by doubling."""
     rate = 1 / float(eigenvalues.max())
     low, high = 0.0, 1.0
     while float(1 - early_stopping_factors(eigenvalues, rate, high).min()) > accuracy:

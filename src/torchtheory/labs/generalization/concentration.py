@@ -62,7 +62,7 @@ def different(x: Tensor) -> Tensor:
 
 
 def bounded_differences(run: Run, trials: int, size: int) -> Tensor:
-    """Occupied values among ``size`` draws from as many."""
+    """Occupied values among `size` draws from as many."""
 
     def draw(*shape: int) -> Tensor:
         return torch.randint(0, size, shape, generator=run.generator).double()

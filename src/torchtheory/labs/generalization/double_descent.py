@@ -367,7 +367,7 @@ def polynomial_regression(run: Run, repetitions: int = 10, samples: int = 20) ->
 
 
 def _legendre(t: Tensor, count: int) -> Tensor:
-    """The first ``count`` Legendre polynomials at ``t``, by their recurrence."""
+    """The first `count` Legendre polynomials at `t`, by their recurrence."""
     rows = [torch.ones_like(t), t]
     for k in range(1, count - 1):
         rows.append(((2 * k + 1) * t * rows[k] - k * rows[k - 1]) / (k + 1))

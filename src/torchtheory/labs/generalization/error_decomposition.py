@@ -180,7 +180,7 @@ def nested_classes(run: Run, sample: int, trials: int) -> list[ErrorTerms]:
 
 @dataclass(frozen=True)
 class Widths:
-    """Parts of the excess risk by width ``[w]`` and sample ``[w, trials]``."""
+    """Parts of the excess risk by width `[w]` and sample `[w, trials]`."""
 
     approximation: Tensor
     estimation: Tensor

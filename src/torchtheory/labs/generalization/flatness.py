@@ -385,7 +385,7 @@ def linear_margin(run: Run) -> None:
     found = robust_parameter_ball(theta, x, y)
 
     def errors(scale: float) -> float:
-        """Risk after the worst move of length ``scale`` times the radius for every sample."""
+        """Risk after the worst move of length `scale` times the radius for every sample."""
         moves = -scale * found.radius * y[:, None] * x / x.norm(dim=1, keepdim=True)
         return float((((theta + moves) * x).sum(1) * y < -1e-12).double().mean())
 

@@ -117,7 +117,7 @@ def on_a_line(run: Run, points: int, draws: int) -> None:
 
 
 def _random_networks(run: Run, number: int, points: int) -> Tensor:
-    """Values ``[number, points]`` of random ReLU networks with 2 inputs and 8 hidden units."""
+    """Values `[number, points]` of random ReLU networks with 2 inputs and 8 hidden units."""
     x = run.randn(points, 2)
     hidden = torch.relu(run.randn(number, 8, 2) @ x.T + run.randn(number, 8, 1))
     return (run.randn(number, 1, 8) @ hidden).squeeze(1) + run.randn(number, 1)

@@ -280,7 +280,7 @@ def tetrahedron() -> tuple[Tensor, Tensor]:
 
 
 def two_layers(x: Tensor, y: Tensor, activation: Activation) -> Margins:
-    r"""The margins of :math:`\sum_jv_j\phi(w_j^\top x)` as a function of (w_1, ..., v_1, ...)."""
+    r"""The margins of $\sum_jv_j\phi(w_j^\top x)$ as a function of (w_1, ..., v_1, ...)."""
     inputs = x.shape[1]
 
     def margins(theta: Tensor) -> Tensor:

@@ -61,11 +61,11 @@ def pac_bayes_certificate(
     is minimized over both, and what is left is certified.
 
     Always: the printed Table 1 is recomputed from its own rows, which shows which bound it used;
-    and networks of scikit-learn's digits are certified, honestly and not. With ``columns`` (all in
-    ``full``) the table is made anew on MNIST: 0-4 against 5-9, 55 000 samples, the prior around the
-    random initialization; ``D-600`` and ``D-600-ten`` have a prior trained on half of the data.
-    Unless ``epochs`` says otherwise, a column is given 6 to 24 of them. Each finished column is
-    kept in the directory ``keep``, and a run that was stopped takes it from there. Look at the
+    and networks of scikit-learn's digits are certified, honestly and not. With `columns` (all in
+    `full`) the table is made anew on MNIST: 0-4 against 5-9, 55 000 samples, the prior around the
+    random initialization; `D-600` and `D-600-ten` have a prior trained on half of the data.
+    Unless `epochs` says otherwise, a column is given 6 to 24 of them. Each finished column is
+    kept in the directory `keep`, and a run that was stopped takes it from there. Look at the
     bound beside the test error.
     """
     if min(sgd_epochs, batch, digit_epochs) < 1 or epochs < 0:

@@ -36,7 +36,7 @@ def pac_bayes_coverage(
     Gaussian linear classifier is fitted to each by minimizing the bound, and its true risk, which
     is a sum of normal probabilities, is compared with the bound.
 
-    All problems are fitted at once; some of them also through ``certify``, draws of weights, scales
+    All problems are fitted at once; some of them also through `certify`, draws of weights, scales
     and all. The same check with a prior centered at what the very sample taught it fails almost
     always. Look at the distance of the dots from the diagonal: below it, the bound is broken.
     """

@@ -203,7 +203,7 @@ def initialization(run: Run, scale: ErrorCurve, halves: Tensor) -> None:
 
 
 def slope(levels: Sequence[float], errors: Tensor) -> Interval:
-    """How much errors ``[levels, seeds]`` grow with a tenfold level, by least squares."""
+    """How much errors `[levels, seeds]` grow with a tenfold level, by least squares."""
     steps = torch.tensor(levels, dtype=torch.float64).log10()
     steps = steps - steps.mean()
     return mean_interval(steps @ errors / steps.square().sum())

@@ -67,7 +67,7 @@ def rademacher_complexity(
 
 
 def complexities(sets: Iterable[Tensor], *, absolute: bool = False) -> Tensor:
-    """Exact complexity of every finite class ``[h, m]``."""
+    """Exact complexity of every finite class `[h, m]`."""
     each = [exact_rademacher(finite_class(v, absolute=absolute), v.shape[1]) for v in sets]
     return torch.tensor(each, dtype=torch.float64)
 

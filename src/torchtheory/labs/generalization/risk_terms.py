@@ -72,7 +72,7 @@ def population() -> FiniteDistribution:
 
 @dataclass(frozen=True)
 class Terms:
-    """For every sample ``[s]`` with its probability: the groups and what they add up to."""
+    """For every sample `[s]` with its probability: the groups and what they add up to."""
 
     chance: Tensor
     excess: Tensor
@@ -88,7 +88,7 @@ class Terms:
 def terms_of(
     law: FiniteDistribution, functions: Tensor, m: int, reference: Tensor | None = None
 ) -> Terms:
-    """The groups with the best function of the class, or with another one ``[k]``."""
+    """The groups with the best function of the class, or with another one `[k]`."""
     samples, chance = law.all_samples(m)
     masses = law.empirical_masses(samples)
     losses = law.losses(functions, zero_one_loss)  # [h, atoms]

@@ -291,10 +291,10 @@ def failures(run: Run, laws: int, m: int = 6) -> None:
 
 
 def all_functions_complexity(counts: Tensor) -> Tensor:
-    r"""Complexity of all 0-1 functions on a sample with these counts of atoms, ``[..., a]``.
+    r"""Complexity of all 0-1 functions on a sample with these counts of atoms, `[..., a]`.
 
-    Each atom adds :math:`\mathbb E\max(0,S_n)/m=\mathbb E|S_n|/(2m)` with the random walk
-    :math:`S_n` of its count, and :math:`\mathbb E|S_n|=n2^{1-n}\binom{n-1}{\lfloor(n-1)/2\rfloor}`.
+    Each atom adds $\mathbb E\max(0,S_n)/m=\mathbb E|S_n|/(2m)$ with the random walk
+    $S_n$ of its count, and $\mathbb E|S_n|=n2^{1-n}\binom{n-1}{\lfloor(n-1)/2\rfloor}$.
     """
     most = int(counts.max())
     walks = torch.tensor(

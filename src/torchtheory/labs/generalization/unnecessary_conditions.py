@@ -114,7 +114,7 @@ class Case:
         return values
 
     def wild(self, target: float) -> Trained:
-        """f': right on the sample, and elsewhere off by more than f by at least ``target``."""
+        """f': right on the sample, and elsewhere off by more than f by at least `target`."""
         bound = math.sqrt(target + float(self.losses(self.x, self.y).max())) + 2.0
         known = self.x[self.drawn][:, 0]
 

@@ -52,7 +52,7 @@ def width_choice_lab(
 
 
 class PlaneWaves:
-    r""":math:`f(x)=\sum_jc_j\cos(a_j^\top x+\varphi_j)` on the unit ball, three dimensions."""
+    r"""$f(x)=\sum_jc_j\cos(a_j^\top x+\varphi_j)$ on the unit ball, three dimensions."""
 
     def __init__(self, run: Run, waves: int = 4, dimension: int = 3) -> None:
         self.amplitudes = run.signs(waves) * (0.3 + 0.7 * run.rand(waves))
@@ -62,7 +62,7 @@ class PlaneWaves:
 
     @property
     def barron_constant(self) -> float:
-        r""":math:`\sum_j|c_j|\|a_j\|`."""
+        r"""$\sum_j|c_j|\|a_j\|$."""
         return float(self.amplitudes.abs() @ self.frequencies.norm(dim=1))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class PlaneWaves:
         return values
 
     def draw_units(self, run: Run, count: int) -> tuple[Tensor, Tensor]:
-        r"""Steps :math:`1[a_j^\top x>u]` with the density of Barron's integral, by rejection."""
+        r"""Steps $1[a_j^\top x>u]$ with the density of Barron's integral, by rejection."""
         reach = self.frequencies.norm(dim=1)
         chosen: list[Tensor] = []
         while sum(len(c) for c in chosen) < count:
@@ -93,7 +93,7 @@ def ball(run: Run, points: int, dimension: int) -> Tensor:
 def measure(
     run: Run, target: PlaneWaves, seeds: int, samples: int, noise: float, points: int
 ) -> tuple[Tensor, Tensor]:
-    """Approximation and total error over the points, ``[seeds, widths]``."""
+    """Approximation and total error over the points, `[seeds, widths]`."""
     x = ball(run, points, target.dimension)
     f = target(x)[:, None]
     close, total = torch.zeros(2, seeds, len(WIDTHS), dtype=torch.float64)
@@ -221,8 +221,8 @@ def wave_height() -> float:
 
 
 def product_constant(dimension: int) -> float:
-    r""":math:`C_f` of :math:`\prod_jg(x_j)/\max|g|`: weights :math:`3^{-k}`, lengths
-    :math:`\sqrt{d+8k}` for :math:`k` factors of frequency 3."""
+    r"""$C_f$ of $\prod_jg(x_j)/\max|g|$: weights $3^{-k}$, lengths
+    $\sqrt{d+8k}$ for $k$ factors of frequency 3."""
     total = sum(
         math.comb(dimension, k) * 3.0**-k * math.sqrt(dimension + 8 * k)
         for k in range(dimension + 1)

@@ -21,13 +21,13 @@ from torchtheory.training.momentum import HeavyBall
 
 @dataclass(frozen=True)
 class FeatureModel:
-    r"""The model :math:`f(x,\theta)=p^{-1/2}\theta^\top\varphi(Wx+b)` on points of the line."""
+    r"""The model $f(x,\theta)=p^{-1/2}\theta^\top\varphi(Wx+b)$ on points of the line."""
 
     weight: Tensor
     bias: Tensor
 
     def features(self, x: Tensor) -> Tensor:
-        r"""Rows :math:`\phi(x)/\sqrt p`, whose inner products are the kernel."""
+        r"""Rows $\phi(x)/\sqrt p$, whose inner products are the kernel."""
         return torch.tanh(x[:, None] * self.weight + self.bias) / math.sqrt(len(self.weight))
 
     def kernel(self, x: Tensor, other: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Task:
         return self.model.kernel(self.test, self.x)
 
     def loss(self, theta: Tensor) -> Tensor:
-        """Half the sum of squares, for parameters ``[..., p]``."""
+        """Half the sum of squares, for parameters `[..., p]`."""
         return (theta @ self.train_features.T - self.y).square().sum(-1) / 2
 
     def training(self, theta: Tensor | None = None) -> KernelTraining:
@@ -69,7 +69,7 @@ class Task:
         return KernelTraining(self.kernel, self.y, start)
 
     def integrate(self, theta: Tensor, times: Tensor) -> Tensor:
-        """Gradient flow in the space of parameters from ``[..., p]``, by Runge-Kutta steps."""
+        """Gradient flow in the space of parameters from `[..., p]`, by Runge-Kutta steps."""
         phi = self.train_features
         matrix, pull = phi.T @ phi, phi.T @ self.y
         path: Tensor = odeint(

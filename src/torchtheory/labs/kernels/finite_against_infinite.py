@@ -27,7 +27,7 @@ RIDGE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A predictor: which test points it got right, ``[test]`` zeros and ones."""
+    """A predictor: which test points it got right, `[test]` zeros and ones."""
 
     architecture: str
     kind: str

@@ -34,7 +34,7 @@ def pair_at(cosine: float) -> Tensor:
 
 
 def random_outputs(run: Run, net: nn.Module, x: Tensor, networks: int) -> Tensor:
-    """Outputs ``[networks, n]`` of the module with all parameters drawn anew from N(0, 1)."""
+    """Outputs `[networks, n]` of the module with all parameters drawn anew from N(0, 1)."""
     f = PureFunction(net)
     drawn = {k: run.randn(networks, *p.shape) for k, p in f.parameters.items()}
     outputs: Tensor = torch.func.vmap(lambda theta: f(theta, x))(drawn)
@@ -44,10 +44,10 @@ def random_outputs(run: Run, net: nn.Module, x: Tensor, networks: int) -> Tensor
 def hidden_covariances(
     run: Run, x: Tensor, hidden: Sequence[int], networks: int, *, copies: bool = False
 ) -> Tensor:
-    """Covariance ``[networks, n, n]`` of a ReLU network's output given its hidden layers.
+    """Covariance `[networks, n, n]` of a ReLU network's output given its hidden layers.
 
     The weights of the last layer are integrated out: what is left is random through the hidden
-    layers only. With ``copies``, all units of the last hidden layer share their weights.
+    layers only. With `copies`, all units of the last hidden layer share their weights.
     """
     h = x.expand(networks, -1, -1)
     before = 1  # the first layer divides by nothing, as in Theorem 57

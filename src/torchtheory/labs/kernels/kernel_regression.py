@@ -381,7 +381,7 @@ def pictures(run: Run) -> None:
 
 
 def random_map(run: Run, dimension: int, count: int) -> Features:
-    """A map to ``count`` random features, independent for generic points."""
+    """A map to `count` random features, independent for generic points."""
     weight, shift = run.randn(dimension, count) * math.sqrt(3 / dimension), run.randn(count)
     return lambda v: torch.tanh(v @ weight + shift) * math.sqrt(2 / count)
 
@@ -416,7 +416,7 @@ def descend(kernel: Kernel, x: Tensor, y: Tensor, steps: int) -> Tensor:
 
 
 def stacked_least_squares(phi: Tensor, y: Tensor, ridge: float, center: Tensor) -> Tensor:
-    """The minimizer of the loss plus the penalty on the distance from ``center``."""
+    """The minimizer of the loss plus the penalty on the distance from `center`."""
     identity = math.sqrt(ridge) * torch.eye(phi.shape[1], dtype=phi.dtype)
     system = torch.cat([phi, identity])
     solution: Tensor = torch.linalg.lstsq(system, torch.cat([y, identity @ center])).solution

@@ -29,7 +29,7 @@ STEEPNESS = 4.0
 
 
 class WideNetwork(nn.Module):
-    r""":math:`f(x)=N^{-1/2}\sum_kv_k\,\mathrm{erf}(w_k\cdot\tilde x)`, :math:`\tilde x=s(x,1)`,
+    r"""$f(x)=N^{-1/2}\sum_kv_k\,\mathrm{erf}(w_k\cdot\tilde x)$, $\tilde x=s(x,1)$,
     all parameters standard Gaussian (the tangent parametrization) and all of them trained."""
 
     def __init__(
@@ -47,12 +47,12 @@ class WideNetwork(nn.Module):
 
 
 def lifted(x: Tensor, steepness: float) -> Tensor:
-    """Inputs ``[n, 1]`` as ``[n, 2]``, with a 1 behind, scaled."""
+    """Inputs `[n, 1]` as `[n, 2]`, with a 1 behind, scaled."""
     return steepness * torch.cat([x, torch.ones_like(x)], -1)
 
 
 def wide_kernels(x: Tensor, steepness: float = STEEPNESS) -> tuple[Tensor, Tensor]:
-    r"""Covariance :math:`\Sigma` and tangent kernel :math:`\Theta` of infinitely wide networks."""
+    r"""Covariance $\Sigma$ and tangent kernel $\Theta$ of infinitely wide networks."""
     limit = limit_kernels(
         lifted(x, steepness),
         depth=2,

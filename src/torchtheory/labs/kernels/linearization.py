@@ -46,11 +46,11 @@ def linearized_network(
     square of the distance gone.
 
     First any smooth network: equality at the start, and a Taylor error of order two. Then the
-    two-layer network with fixed output weights of size :math:`1/\sqrt m`: its gradient, its
-    tangent, and the bound :math:`\frac\beta{2\sqrt m}\|W-W_0\|_F^2\|x\|^2` for random and for the
+    two-layer network with fixed output weights of size $1/\sqrt m$: its gradient, its
+    tangent, and the bound $\frac\beta{2\sqrt m}\|W-W_0\|_F^2\|x\|^2$ for random and for the
     worst weights at distance `radius`. Look at how the worst direction follows the bound with
     slope -1/2 while a random one is far below it, and at the kink of ReLU, which has no
-    :math:`\beta` and breaks both.
+    $\beta$ and breaks both.
     """
     at_least(dimension, 2, "dimension")
     at_least(samples, 1, "samples")

@@ -29,7 +29,7 @@ STEEPNESS = 1.0
 
 
 class SideBySide(nn.Module):
-    """Independent wide networks with one output each, ``[n, 1]`` to ``[n, networks]``."""
+    """Independent wide networks with one output each, `[n, 1]` to `[n, networks]`."""
 
     def __init__(self, networks: int, width: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -400,7 +400,7 @@ def widening(
 
 
 def _jacobian(problem: Problem, parameters: Parameters, x: Tensor) -> Tensor:
-    """Derivatives of the outputs by all parameters, ``[n, p]``."""
+    """Derivatives of the outputs by all parameters, `[n, p]`."""
     made: Parameters = torch.func.jacrev(lambda p: problem.function(p, x).flatten())(parameters)
     return torch.cat([part.reshape(len(x), -1) for part in made.values()], 1)
 

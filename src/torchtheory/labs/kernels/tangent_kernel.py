@@ -40,10 +40,10 @@ def tangent_kernel_of_a_network(
     seeds: int = 6,
     steps: int = 40,
 ) -> None:
-    r"""The kernel :math:`\nabla_\theta f(x)^\top\nabla_\theta f(x')` of a network with several
+    r"""The kernel $\nabla_\theta f(x)^\top\nabla_\theta f(x')$ of a network with several
     outputs, taken apart.
 
-    It equals :math:`JJ^\top` with the Jacobian row by row, has no negative eigenvalue and at most
+    It equals $JJ^\top$ with the Jacobian row by row, has no negative eigenvalue and at most
     as large a rank as there are parameters, and is the sum of the kernels of its layers. Then
     training: the kernel of the linearized network does not move at all, that of the network does,
     the less the wider it is (unless a layer stays narrow). Look at the spectrum, split by layers,
@@ -92,13 +92,13 @@ def tangent_kernel_of_a_network(
 
 
 def flat(kernel: Tensor) -> Tensor:
-    """A kernel ``[N, M, C, C]`` as a matrix ``[NC, MC]``."""
+    """A kernel `[N, M, C, C]` as a matrix `[NC, MC]`."""
     n, m, c, _ = kernel.shape
     return kernel.transpose(1, 2).reshape(n * c, m * c)
 
 
 def jacobian(net: nn.Module, x: Tensor) -> Tensor:
-    """Gradients of every output at every sample ``[nC, P]``, one backward pass each."""
+    """Gradients of every output at every sample `[nC, P]`, one backward pass each."""
     parameters = list(net.parameters())
     rows = [
         torch.cat([g.reshape(-1) for g in torch.autograd.grad(out, parameters, retain_graph=True)])

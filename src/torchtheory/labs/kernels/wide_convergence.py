@@ -31,7 +31,7 @@ from torchtheory.nets.layer_features import last_hidden_features
 from torchtheory.primer.gaussian_pairs import gaussian_pair_mean
 
 STEEPEST_BEND = 4 / (3 * math.sqrt(3))
-r""":math:`\sup|\tanh''|`, attained where :math:`\tanh^2=\frac13`."""
+r"""$\sup|\tanh''|$, attained where $\tanh^2=\frac13$."""
 
 
 @lab(
@@ -158,7 +158,7 @@ def nonsingular(run: Run, trials: int, samples: int = 3) -> None:
 
 
 def expected_features(x: Tensor) -> Tensor:
-    r""":math:`\mathbb E\,vv^\top` for tanh units with standard normal weights and bias."""
+    r"""$\mathbb E\,vv^\top$ for tanh units with standard normal weights and bias."""
     inner = homogeneous(x) @ homogeneous(x).T
     squares = inner.diagonal()
     return gaussian_pair_mean(

@@ -27,7 +27,7 @@ BIAS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A training run beside the closed form: outputs on test points ``[times, m]``."""
+    """A training run beside the closed form: outputs on test points `[times, m]`."""
 
     times: Tensor
     network: Tensor

@@ -18,7 +18,7 @@ def gap(a: Tensor, b: Tensor) -> float:
 
 
 def linear_layer(net: nn.Module, place: int) -> nn.Linear:
-    """The dense layer at a place of an ``nn.Sequential``.
+    """The dense layer at a place of an `nn.Sequential`.
 
     >>> linear_layer(nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), -1).out_features
     2

@@ -119,7 +119,7 @@ def hyperplane(run: Run, dimension: int) -> None:
 
 
 def unit_with_zero_score(w: Tensor) -> Tensor:
-    """A point at which ``w·x`` is 0 without rounding."""
+    """A point at which `w·x` is 0 without rounding."""
     x = torch.zeros_like(w)
     x[0], x[1] = w[1], -w[0]
     return x
@@ -233,7 +233,7 @@ def apart(a: Tensor, b: Tensor) -> float:
 
 
 def literal_path(x: Tensor, y: Tensor) -> Tensor:
-    """Weights after each update of :func:`literal_perceptron`."""
+    """Weights after each update of `literal_perceptron`."""
     _, steps = literal_perceptron(x, y)
     z = y.unsqueeze(1) * x
     return torch.cat([torch.zeros_like(z[:1]), z[steps].cumsum(0)])

@@ -178,7 +178,7 @@ def half_of_each_class(y: Tensor) -> Tensor:
 
 
 def best_margin(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The least ``y(w·x + b)`` for each row of ``w``, with the bias that suits it best."""
+    """The least `y(w·x + b)` for each row of `w`, with the bias that suits it best."""
     heights = w @ x.T
     return (heights[:, y > 0].min(1).values - heights[:, y < 0].max(1).values) / 2
 
@@ -244,7 +244,7 @@ def version_space(run: Run, directions: int) -> None:
 
 
 def cone_angle(z: Tensor) -> float:
-    """Angle of the cone ``{v : z v > 0}`` in the plane: π less the spread of the rows."""
+    """Angle of the cone `{v : z v > 0}` in the plane: π less the spread of the rows."""
     best = max_margin(z, torch.ones(len(z)), bias=False).weight
     across = torch.stack([-best[1], best[0]])
     angles = torch.atan2(z @ across, z @ best)

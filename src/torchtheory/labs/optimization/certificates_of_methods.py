@@ -233,7 +233,7 @@ def stochastic(
 
 
 def error_of_mean(record: RecordedRun, assumed: Assumptions) -> Tensor:
-    """Standard errors of the means over runs of the running means, ``[T - 1]``."""
+    """Standard errors of the means over runs of the running means, `[T - 1]`."""
     assert record.gradient_norms is not None
     each = record.gradient_norms.square() if assumed.kind == "stochastic" else record.values
     counts = torch.arange(1, len(each), dtype=torch.float64)[:, None]

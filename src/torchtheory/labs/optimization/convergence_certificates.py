@@ -371,7 +371,7 @@ def small_network(run: Run, width: int) -> tuple[Tensor, Problem]:
 
 
 def hessian_norm(f: Function, points: Tensor) -> float:
-    """The largest spectral norm of the Hessian at points ``[n, p]``."""
+    """The largest spectral norm of the Hessian at points `[n, p]`."""
     hessians = torch.func.vmap(torch.func.hessian(f))(points)
     return float(torch.linalg.eigvalsh(hessians).abs().max())
 

@@ -112,7 +112,7 @@ def critical_point_catalogue(run: Run, starts: int = 50, width: int = 2) -> None
 
 
 def curve(theta: Tensor, through: Sequence[tuple[float, float, float]] = NODES) -> Tensor:
-    """The function of ``[..., 1]`` with given heights and curvatures, and slope 0, at the nodes."""
+    """The function of `[..., 1]` with given heights and curvatures, and slope 0, at the nodes."""
     x = theta[..., 0]
     nodes = torch.tensor(through, dtype=x.dtype)
     left = (torch.searchsorted(nodes[:, 0].contiguous(), x.detach()) - 1).clamp(0, len(nodes) - 2)

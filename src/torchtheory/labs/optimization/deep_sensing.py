@@ -377,7 +377,7 @@ def compare_decompositions(W: Tensor, run: Run) -> Tensor:
 
 
 def completion(run: Run, iterations: int, size: int = 8, step: float = 0.05) -> Tensor:
-    """A matrix of rank one learned from some of its entries; ``[factors, start, iteration]``: error
+    """A matrix of rank one learned from some of its entries; `[factors, start, iteration]`: error
     at the others. The first row and the first column are shown, so the rank decides the rest."""
     u, v = (nn.functional.normalize(run.randn(size), dim=0) for _ in range(2))
     target = 4 * torch.outer(u, v)

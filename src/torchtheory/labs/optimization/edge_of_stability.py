@@ -67,7 +67,7 @@ def limits_of_sgd(run: Run) -> None:
     ]
 
     def growth(options: dict[str, Any], share: float, steps: int = 300) -> float:
-        """What is left of a displacement on a quadratic of ``share`` times the limit."""
+        """What is left of a displacement on a quadratic of `share` times the limit."""
         x = torch.ones(1, dtype=torch.float64, requires_grad=True)
         optimizer = SGD([x], lr=0.1, foreach=False, **options)
         limit, _ = stability_limit(optimizer, None)
@@ -160,7 +160,7 @@ def product(run: Run, starts: int) -> list[tuple[float, Tensor, Tensor]]:
 
 
 def network_loss(x: Tensor, y: Tensor) -> tuple[Function, int]:
-    """Mean squared error of a tanh network with two hidden layers, of ``[..., p]``."""
+    """Mean squared error of a tanh network with two hidden layers, of `[..., p]`."""
     sizes = [WIDTH, WIDTH, WIDTH * WIDTH, WIDTH, WIDTH, 1]
 
     def loss(theta: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ def flows(run: Run, size: int, until: float) -> None:
 
 
 def follow(factors: list[Tensor], target: Tensor, times: Tensor) -> Tensor:
-    """The product along the gradient flow of all its factors, ``[T, out, in]``."""
+    """The product along the gradient flow of all its factors, `[T, out, in]`."""
     widths = [len(target)] * (len(factors) + 1)
 
     def velocity(_: float, theta: Any) -> Any:
@@ -207,7 +207,7 @@ def follow(factors: list[Tensor], target: Tensor, times: Tensor) -> Tensor:
 
 
 def slopes(factors: list[Tensor], target: Tensor) -> list[Tensor]:
-    """``product_gradients`` for many steps: nothing is checked."""
+    """`product_gradients` for many steps: nothing is checked."""
     return factor_gradients(factors, lambda product: (product - target) / len(factors))
 
 

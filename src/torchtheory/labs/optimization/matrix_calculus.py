@@ -87,5 +87,5 @@ def matrix_calculus(run: Run, trials: int = 8) -> None:
 
 
 def value_at(row: MatrixDerivative, letters: Letters, z: Tensor) -> Tensor:
-    """The row's function with the letter it is differentiated by set to ``z``."""
+    """The row's function with the letter it is differentiated by set to `z`."""
     return row.value({**letters, row.by: z})

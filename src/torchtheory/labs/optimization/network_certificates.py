@@ -161,7 +161,7 @@ def grid_optimum(x: Tensor, y: Tensor, strength: float, directions: int) -> floa
 
 
 def objectives(weights: Tensor, x: Tensor, y: Tensor, strength: float) -> Tensor:
-    """Of many networks ``[..., r, 3]`` at once."""
+    """Of many networks `[..., r, 3]` at once."""
     hidden = torch.relu(weights[..., :2] @ x.T)
     fit = ((weights[..., 2:] * hidden).sum(-2) - y[:, 0]).square().sum(-1) / 2
     return fit + strength * weights.square().sum((-2, -1)) / 2

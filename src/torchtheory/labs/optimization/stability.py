@@ -86,8 +86,8 @@ class Law(NamedTuple):
 class Coupled(NamedTuple):
     """Runs on S and on S with one example exchanged.
 
-    indices ``[trials, n]`` of S in the law, ``taken`` and ``given`` of the exchanged examples,
-    and both trajectories ``[T + 1, trials, p]``.
+    indices `[trials, n]` of S in the law, `taken` and `given` of the exchanged examples,
+    and both trajectories `[T + 1, trials, p]`.
     """
 
     members: Tensor
@@ -110,12 +110,12 @@ def unit_ball_law(run: Run, dimension: int) -> Law:
 
 
 def losses(theta: Tensor, law: Law, rows: Tensor) -> Tensor:
-    """Losses ``[..., m]`` of parameters ``[..., p]`` on rows ``[..., m]`` of the law."""
+    """Losses `[..., m]` of parameters `[..., p]` on rows `[..., m]` of the law."""
     return logistic(theta.unsqueeze(-2), law.x[rows], law.y[rows])
 
 
 def risk(theta: Tensor, law: Law) -> Tensor:
-    """The exact risk ``[...]``, one product for all parameters."""
+    """The exact risk `[...]`, one product for all parameters."""
     return softplus(-law.y * (theta @ law.x.T)).mean(-1)
 
 

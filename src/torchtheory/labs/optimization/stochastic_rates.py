@@ -204,7 +204,7 @@ class Smooth(NamedTuple):
     def squared_gradients(
         self, run: Run, step: float, count: int, trials: int, noise: float = 0.0
     ) -> Tensor:
-        """‖∇f‖² at the iterates before each of ``count`` steps, ``[count, trials]``."""
+        """‖∇f‖² at the iterates before each of `count` steps, `[count, trials]`."""
         x, _ = self.data
         chosen = draw_batches(len(x), 1, count, trials=(trials,), generator=run.generator)
         direction = minibatch_direction(self.loss, self.data, chosen)

@@ -312,7 +312,7 @@ def local_search(
 def settled(
     widths: Sequence[int], moments: Covariances, theta: Tensor, rate: float, steps: int
 ) -> Tensor:
-    """Gradient descent of many starts ``[n, p]`` until every gradient is below 1e-5, or the steps
+    """Gradient descent of many starts `[n, p]` until every gradient is below 1e-5, or the steps
     are used up. Where a step would increase the risk it is not taken, and the rate halved."""
     function, slope = deep_linear_function(widths, moments), deep_linear_slope(widths, moments)
     values, rates = function(theta), torch.full((len(theta), 1), rate).to(theta)
@@ -425,7 +425,7 @@ def autoencoder(run: Run, x: Tensor, width: int) -> None:
 
 
 def descents(run: Run, moments: Covariances, width: int, starts: int, steps: int) -> Tensor:
-    """Gradient descent from small random starts: ``[T + 1, starts]``."""
+    """Gradient descent from small random starts: `[T + 1, starts]`."""
     inputs, outputs = moments.inputs, moments.outputs
     function = deep_linear_function((inputs, width, outputs), moments)
     rate = descent_rate(moments)

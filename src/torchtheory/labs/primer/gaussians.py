@@ -215,7 +215,7 @@ def fourth_moment(values: Tensor) -> Interval:
 
 
 def products(y: Tensor) -> Tensor:
-    """All products of two coordinates, ``[n, p * p]``."""
+    """All products of two coordinates, `[n, p * p]`."""
     return (y[:, :, None] * y[:, None, :]).reshape(len(y), -1)
 
 

@@ -239,7 +239,7 @@ def experiment(
     epochs: int,
     temperatures: tuple[float, ...],
 ) -> tuple[Tensor, dict[str, list[float]]]:
-    """Error and agreement ``[repeats, 1 + students, 2]``, and the error curves of the first."""
+    """Error and agreement `[repeats, 1 + students, 2]`, and the error curves of the first."""
     (x, y), (test_x, test_y) = split(*digits(torch.float64), 0.3, 0)
     teacher = network((64, 100, 100, 10), 0)
     fit(teacher, (x, y), epochs=20, batch_size=64, learning_rate=3e-3)

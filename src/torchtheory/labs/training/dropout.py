@@ -504,7 +504,7 @@ def penalty(run: Run, units: int, samples: int) -> None:
 
 
 def _squared_risk(f: nn.Module, units: Tensor, y: Tensor, p: float) -> Tensor:
-    """The squared loss averaged over every mask of the units that ``f`` follows."""
+    """The squared loss averaged over every mask of the units that `f` follows."""
     return ensemble_mean(lambda a: (y - f(a / (1 - p))).square().sum(-1), units, 1 - p).mean()
 
 

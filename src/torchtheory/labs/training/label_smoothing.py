@@ -194,7 +194,7 @@ def without_one(pairs: list[tuple[int, float]]) -> Tensor:
 
 
 def best_logits(confusion: Tensor, steps: int = 60) -> Tensor:
-    """Logits ``[labels, classes]`` that minimize each label's cross-entropy, by Newton steps."""
+    """Logits `[labels, classes]` that minimize each label's cross-entropy, by Newton steps."""
     z = torch.zeros_like(confusion.T)
     for _ in range(steps):
         p = z.softmax(1)

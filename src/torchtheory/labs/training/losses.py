@@ -242,7 +242,7 @@ def raw_losses(run: Run) -> None:
     classes = torch.eye(3, dtype=torch.float64)
 
     def expected(name: str, outputs: Tensor, q: Tensor) -> Tensor:
-        """The expected loss at ``outputs[..., 3]`` of a label with frequencies ``q[3]``."""
+        """The expected loss at `outputs[..., 3]` of a label with frequencies `q[3]`."""
         function = classification_loss(name).function
         return torch.stack([function(outputs, y.expand_as(outputs)) for y in classes], -1) @ q
 

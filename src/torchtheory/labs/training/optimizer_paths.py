@@ -23,7 +23,7 @@ def trajectory(
     rates: Sequence[float] | None = None,
     seen: Callable[[Optimizer, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """What an optimizer does, ``[steps + 1, p]``; ``seen`` reads another variable off it."""
+    """What an optimizer does, `[steps + 1, p]`; `seen` reads another variable off it."""
     theta = start.clone().requires_grad_()
     optimizer = make([theta])
 

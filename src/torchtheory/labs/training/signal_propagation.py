@@ -94,7 +94,7 @@ def signal_propagation(run: Run, width: int = 80, depth: int = 20, networks: int
 
 
 def measure_all(run: Run, width: int, depth: int, networks: int) -> Signal:
-    """``[schemes, activations, networks, depth]`` either way, as one batched computation."""
+    """`[schemes, activations, networks, depth]` either way, as one batched computation."""
     weights = torch.stack(
         [
             torch.stack(
@@ -127,7 +127,7 @@ def measure_all(run: Run, width: int, depth: int, networks: int) -> Signal:
 
 
 def predict_all(width: int, depth: int) -> list[Signal]:
-    """The recursion for all schemes at once, one :class:`Signal` an activation."""
+    """The recursion for all schemes at once, one `Signal` an activation."""
     gains = torch.tensor(
         [width * weight_variance(s, width, width) for s in SCHEMES.values()], dtype=torch.float64
     )

@@ -95,7 +95,7 @@ def zero_one_and_quadratic(run: Run, samples: int) -> None:
 
 
 def least_risks(joint: Tensor) -> tuple[Tensor, Tensor]:
-    """The least 0-1 and logistic risk over all functions on a finite set, ``joint[x, 2]``."""
+    """The least 0-1 and logistic risk over all functions on a finite set, `joint[x, 2]`."""
     mass = joint.sum(1)
     eta = joint[:, 1] / mass
     entropy = -(torch.xlogy(eta, eta) + torch.xlogy(1 - eta, 1 - eta))

@@ -57,7 +57,7 @@ def by_hand() -> dict[str, float]:
 
 
 def named(hidden: Tensor, last: Tensor) -> list[float]:
-    """Gradients of the two matrices in the order of ``WEIGHTS``."""
+    """Gradients of the two matrices in the order of `WEIGHTS`."""
     return [*hidden.reshape(-1).tolist(), *last.reshape(-1).tolist()]
 
 

@@ -34,16 +34,16 @@ class Assumptions:
     direction in which it may be off.
 
     Attributes:
-        kind: which theorem, a key of :data:`~torchtheory.optimization.certificates.promises.PROMISES`.
-        step: :math:`\eta`.
-        smoothness: :math:`L`.
-        convexity: :math:`\mu`; on a quadratic, the smallest eigenvalue (that is not 0).
+        kind: which theorem, a key of `PROMISES`.
+        step: $\eta$.
+        smoothness: $L$.
+        convexity: $\mu$; on a quadratic, the smallest eigenvalue (that is not 0).
         dominance: the constant of the Polyak-Łojasiewicz inequality.
-        minimum: :math:`f^\star`.
-        minimizer: :math:`x^\star`, ``[p]``.
-        distance: :math:`\|x_0-x^\star\|`.
-        gradient_bound: :math:`\sigma`, on single stochastic gradients.
-        momentum: :math:`\beta`.
+        minimum: $f^\star$.
+        minimizer: $x^\star$, `[p]`.
+        distance: $\|x_0-x^\star\|$.
+        gradient_bound: $\sigma$, on single stochastic gradients.
+        momentum: $\beta$.
     """
 
     kind: Kind

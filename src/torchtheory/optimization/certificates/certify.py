@@ -1,6 +1,6 @@
 r"""Certificates: a recorded descent beside what a theorem promises of it.
 
-:func:`certify` takes a run of any descent (a formula, a network, a list of losses) and the
+`certify` takes a run of any descent (a formula, a network, a list of losses) and the
 assumptions someone makes about it, and answers: what do they promise at every step, is it kept,
 where is it first broken, and which assumption does the run itself contradict? A promise that is
 kept proves nothing about the assumptions; a promise that is broken refutes one of them.
@@ -48,11 +48,11 @@ class ConvergenceCertificate:
         kind: the theorem.
         statement: its inequality, LaTeX.
         measure: what is bounded, in words.
-        times: ``[T]``, the steps it speaks of.
-        promised, measured: ``[T]``, the two curves; over several runs ``measured`` is the mean.
-        slack: ``[T]``, promised minus measured; over several runs, minus the lower end of the
+        times: `[T]`, the steps it speaks of.
+        promised, measured: `[T]`, the two curves; over several runs `measured` is the mean.
+        slack: `[T]`, promised minus measured; over several runs, minus the lower end of the
             interval of their mean, Student's, at 99% for all steps at once.
-        rounding: ``[T]``, how much of a negative slack rounding explains.
+        rounding: `[T]`, how much of a negative slack rounding explains.
         first_broken: the first step at which the promise is broken, or None.
         contradictions: which assumptions the run refutes.
         constants: what was used, and how far each can be trusted.
@@ -112,7 +112,7 @@ class ConvergenceCertificate:
         return " ".join([said, *(c.sentence for c in self.contradictions)])
 
     def plot(self) -> Figure:
-        """Both curves as a picture; ``.png`` holds its bytes."""
+        """Both curves as a picture; `.png` holds its bytes."""
         return draw("certificate", self.draw_on, caption=self.sentence)
 
     def draw_on(self, axis: Any) -> None:
@@ -143,18 +143,18 @@ def certify(run: AnyRun, assumptions: Assumptions) -> ConvergenceCertificate:
     r"""Compare a run with what its assumptions promise.
 
     Args:
-        run: a :class:`~torchtheory.optimization.descent.iterates.Descent`, a
-            :class:`~torchtheory.optimization.certificates.recorded_runs.RecordedRun`, the history of a
-            :func:`~torchtheory.training.trainer.fit` with one step an epoch, or just the values
-            :math:`f(x_0),f(x_1),\dots` as a list, array or tensor. Of iterates
-            :func:`~torchtheory.optimization.certificates.recorded_runs.record_points` makes a record, of an
+        run: a `Descent`, a
+            `RecordedRun`, the history of a
+            `fit` with one step an epoch, or just the values
+            $f(x_0),f(x_1),\dots$ as a list, array or tensor. Of iterates
+            `record_points` makes a record, of an
             optimizer with a closure
-            :func:`~torchtheory.optimization.certificates.recorded_runs.record_optimizer`. Stochastic promises
-            are about means: give independent runs as ``[T, trials]``.
+            `record_optimizer`. Stochastic promises
+            are about means: give independent runs as `[T, trials]`.
         assumptions: which theorem, the step, and the constants that are known.
 
     Rounding is allowed for: a promise counts as broken where it is exceeded by more than a few
-    hundred units in the last place of the recorded values. Costs :math:`O(Tp)`.
+    hundred units in the last place of the recorded values. Costs $O(Tp)$.
 
     Raises:
         InvalidInput: where a constant is neither given nor to be had from the run.

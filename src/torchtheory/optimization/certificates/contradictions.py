@@ -37,7 +37,7 @@ class Contradiction:
     """An assumption that the run itself refutes.
 
     Attributes:
-        assumption: its name, as in :class:`Assumptions` (or ``quadratic``, ``convex``).
+        assumption: its name, as in `Assumptions` (or `quadratic`, `convex`).
         time: the first step that does; 0 where no step is needed to see it.
         sentence: what was assumed, and what was met.
     """
@@ -56,10 +56,10 @@ def contradictions_of(
     r"""Which assumptions the run refutes, one entry each.
 
     A step above the limit, values below the minimum, gradients above their bound; and for plain
-    gradient descent, steps of another length than :math:`\eta\|\nabla f\|`, curvature that was met
-    above :math:`L` or below :math:`\mu`, gradients too small for the Polyak-Łojasiewicz inequality,
+    gradient descent, steps of another length than $\eta\|\nabla f\|$, curvature that was met
+    above $L$ or below $\mu$, gradients too small for the Polyak-Łojasiewicz inequality,
     and steps that no quadratic makes. A constant that is known to be a bound is refuted from one
-    side only: curvature 5 contradicts :math:`L=3` and :math:`L\le3`, not :math:`L\ge3`.
+    side only: curvature 5 contradicts $L=3$ and $L\le3$, not $L\ge3$.
 
     Args:
         run: the record.
@@ -212,9 +212,9 @@ def _method(run: RecordedRun, step: float) -> list[Contradiction]:
 def _dominance_met(
     run: RecordedRun, step: float, constants: Mapping[str, Constant]
 ) -> tuple[Tensor | None, Tensor | None]:
-    r"""Lower and upper ends of :math:`\|\nabla f(x_k)\|^2/(2(f(x_k)-f^\star))`, ``[T]`` each.
+    r"""Lower and upper ends of $\|\nabla f(x_k)\|^2/(2(f(x_k)-f^\star))$, `[T]` each.
 
-    The lower one bounds :math:`L` from below, the upper one the Polyak-Łojasiewicz constant from
+    The lower one bounds $L$ from below, the upper one the Polyak-Łojasiewicz constant from
     above; None where the side on which the minimum is known does not give one.
     """
     norms, minimum = gradient_norms_of_run(run, step), constants.get("minimum")

@@ -1,6 +1,6 @@
 r"""What is promised of gradient descent and its relatives, from values and gradient norms alone.
 
-The functions take what a run has recorded (of any model, by any means), shape ``[T + 1, ...]``
+The functions take what a run has recorded (of any model, by any means), shape `[T + 1, ...]`
 with time first, so they check a training as well as a formula. Sources: notes "Deep Learning",
 section 3.2; The Modern Mathematics of Deep Learning, Theorem 1.15.
 """
@@ -18,12 +18,12 @@ from torchtheory.core.errors import InvalidInput, ShapeMismatch
 def sufficient_decrease(
     values: Tensor, gradient_norms: Tensor, step: float, smoothness: float
 ) -> Tensor:
-    r"""How much more than promised each gradient step decreased the function, ``[T, ...]``.
+    r"""How much more than promised each gradient step decreased the function, `[T, ...]`.
 
-    For an :math:`L`-smooth :math:`h`,
-    :math:`h(\theta-\eta\nabla h(\theta))\le h(\theta)-\eta(1-\frac{L\eta}2)\|\nabla h(\theta)\|^2`.
+    For an $L$-smooth $h$,
+    $h(\theta-\eta\nabla h(\theta))\le h(\theta)-\eta(1-\frac{L\eta}2)\|\nabla h(\theta)\|^2$.
     The slack is right minus left: at least 0 at every step, and 0 for
-    :math:`h=\frac L2\|\theta\|^2`. A negative entry shows that :math:`L` is too small.
+    $h=\frac L2\|\theta\|^2$. A negative entry shows that $L$ is too small.
 
     >>> h = torch.tensor([0.5, 0.0])                      # x squared over 2, from 1, with step 1
     >>> sufficient_decrease(h, torch.tensor([1.0, 0.0]), step=1.0, smoothness=1.0)
@@ -37,12 +37,12 @@ def sufficient_decrease(
 
 
 def iterations_to_critical_point(smoothness: float, gap: float, tolerance: float) -> int:
-    r"""Gradient steps after which some iterate is :math:`\epsilon`-critical:
-    :math:`\lceil 2L(h(\theta^0)-\inf h)/\epsilon^2\rceil`.
+    r"""Gradient steps after which some iterate is $\epsilon$-critical:
+    $\lceil 2L(h(\theta^0)-\inf h)/\epsilon^2\rceil$.
 
-    With :math:`\eta=1/L` one of :math:`\theta^0,\dots,\theta^{T-1}` has
-    :math:`\|\nabla h\|\le\epsilon`, since the decreases add up:
-    :math:`\min_{t<T}\|\nabla h(\theta^t)\|^2\le\frac{2L}T(h(\theta^0)-\inf h)`. It is the best
+    With $\eta=1/L$ one of $\theta^0,\dots,\theta^{T-1}$ has
+    $\|\nabla h\|\le\epsilon$, since the decreases add up:
+    $\min_{t<T}\|\nabla h(\theta^t)\|^2\le\frac{2L}T(h(\theta^0)-\inf h)$. It is the best
     iterate, not the last.
 
     >>> iterations_to_critical_point(smoothness=1.0, gap=2.0, tolerance=0.1)
@@ -58,7 +58,7 @@ def iterations_to_critical_point(smoothness: float, gap: float, tolerance: float
 
 
 def first_critical(gradient_norms: Tensor, tolerance: float) -> Tensor:
-    r"""First time with :math:`\|\nabla h\|\le\epsilon` in each run ``[...]``; :math:`T+1`: never.
+    r"""First time with $\|\nabla h\|\le\epsilon$ in each run `[...]`; $T+1$: never.
 
     >>> first_critical(torch.tensor([[3.0, 3.0], [1.0, 2.0], [0.1, 2.0]]), 1.0)
     tensor([1, 3])
@@ -71,17 +71,17 @@ def first_critical(gradient_norms: Tensor, tolerance: float) -> Tensor:
 
 
 def polyak_lojasiewicz_constant(values: Tensor, gradient_norms: Tensor, infimum: float) -> float:
-    r"""The largest :math:`\mu` the given points allow in
-    :math:`\tfrac12\|\nabla h\|^2\ge\mu(h-\inf h)`.
+    r"""The largest $\mu$ the given points allow in
+    $\tfrac12\|\nabla h\|^2\ge\mu(h-\inf h)$.
 
-    It is an upper estimate of the constant of :math:`h`: more points can only lower it. For a
-    quadratic with matrix :math:`A\succeq0` the constant is the smallest *non-zero* eigenvalue, and
-    always :math:`\mu\le L`. Points at the infimum say nothing and are left out.
+    It is an upper estimate of the constant of $h$: more points can only lower it. For a
+    quadratic with matrix $A\succeq0$ the constant is the smallest *non-zero* eigenvalue, and
+    always $\mu\le L$. Points at the infimum say nothing and are left out.
 
     Args:
-        values: ``[...]``.
+        values: `[...]`.
         gradient_norms: of the same shape.
-        infimum: :math:`\inf h`; a value below it is refused.
+        infimum: $\inf h$; a value below it is refused.
 
     >>> x = torch.tensor([1.0, 2.0])
     >>> polyak_lojasiewicz_constant(3 * x**2 / 2, 3 * x, infimum=0.0)
@@ -100,19 +100,19 @@ def polyak_lojasiewicz_constant(values: Tensor, gradient_norms: Tensor, infimum:
 
 
 def geometric_bound(gap: float | Tensor, constant: float, smoothness: float, steps: int) -> Tensor:
-    r""":math:`(1-\mu/L)^T(h(\theta^0)-\inf h)` for :math:`T=0,\dots` ``steps``.
+    r"""$(1-\mu/L)^T(h(\theta^0)-\inf h)$ for $T=0,\dots$ `steps`.
 
-    Gradient descent with :math:`\eta=1/L` stays below it on an :math:`L`-smooth function with the
-    Polyak-Łojasiewicz constant :math:`\mu`, convex or not.
+    Gradient descent with $\eta=1/L$ stays below it on an $L$-smooth function with the
+    Polyak-Łojasiewicz constant $\mu$, convex or not.
 
     Args:
-        gap: :math:`h(\theta^0)-\inf h`, one number or ``[...]``.
-        constant: :math:`\mu`, at most :math:`L`.
-        smoothness: :math:`L`.
-        steps: the last :math:`T`.
+        gap: $h(\theta^0)-\inf h$, one number or `[...]`.
+        constant: $\mu$, at most $L$.
+        smoothness: $L$.
+        steps: the last $T$.
 
     Returns:
-        ``[steps + 1, ...]``, in the precision of ``gap`` (double for a number).
+        `[steps + 1, ...]`, in the precision of `gap` (double for a number).
 
     >>> geometric_bound(8.0, 1.0, 2.0, 3).tolist()
     [8.0, 4.0, 2.0, 1.0]
@@ -131,10 +131,10 @@ def geometric_bound(gap: float | Tensor, constant: float, smoothness: float, ste
 
 
 def accelerated_bound(distance: float, smoothness: float, steps: int) -> Tensor:
-    r"""Nesterov's :math:`2L\|\theta^0-\theta^\star\|^2/(T+1)^2` for :math:`T=1,\dots` ``steps``.
+    r"""Nesterov's $2L\|\theta^0-\theta^\star\|^2/(T+1)^2$ for $T=1,\dots$ `steps`.
 
-    It bounds :math:`h(\theta^T)-\min h` for convex :math:`L`-smooth :math:`h`, step :math:`1/L` and
-    :math:`\beta_t=(t-1)/(t+2)`; ``[steps]`` in double precision.
+    It bounds $h(\theta^T)-\min h$ for convex $L$-smooth $h$, step $1/L$ and
+    $\beta_t=(t-1)/(t+2)$; `[steps]` in double precision.
 
     >>> accelerated_bound(1.0, 2.0, 3).tolist()
     [1.0, 0.4444444444444444, 0.25]
@@ -147,12 +147,12 @@ def accelerated_bound(distance: float, smoothness: float, steps: int) -> Tensor:
 
 
 def averaged_descent_bound(iterations: int, radius: float = 1.0, lipschitz: float = 1.0) -> float:
-    r""":math:`RG/\sqrt K`: the expected gap of the averaged iterate of stochastic descent.
+    r"""$RG/\sqrt K$: the expected gap of the averaged iterate of stochastic descent.
 
-    For convex :math:`r`, :math:`\Theta^{(0)}=0`, :math:`\|D^{(k)}\|\le G` and
-    :math:`\eta=R/(G\sqrt K)`, the average :math:`\frac1K\sum_{k=0}^{K-1}\Theta^{(k)}` of the points
+    For convex $r$, $\Theta^{(0)}=0$, $\|D^{(k)}\|\le G$ and
+    $\eta=R/(G\sqrt K)$, the average $\frac1K\sum_{k=0}^{K-1}\Theta^{(k)}$ of the points
     where the directions were taken has an expected value of at most this above the best point of
-    the ball of radius :math:`R`. Projecting onto that ball keeps the bound.
+    the ball of radius $R$. Projecting onto that ball keeps the bound.
 
     >>> averaged_descent_bound(100)
     0.1

@@ -27,10 +27,10 @@ class Chord:
     r"""Two points and what lies between them.
 
     Attributes:
-        start, end: ``[p]`` each.
-        weight: :math:`\alpha`; the point between is :math:`\alpha x+(1-\alpha)y`.
-        height: :math:`f` there.
-        chord: :math:`\alpha f(x)+(1-\alpha)f(y)`.
+        start, end: `[p]` each.
+        weight: $\alpha$; the point between is $\alpha x+(1-\alpha)y$.
+        height: $f$ there.
+        chord: $\alpha f(x)+(1-\alpha)f(y)$.
         rounding: an excess up to this may be rounding.
     """
 
@@ -48,7 +48,7 @@ class Chord:
 
     @property
     def between(self) -> Tensor:
-        """The point between, ``[p]``."""
+        """The point between, `[p]`."""
         return self.weight * self.start + (1 - self.weight) * self.end
 
 
@@ -98,16 +98,16 @@ def probe_convexity(
     reach: float = 1e-2,
     generator: RandomSource = None,
 ) -> ConvexityProbe:
-    r"""Search for :math:`f(\alpha x+(1-\alpha)y)>\alpha f(x)+(1-\alpha)f(y)`.
+    r"""Search for $f(\alpha x+(1-\alpha)y)>\alpha f(x)+(1-\alpha)f(y)$.
 
     First over random pairs of the points. Then, at some of the points, along the direction of
     smallest curvature: if the Hessian has a negative eigenvalue, the short chord across the point
     in that direction lies below the graph, and random pairs rarely show it in many dimensions.
 
     Args:
-        function: of ``[p]``, one value, twice differentiable for the second search. For a network,
-            ``objective_of(problem)`` gives it.
-        points: ``[n, p]``, from the domain, which has to be convex itself.
+        function: of `[p]`, one value, twice differentiable for the second search. For a network,
+            `objective_of(problem)` gives it.
+        points: `[n, p]`, from the domain, which has to be convex itself.
         pairs: how many random pairs, with five points on each chord.
         curvature_points: at how many points to look at the Hessian (dense up to 200 parameters,
             by Lanczos above); 0 for none.
@@ -157,19 +157,19 @@ def _flattest(function: Function, x: Tensor) -> tuple[float, Tensor]:
 
 
 def tangent_excess(function: Function, x: Tensor, y: Tensor) -> Tensor:
-    r""":math:`f(x)+\nabla f(x)^\top(y-x)-f(y)`: how far the tangent at :math:`x` is above
-    :math:`f(y)`.
+    r"""$f(x)+\nabla f(x)^\top(y-x)-f(y)$: how far the tangent at $x$ is above
+    $f(y)$.
 
     At most 0 everywhere if and only if a differentiable function is convex; at most
-    :math:`-\frac\mu2\|x-y\|^2` if it is :math:`\mu`-strongly convex; and of size at most
-    :math:`\frac L2\|x-y\|^2` if it is :math:`L`-smooth.
+    $-\frac\mu2\|x-y\|^2$ if it is $\mu$-strongly convex; and of size at most
+    $\frac L2\|x-y\|^2$ if it is $L$-smooth.
 
     Args:
-        function: of ``[p]``, one value.
-        x, y: ``[n, p]`` each.
+        function: of `[p]`, one value.
+        x, y: `[n, p]` each.
 
     Returns:
-        ``[n]``.
+        `[n]`.
 
     >>> tangent_excess(lambda x: (x**2).sum(), torch.zeros(1, 1), torch.ones(1, 1))
     tensor([-1.])
@@ -192,8 +192,8 @@ def probe_convex_set(
     r"""Search for two points of a set with a point between them outside.
 
     Args:
-        contains: from ``[n, p]`` to ``[n]`` of bool.
-        points: ``[n, p]``; those outside the set are left out.
+        contains: from `[n, p]` to `[n]` of bool.
+        points: `[n, p]`; those outside the set are left out.
         pairs: how many random pairs, with five points between.
         generator: seed or generator.
 

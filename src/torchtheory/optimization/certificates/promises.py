@@ -1,7 +1,7 @@
-r"""The table of promises: what a theorem says of :math:`f(x_k)` under which assumptions.
+r"""The table of promises: what a theorem says of $f(x_k)$ under which assumptions.
 
 Each row is a theorem on a descent method: which constants it needs, up to which step it holds, what
-it bounds, and the bound at every :math:`k`. :func:`~torchtheory.optimization.certificates.certify.certify`
+it bounds, and the bound at every $k$. `certify`
 compares them with runs. Sources: Foundations of Deep Learning, sections 5.4 to 5.7; notes "Deep
 Learning", section 3.3; for the heavy ball, Polyak (1964).
 """
@@ -49,9 +49,9 @@ class Promise:
         statement: the inequality, LaTeX.
         measure: what it bounds.
         effect: the constants it takes besides the step, and what a larger value of each does to it.
-        limit: the largest step it holds for, a key of :data:`LIMITS`.
-        curve: the bound at the times ``[T]``.
-        first: the first :math:`k` it speaks of.
+        limit: the largest step it holds for, a key of `LIMITS`.
+        curve: the bound at the times `[T]`.
+        first: the first $k$ it speaks of.
         expected: whether it is about expectations.
         source: where it stands.
     """
@@ -77,7 +77,7 @@ LIMITS: Mapping[str, Callable[[Values], float]] = {
 
 
 def quadratic_factor(step: float, smallest: float, largest: float) -> float:
-    r""":math:`\max_i|1-\eta\lambda_i|` over eigenvalues in :math:`[\lambda_{\min},\lambda_{\max}]`.
+    r"""$\max_i|1-\eta\lambda_i|$ over eigenvalues in $[\lambda_{\min},\lambda_{\max}]$.
 
     >>> quadratic_factor(0.5, 1.0, 3.0)
     0.5
@@ -86,10 +86,10 @@ def quadratic_factor(step: float, smallest: float, largest: float) -> float:
 
 
 def dominated_factor(step: float, dominance: float, smoothness: float) -> float:
-    r"""The factor :math:`1-\eta\mu(2-\eta L)` of one step under the Polyak-Łojasiewicz inequality.
+    r"""The factor $1-\eta\mu(2-\eta L)$ of one step under the Polyak-Łojasiewicz inequality.
 
-    :math:`1-\mu/L` at the step :math:`1/L`, and :math:`1-\frac34\mu/L` at half of it. Where two
-    estimates have :math:`\mu>L`, which no function has, it is 0 rather than negative.
+    $1-\mu/L$ at the step $1/L$, and $1-\frac34\mu/L$ at half of it. Where two
+    estimates have $\mu>L$, which no function has, it is 0 rather than negative.
 
     >>> dominated_factor(0.5, 1.0, 2.0), dominated_factor(0.25, 1.0, 2.0)
     (0.5, 0.625)
@@ -98,12 +98,12 @@ def dominated_factor(step: float, dominance: float, smoothness: float) -> float:
 
 
 def heavy_ball_factors(momentum: float, times: Tensor) -> Tensor:
-    r""":math:`\beta^{k/2}(1+k+k\sqrt\beta)`, the worst :math:`\|x_k-x^\star\|/\|x_0-x^\star\|`.
+    r"""$\beta^{k/2}(1+k+k\sqrt\beta)$, the worst $\|x_k-x^\star\|/\|x_0-x^\star\|$.
 
-    On a quadratic the error along an eigenvector is :math:`p_k=\beta^{k/2}(U_k(t)-\sqrt\beta
-    U_{k-1}(t))` with :math:`t=(1+\beta-\eta\lambda)/(2\sqrt\beta)` and Chebyshev polynomials of the
-    second kind. While :math:`(1-\sqrt\beta)^2\le\eta\lambda\le(1+\sqrt\beta)^2` it is
-    :math:`|t|\le1`, and the size is largest at :math:`t=-1`, where it is this.
+    On a quadratic the error along an eigenvector is $p_k=\beta^{k/2}(U_k(t)-\sqrt\beta U_{k-1}(t))$
+    with $t=(1+\beta-\eta\lambda)/(2\sqrt\beta)$ and Chebyshev polynomials of the
+    second kind. While $(1-\sqrt\beta)^2\le\eta\lambda\le(1+\sqrt\beta)^2$ it is
+    $|t|\le1$, and the size is largest at $t=-1$, where it is this.
 
     >>> heavy_ball_factors(0.25, torch.tensor([0, 1, 2])).tolist()
     [1.0, 1.25, 1.0]

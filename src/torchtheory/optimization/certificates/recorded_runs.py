@@ -1,8 +1,8 @@
 r"""What was written down of a descent: values, and where there are any, points and gradient norms.
 
-The bounds of this room are about :math:`f(x_0),f(x_1),\dots`, whoever computed them: a formula
-descended by :func:`~torchtheory.optimization.descent.iterates.gradient_descent`, a network trained with
-``torch.optim`` or with ``torchtheory.training.fit``, or a list of losses from a log.
+The bounds of this room are about $f(x_0),f(x_1),\dots$, whoever computed them: a formula
+descended by `gradient_descent`, a network trained with
+`torch.optim` or with `torchtheory.training.fit`, or a list of losses from a log.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class RecordedRun:
     r"""One run of a descent method, or several independent ones of the same length.
 
     Attributes:
-        values: :math:`f(x_k)`, ``[T]``, or ``[T, trials]``.
-        times: the :math:`k` at which they were taken, ``[T]`` of integers, increasing.
-        points: :math:`x_k`, ``[T, p]`` or ``[T, trials, p]``; None if they were not kept.
-        gradient_norms: :math:`\|\nabla f(x_k)\|`, of the shape of ``values``; None if not kept.
+        values: $f(x_k)$, `[T]`, or `[T, trials]`.
+        times: the $k$ at which they were taken, `[T]` of integers, increasing.
+        points: $x_k$, `[T, p]` or `[T, trials, p]`; None if they were not kept.
+        gradient_norms: $\|\nabla f(x_k)\|$, of the shape of `values`; None if not kept.
     """
 
     values: Tensor
@@ -66,14 +66,14 @@ def record_run(
 
     Values may become infinite or NaN where a run diverged; they may not at its first entry. What
     counts as rounding follows from their precision: give the losses of a training in single
-    precision as a ``float32`` tensor, not as Python's numbers, which are taken for exact to 16
+    precision as a `float32` tensor, not as Python's numbers, which are taken for exact to 16
     digits.
 
     Args:
-        values: :math:`f(x_k)`, ``[T]``, or ``[T, trials]`` for independent runs.
-        points: :math:`x_k`, ``[T, p]`` or ``[T, trials, p]``, or a list of ``[p]``.
-        gradient_norms: :math:`\|\nabla f(x_k)\|`, like ``values``.
-        times: the :math:`k` of each entry, for losses that were kept every so many steps;
+        values: $f(x_k)$, `[T]`, or `[T, trials]` for independent runs.
+        points: $x_k$, `[T, p]` or `[T, trials, p]`, or a list of `[p]`.
+        gradient_norms: $\|\nabla f(x_k)\|$, like `values`.
+        times: the $k$ of each entry, for losses that were kept every so many steps;
             0, 1, 2, ... unless given.
 
     >>> record_run([3.0, 1.0, 0.5], times=[0, 10, 20]).times.tolist()
@@ -106,10 +106,10 @@ def record_points(function: Function, points: Points) -> RecordedRun:
     r"""A record of iterates that someone else computed: the function and its gradient at each.
 
     Args:
-        function: of ``[..., p]``, with one value a vector. For a network,
-            :func:`~torchtheory.optimization.descent.objectives.objective_of` gives it.
-        points: :math:`x_0,x_1,\dots`, ``[T, p]``, or ``[T, trials, p]`` for independent runs, or a
-            list of ``[p]``.
+        function: of `[..., p]`, with one value a vector. For a network,
+            `objective_of` gives it.
+        points: $x_0,x_1,\dots$, `[T, p]`, or `[T, trials, p]` for independent runs, or a
+            list of `[p]`.
 
     Costs one value and gradient a point, all in one pass.
 
@@ -131,11 +131,11 @@ def record_optimizer(
     The parameters are trained, as in a loop of one's own.
 
     Args:
-        optimizer: any of ``torch.optim`` or of ``torchtheory.training``.
+        optimizer: any of `torch.optim` or of `torchtheory.training`.
         closure: clears the gradients, computes the loss *on all data* and its gradient, and returns
-            the loss; as for ``torch.optim.LBFGS``. A loss on a batch is not :math:`f(x_k)`.
+            the loss; as for `torch.optim.LBFGS`. A loss on a batch is not $f(x_k)$.
         steps: how many; the record has one entry more.
-        keep_points: all points, :math:`O(Tp)` memory; without them less can be checked.
+        keep_points: all points, $O(Tp)$ memory; without them less can be checked.
 
     Costs two evaluations of the closure a step: the optimizer may ask for one of its own.
 
@@ -174,11 +174,11 @@ def record_optimizer(
 
 
 def as_recorded(run: AnyRun) -> RecordedRun:
-    """A run in whichever form it was kept: recorded, a :class:`Descent`, a history, or values.
+    """A run in whichever form it was kept: recorded, a `Descent`, a history, or values.
 
-    Of a :class:`~torchtheory.training.history.History` the training losses are taken as
-    :math:`f(x_0),f(x_1),\\dots`, which they are if every epoch was one step on all data: with
-    ``batch_size`` at least the number of samples, and without dropout, augmentation or weight
+    Of a `History` the training losses are taken as
+    $f(x_0),f(x_1),\\dots$, which they are if every epoch was one step on all data: with
+    `batch_size` at least the number of samples, and without dropout, augmentation or weight
     decay. A learning rate that changed is refused: the promises are about constant steps.
 
     >>> as_recorded([2.0, 1.0]).values

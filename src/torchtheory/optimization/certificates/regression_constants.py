@@ -1,6 +1,8 @@
 r"""Smoothness and strong convexity of penalized regressions, in closed form.
 
-.. math:: \mu I\preceq\nabla^2f\preceq LI
+$$
+\mu I\preceq\nabla^2f\preceq LI
+$$
 
 Source: Foundations of Deep Learning, section 5.5, Definitions 19 and 20.
 """
@@ -18,15 +20,15 @@ from torchtheory.nets.regression import logistic_smoothness
 
 
 def ridge_constants(x: Tensor, penalty: float = 0.0) -> tuple[float, float]:
-    r""":math:`\mu` and :math:`L` of :math:`\frac1{2n}\|Xw-y\|^2+\frac\alpha2\|w\|^2`.
+    r"""$\mu$ and $L$ of $\frac1{2n}\|Xw-y\|^2+\frac\alpha2\|w\|^2$.
 
-    The ends of the spectrum of :math:`\frac1nX^\top X`, plus :math:`\alpha`; both are attained
+    The ends of the spectrum of $\frac1nX^\top X$, plus $\alpha$; both are attained
     everywhere, the function being quadratic. Without a penalty and with fewer independent rows
-    than columns :math:`\mu` is 0. Time :math:`O(nd\min(n,d))`.
+    than columns $\mu$ is 0. Time $O(nd\min(n,d))$.
 
     Args:
-        x: ``[n, d]``.
-        penalty: :math:`\alpha\ge0`.
+        x: `[n, d]`.
+        penalty: $\alpha\ge0$.
 
     >>> ridge_constants(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), penalty=0.5)
     (1.0, 2.5)
@@ -41,11 +43,10 @@ def ridge_constants(x: Tensor, penalty: float = 0.0) -> tuple[float, float]:
 
 
 def logistic_ridge_constants(x: Tensor, penalty: float = 0.0) -> tuple[float, float]:
-    r""":math:`\mu` and :math:`L` of :math:`\frac1n\sum_i\log(1+e^{-y_i\langle w,x_i\rangle})
-    +\frac\alpha2\|w\|^2`.
+    r"""$\mu$ and $L$ of $\frac1n\sum_i\log(1+e^{-y_i\langle w,x_i\rangle}) +\frac\alpha2\|w\|^2$.
 
-    :math:`L=\frac1{4n}\lambda_{\max}(X^\top X)+\alpha`, attained at :math:`w=0`;
-    :math:`\mu=\alpha`, approached far away, where the loss is nearly straight. The labels do not
+    $L=\frac1{4n}\lambda_{\max}(X^\top X)+\alpha$, attained at $w=0$;
+    $\mu=\alpha$, approached far away, where the loss is nearly straight. The labels do not
     matter.
 
     >>> logistic_ridge_constants(torch.eye(2), penalty=0.5)

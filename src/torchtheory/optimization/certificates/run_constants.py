@@ -1,7 +1,7 @@
 r"""Constants of a function, read off a run of gradient descent on it.
 
 What a run shows is never the constant itself but a bound on one side of it, and each estimate says
-which: a run that meets curvature 3 shows that :math:`L\ge3`, not that :math:`L=3`.
+which: a run that meets curvature 3 shows that $L\ge3$, not that $L=3$.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Constant:
 
     Attributes:
         value: the number that is used.
-        truth: ``equal`` for one that is known, ``at least`` for a lower bound of the true one, ``at
-            most`` for an upper bound, ``either side`` where nothing is known.
+        truth: `equal` for one that is known, `at least` for a lower bound of the true one, `at
+            most` for an upper bound, `either side` where nothing is known.
         how: where it comes from, in words.
     """
 
@@ -63,7 +63,7 @@ class Constant:
 
 
 def gradients_of_run(run: RecordedRun, step: float) -> Tensor | None:
-    r""":math:`\nabla f(x_k)=(x_k-x_{k+1})/\eta` of plain gradient descent, ``[T - 1, p]``.
+    r"""$\nabla f(x_k)=(x_k-x_{k+1})/\eta$ of plain gradient descent, `[T - 1, p]`.
 
     None where points are missing or there are several runs.
 
@@ -86,11 +86,11 @@ def gradient_norms_of_run(run: RecordedRun, step: float) -> Tensor | None:
 
 
 def smoothness_from_run(run: RecordedRun, step: float) -> Constant | None:
-    r"""A lower bound of the smoothness constant :math:`L`, from a run of gradient descent.
+    r"""A lower bound of the smoothness constant $L$, from a run of gradient descent.
 
     The larger of what the descent inequality needs,
-    :math:`L\ge\frac2\eta\bigl(1-\frac{f(x_k)-f(x_{k+1})}{\eta\|\nabla f(x_k)\|^2}\bigr)`, and,
-    where points were kept, of :math:`\|\nabla f(x_k)-\nabla f(x_{k+1})\|/\|x_k-x_{k+1}\|`.
+    $L\ge\frac2\eta\bigl(1-\frac{f(x_k)-f(x_{k+1})}{\eta\|\nabla f(x_k)\|^2}\bigr)$, and,
+    where points were kept, of $\|\nabla f(x_k)-\nabla f(x_{k+1})\|/\|x_k-x_{k+1}\|$.
 
     >>> from torchtheory.optimization.descent.iterates import gradient_descent
     >>> from torchtheory.optimization.certificates.recorded_runs import as_recorded
@@ -107,8 +107,8 @@ def smoothness_from_run(run: RecordedRun, step: float) -> Constant | None:
 
 
 def smoothness_met(run: RecordedRun, step: float) -> Tensor | None:
-    r"""The lower bound of :math:`L` that each step shows, ``[T - 1]``; see
-    :func:`smoothness_from_run`. Steps that rounding decides show nothing and are left at 0."""
+    r"""The lower bound of $L$ that each step shows, `[T - 1]`; see
+    `smoothness_from_run`. Steps that rounding decides show nothing and are left at 0."""
     norms = gradient_norms_of_run(run, step)
     if norms is None or not run.every_step or run.values.ndim != 1 or len(run.values) < 2:
         return None
@@ -135,10 +135,10 @@ def _size(values: Tensor) -> Tensor:
 
 
 def convexity_met(run: RecordedRun, step: float) -> Tensor | None:
-    r"""The upper bound of the strong convexity :math:`\mu` that each step shows, ``[T - 1]``.
+    r"""The upper bound of the strong convexity $\mu$ that each step shows, `[T - 1]`.
 
-    :math:`\mu\le\frac2{\eta^2\|\nabla f(x_k)\|^2}\bigl(f(x_{k+1})-f(x_k)+
-    \eta\|\nabla f(x_k)\|^2\bigr)`, from the tangent at :math:`x_k`; a negative entry shows that the
+    $\mu\le\frac2{\eta^2\|\nabla f(x_k)\|^2}\bigl(f(x_{k+1})-f(x_k)+ \eta\|\nabla f(x_k)\|^2\bigr)$,
+    from the tangent at $x_k$; a negative entry shows that the
     function is not convex. Steps that rounding decides are left at infinity.
     """
     norms = gradient_norms_of_run(run, step)
@@ -154,7 +154,7 @@ def convexity_met(run: RecordedRun, step: float) -> Tensor | None:
 
 
 def convexity_from_run(run: RecordedRun, step: float) -> Constant | None:
-    r"""An upper bound of the strong convexity constant :math:`\mu`; see :func:`convexity_met`."""
+    r"""An upper bound of the strong convexity constant $\mu$; see `convexity_met`."""
     met = convexity_met(run, step)
     if met is None or not len(met):
         return None
@@ -164,7 +164,7 @@ def convexity_from_run(run: RecordedRun, step: float) -> Constant | None:
 
 def dominance_from_run(run: RecordedRun, step: float, minimum: Constant) -> Constant | None:
     r"""An upper bound of the Polyak-Łojasiewicz constant: the smallest
-    :math:`\|\nabla f(x_k)\|^2/(2(f(x_k)-f^\star))` of the run.
+    $\|\nabla f(x_k)\|^2/(2(f(x_k)-f^\star))$ of the run.
 
     Where the minimum that is used lies below the true one the bound may be off on either side.
     """
@@ -192,7 +192,7 @@ def curvature_constants(
 ) -> tuple[Constant, Constant]:
     r"""Smoothness and strong convexity of a problem's training loss, from its Hessian at one point.
 
-    :math:`L\ge\max|\lambda_i|` and :math:`\mu\le\lambda_{\min}`: the Hessian elsewhere may be
+    $L\ge\max|\lambda_i|$ and $\mu\le\lambda_{\min}$: the Hessian elsewhere may be
     larger or smaller. For a network the second is usually negative, and it is not convex.
 
     >>> from torch import nn

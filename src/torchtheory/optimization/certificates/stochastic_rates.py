@@ -1,8 +1,8 @@
 r"""What is promised of stochastic gradient descent with a constant step.
 
-For :math:`f=\frac1n\sum_if_i` a step is :math:`\theta\leftarrow\theta-\eta\nabla f_i(\theta)` with
-a uniformly random :math:`i`. The functions :math:`f_i` are given as ``loss(theta, *example)`` that
-broadcasts, as in :mod:`~torchtheory.optimization.descent.minibatch`. Source: Foundations of Deep Learning,
+For $f=\frac1n\sum_if_i$ a step is $\theta\leftarrow\theta-\eta\nabla f_i(\theta)$ with
+a uniformly random $i$. The functions $f_i$ are given as `loss(theta, *example)` that
+broadcasts, as in `minibatch`. Source: Foundations of Deep Learning,
 section 5.7 and the exercises of section 5.8.
 """
 
@@ -19,20 +19,20 @@ from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMis
 from torchtheory.nets import labeled as labeled
 from torchtheory.optimization.descent.minibatch import ExampleLoss, minibatch_gradient
 
-#: Numbers of gradients that :func:`step_budget` holds at once.
+#: Numbers of gradients that `step_budget` holds at once.
 HELD = 10**7
 
 
 def example_gradients(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Tensor:
-    r"""The gradient of every example, :math:`\nabla f_1(\theta),\dots,\nabla f_n(\theta)`.
+    r"""The gradient of every example, $\nabla f_1(\theta),\dots,\nabla f_n(\theta)$.
 
     Args:
         loss: of one example, broadcasting.
-        theta: ``[..., p]``.
-        examples: each ``[n, *]``.
+        theta: `[..., p]`.
+        examples: each `[n, *]`.
 
     Returns:
-        ``[..., n, p]``.
+        `[..., n, p]`.
 
     >>> half_square = lambda theta, x: (theta - x).square().sum(-1) / 2
     >>> example_gradients(half_square, torch.zeros(1), torch.tensor([[1.0], [3.0]]))
@@ -49,11 +49,11 @@ def example_gradients(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Te
 
 
 def gradient_variance(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Tensor:
-    r""":math:`\frac1n\sum_i\|\nabla f(\theta)-\nabla f_i(\theta)\|^2`, ``[...]``.
+    r"""$\frac1n\sum_i\|\nabla f(\theta)-\nabla f_i(\theta)\|^2$, `[...]`.
 
-    At a minimizer of :math:`f` it is 0 if and only if all :math:`\nabla f_i` vanish there, as they
-    do where one parameter fits every example. A batch of :math:`r` examples divides it by
-    :math:`r`, and without replacement by :math:`r\frac{n-1}{n-r}`.
+    At a minimizer of $f$ it is 0 if and only if all $\nabla f_i$ vanish there, as they
+    do where one parameter fits every example. A batch of $r$ examples divides it by
+    $r$, and without replacement by $r\frac{n-1}{n-r}$.
 
     >>> half_square = lambda theta, x: (theta - x).square().sum(-1) / 2
     >>> gradient_variance(half_square, torch.zeros(1), torch.tensor([[1.0], [3.0]]))
@@ -65,15 +65,17 @@ def gradient_variance(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Te
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    r"""What a stochastic step does to the squared distance from a goal, on average over :math:`i`.
+    r"""What a stochastic step does to the squared distance from a goal, on average over $i$.
 
-    .. math:: \mathbb E\|\theta-\eta\nabla f_i(\theta)-\theta^\star\|^2
-              =\underbrace{\|\theta-\theta^\star\|^2}_{\text{before}}
-              -\underbrace{2\eta(\theta-\theta^\star)^\top\nabla f(\theta)}_{\text{progress}}
-              +\underbrace{\eta^2\,\tfrac1n\textstyle\sum_i\|\nabla f_i(\theta)\|^2}_{\text{noise}}
+    $$
+    \mathbb E\|\theta-\eta\nabla f_i(\theta)-\theta^\star\|^2
+    =\underbrace{\|\theta-\theta^\star\|^2}_{\text{before}}
+    -\underbrace{2\eta(\theta-\theta^\star)^\top\nabla f(\theta)}_{\text{progress}}
+    +\underbrace{\eta^2\,\tfrac1n\textstyle\sum_i\|\nabla f_i(\theta)\|^2}_{\text{noise}}
+    $$
 
     Attributes:
-        before, progress, noise: ``[K, ...]``, one row a step.
+        before, progress, noise: `[K, ...]`, one row a step.
     """
 
     before: Tensor
@@ -82,7 +84,7 @@ class StepBudget:
 
     @property
     def after(self) -> Tensor:
-        """Expected squared distance after the step, ``[K, ...]``."""
+        """Expected squared distance after the step, `[K, ...]`."""
         return self.before - self.progress + self.noise
 
 
@@ -93,16 +95,16 @@ def step_budget(
     goal: Tensor,
     steps: Sequence[float] | Tensor,
 ) -> StepBudget:
-    r"""Progress and noise of each step of a run, the expectation over :math:`i` taken exactly.
+    r"""Progress and noise of each step of a run, the expectation over $i$ taken exactly.
 
     Args:
         loss: of one example, broadcasting.
-        examples: each ``[n, *]``.
-        points: ``[K, ..., p]``, where the steps were taken (a trajectory without its end).
-        goal: :math:`\theta^\star`, ``[p]``.
-        steps: :math:`\eta_1,\dots,\eta_K`.
+        examples: each `[n, *]`.
+        points: `[K, ..., p]`, where the steps were taken (a trajectory without its end).
+        goal: $\theta^\star$, `[p]`.
+        steps: $\eta_1,\dots,\eta_K$.
 
-    Costs :math:`Kn` gradients; some :math:`10^7` of their numbers are held at once.
+    Costs $Kn$ gradients; some $10^7$ of their numbers are held at once.
 
     >>> half_square = lambda theta, x: (theta - x).square().sum(-1) / 2
     >>> x = torch.tensor([[-1.0], [1.0]])
@@ -137,12 +139,12 @@ def step_budget(
 def stationarity_bound(
     step: float, iterations: int, *, gap: float, smoothness: float, gradient_bound: float
 ) -> float:
-    r""":math:`\frac{\Delta}{\eta K}+\frac{L\eta\sigma^2}2`, which bounds
-    :math:`\frac1K\sum_{k<K}\mathbb E\|\nabla f(\theta_k)\|^2`.
+    r"""$\frac{\Delta}{\eta K}+\frac{L\eta\sigma^2}2$, which bounds
+    $\frac1K\sum_{k<K}\mathbb E\|\nabla f(\theta_k)\|^2$.
 
-    For :math:`L`-smooth :math:`f`, convex or not, unbiased directions with
-    :math:`\mathbb E\|D\|^2\le\sigma^2` and :math:`\Delta=f(\theta_0)-\inf f`; any larger
-    :math:`\Delta` will do. It bounds the average over iterates, hence the best one and one drawn
+    For $L$-smooth $f$, convex or not, unbiased directions with
+    $\mathbb E\|D\|^2\le\sigma^2$ and $\Delta=f(\theta_0)-\inf f$; any larger
+    $\Delta$ will do. It bounds the average over iterates, hence the best one and one drawn
     at random, but not the last.
 
     >>> stationarity_bound(0.5, 100, gap=1.0, smoothness=1.0, gradient_bound=1.0)
@@ -160,9 +162,9 @@ class StationarityPlan:
     r"""A constant step, a number of iterations, and what they promise.
 
     Attributes:
-        step: :math:`\eta`, to be fixed before the first iteration.
-        iterations: :math:`K`, known in advance.
-        bound: of the mean of :math:`\mathbb E\|\nabla f(\theta_k)\|^2` over the iterates.
+        step: $\eta$, to be fixed before the first iteration.
+        iterations: $K$, known in advance.
+        bound: of the mean of $\mathbb E\|\nabla f(\theta_k)\|^2$ over the iterates.
     """
 
     step: float
@@ -178,22 +180,22 @@ def stationarity_plan(
     iterations: int | None = None,
     tolerance: float | None = None,
 ) -> StationarityPlan:
-    r"""The step that makes :func:`stationarity_bound` smallest, for a horizon or for an accuracy.
+    r"""The step that makes `stationarity_bound` smallest, for a horizon or for an accuracy.
 
-    :math:`\eta=\sqrt{2\Delta/(L\sigma^2K)}` gives :math:`\sigma\sqrt{2\Delta L/K}`, so that
-    :math:`\frac1K\sum\mathbb E\|\nabla f(\theta_k)\|^2\le\epsilon` after
-    :math:`K=\lceil2\Delta L\sigma^2/\epsilon^2\rceil` gradients of single examples. Full gradients
-    need :math:`2\Delta L/\epsilon` iterations
-    (:func:`~torchtheory.optimization.certificates.convergence.iterations_to_critical_point` at
-    :math:`\sqrt\epsilon`), each of :math:`n` gradients: more, once :math:`n>\sigma^2/\epsilon`.
+    $\eta=\sqrt{2\Delta/(L\sigma^2K)}$ gives $\sigma\sqrt{2\Delta L/K}$, so that
+    $\frac1K\sum\mathbb E\|\nabla f(\theta_k)\|^2\le\epsilon$ after
+    $K=\lceil2\Delta L\sigma^2/\epsilon^2\rceil$ gradients of single examples. Full gradients
+    need $2\Delta L/\epsilon$ iterations
+    (`iterations_to_critical_point` at
+    $\sqrt\epsilon$), each of $n$ gradients: more, once $n>\sigma^2/\epsilon$.
 
     Args:
-        gap: :math:`\Delta\ge f(\theta_0)-\inf f`.
-        smoothness: :math:`L`.
-        gradient_bound: :math:`\sigma\ge\|\nabla f_i\|` wherever the run goes. No strongly convex
+        gap: $\Delta\ge f(\theta_0)-\inf f$.
+        smoothness: $L$.
+        gradient_bound: $\sigma\ge\|\nabla f_i\|$ wherever the run goes. No strongly convex
             function has one everywhere.
-        iterations: :math:`K`, or
-        tolerance: :math:`\epsilon`, on the *squared* norm.
+        iterations: $K$, or
+        tolerance: $\epsilon$, on the *squared* norm.
 
     >>> plan = stationarity_plan(gap=1.0, smoothness=2.0, gradient_bound=1.0, iterations=100)
     >>> plan.step, plan.bound
@@ -227,11 +229,11 @@ class LeastSquaresError:
     r"""Exact expectations along single-example descent on least squares.
 
     Attributes:
-        distance: ``[K + 1]``, :math:`\mathbb E\|w_k-w_\star\|^2`.
-        noise: ``[K + 1]``, :math:`\mathbb E\|\nabla\ell_i(w_k)\|^2`.
-        gradient: ``[K + 1]``, :math:`\mathbb E\|\nabla\ell(w_k)\|^2`.
-        averaged: ``[K]``, :math:`\mathbb E\|\bar w_k-w_\star\|^2` of the averages
-            :math:`\bar w_k=\frac1k(w_1+\dots+w_k)` of Polyak and Ruppert.
+        distance: `[K + 1]`, $\mathbb E\|w_k-w_\star\|^2$.
+        noise: `[K + 1]`, $\mathbb E\|\nabla\ell_i(w_k)\|^2$.
+        gradient: `[K + 1]`, $\mathbb E\|\nabla\ell(w_k)\|^2$.
+        averaged: `[K]`, $\mathbb E\|\bar w_k-w_\star\|^2$ of the averages
+            $\bar w_k=\frac1k(w_1+\dots+w_k)$ of Polyak and Ruppert.
     """
 
     distance: Tensor
@@ -243,21 +245,21 @@ class LeastSquaresError:
 def expected_least_squares_error(
     x: Tensor, y: Tensor, start: Tensor, steps: Sequence[float] | Tensor
 ) -> LeastSquaresError:
-    r"""Second moments of stochastic descent on :math:`\ell=\frac12\|Xw-y\|^2`, without sampling.
+    r"""Second moments of stochastic descent on $\ell=\frac12\|Xw-y\|^2$, without sampling.
 
-    With :math:`\ell_i=\frac n2(x_i^\top w-y_i)^2` the error :math:`e=w-w_\star` follows
-    :math:`e\leftarrow(I-\eta nx_ix_i^\top)e+\eta nr_ix_i`, :math:`r=y-Xw_\star`, so that its mean
-    and its second moments follow from their predecessors by averaging over :math:`i`; so do
-    :math:`\mathbb E(e_1+\dots+e_k)e_k^\top` and with it the error of the average.
+    With $\ell_i=\frac n2(x_i^\top w-y_i)^2$ the error $e=w-w_\star$ follows
+    $e\leftarrow(I-\eta nx_ix_i^\top)e+\eta nr_ix_i$, $r=y-Xw_\star$, so that its mean
+    and its second moments follow from their predecessors by averaging over $i$; so do
+    $\mathbb E(e_1+\dots+e_k)e_k^\top$ and with it the error of the average.
 
     Args:
-        x: ``[n, d]`` of rank :math:`d`, so that :math:`w_\star` is unique.
-        y: ``[n]``.
-        start: :math:`w_0`, ``[d]``.
-        steps: :math:`\eta_1,\dots,\eta_K`.
+        x: `[n, d]` of rank $d$, so that $w_\star$ is unique.
+        y: `[n]`.
+        start: $w_0$, `[d]`.
+        steps: $\eta_1,\dots,\eta_K$.
 
-    Time :math:`O(Knd^2)`, memory :math:`O(nd)`. Exact up to rounding, which is some
-    :math:`10^{-16}` of :math:`\|w_0\|^2+\|w_\star\|^2` in double precision: smaller values mean
+    Time $O(Knd^2)$, memory $O(nd)$. Exact up to rounding, which is some
+    $10^{-16}$ of $\|w_0\|^2+\|w_\star\|^2$ in double precision: smaller values mean
     nothing.
 
     >>> x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)
@@ -306,10 +308,10 @@ class StationaryError:
     r"""Where single-example descent on least squares with a constant step comes to rest.
 
     Attributes:
-        distance: :math:`\lim_k\mathbb E\|w_k-w_\star\|^2`.
-        gradient: :math:`\lim_k\mathbb E\|\nabla\ell(w_k)\|^2`.
-        averaged: :math:`\lim_kk\,\mathbb E\|\bar w_k-w_\star\|^2` of the average of
-            :math:`w_1,\dots,w_k`, whose error goes on to fall where that of :math:`w_k` does not.
+        distance: $\lim_k\mathbb E\|w_k-w_\star\|^2$.
+        gradient: $\lim_k\mathbb E\|\nabla\ell(w_k)\|^2$.
+        averaged: $\lim_kk\,\mathbb E\|\bar w_k-w_\star\|^2$ of the average of
+            $w_1,\dots,w_k$, whose error goes on to fall where that of $w_k$ does not.
     """
 
     distance: float
@@ -318,20 +320,20 @@ class StationaryError:
 
 
 def stationary_least_squares_error(x: Tensor, y: Tensor, step: float) -> StationaryError:
-    r"""The limits of :func:`expected_least_squares_error` for a constant step, from any start.
+    r"""The limits of `expected_least_squares_error` for a constant step, from any start.
 
-    With :math:`H=X^\top X` the stationary second moments solve the linear equation
-    :math:`HS+SH=\eta n\sum_i(x_i^\top Sx_i+r_i^2)x_ix_i^\top`; the noise of a step has then the
-    covariance :math:`\Sigma=n\sum_i(x_i^\top Sx_i+r_i^2)x_ix_i^\top-HSH`, and
-    :math:`k\,\mathbb E\|\bar w_k-w_\star\|^2\to\operatorname{tr}H^{-1}\Sigma H^{-1}`. Everything is
-    0 if and only if some :math:`w` solves :math:`Xw=y`. Refused where second moments do not settle.
+    With $H=X^\top X$ the stationary second moments solve the linear equation
+    $HS+SH=\eta n\sum_i(x_i^\top Sx_i+r_i^2)x_ix_i^\top$; the noise of a step has then the
+    covariance $\Sigma=n\sum_i(x_i^\top Sx_i+r_i^2)x_ix_i^\top-HSH$, and
+    $k\,\mathbb E\|\bar w_k-w_\star\|^2\to\operatorname{tr}H^{-1}\Sigma H^{-1}$. Everything is
+    0 if and only if some $w$ solves $Xw=y$. Refused where second moments do not settle.
 
     Args:
-        x: ``[n, d]`` of rank :math:`d`.
-        y: ``[n]``.
-        step: :math:`\eta`.
+        x: `[n, d]` of rank $d$.
+        y: `[n]`.
+        step: $\eta$.
 
-    Time :math:`O(nd^4+d^6)`, memory :math:`O(nd^2+d^4)`: for a few dozen features.
+    Time $O(nd^4+d^6)$, memory $O(nd^2+d^4)$: for a few dozen features.
 
     >>> x = torch.ones(2, 1, dtype=torch.float64)
     >>> found = stationary_least_squares_error(x, torch.tensor([1.0, -1.0]).double(), 0.25)
@@ -362,14 +364,14 @@ def stationary_least_squares_error(x: Tensor, y: Tensor, step: float) -> Station
 
 
 def mean_square_contraction(x: Tensor, step: float) -> float:
-    r"""The largest factor by which a step changes :math:`\mathbb E\|w-w_\star\|^2` when
-    :math:`y=Xw_\star`.
+    r"""The largest factor by which a step changes $\mathbb E\|w-w_\star\|^2$ when
+    $y=Xw_\star$.
 
     It is the largest eigenvalue of
-    :math:`I-2\eta X^\top X+\eta^2n\sum_i\|x_i\|^2x_ix_i^\top`: below 1 whenever
-    :math:`\eta n\max_i\|x_i\|^2<2` and :math:`X` has rank :math:`d`, and then descent converges
-    with a constant step. :math:`\eta\le1/(2\|X^\top X\|)` alone is not enough: for :math:`X=I_n`
-    and :math:`\eta=\frac12` the factor is :math:`n/4`.
+    $I-2\eta X^\top X+\eta^2n\sum_i\|x_i\|^2x_ix_i^\top$: below 1 whenever
+    $\eta n\max_i\|x_i\|^2<2$ and $X$ has rank $d$, and then descent converges
+    with a constant step. $\eta\le1/(2\|X^\top X\|)$ alone is not enough: for $X=I_n$
+    and $\eta=\frac12$ the factor is $n/4$.
 
     >>> round(mean_square_contraction(torch.tensor([[1.0], [2.0]], dtype=torch.float64), 0.1), 12)
     0.34
@@ -386,12 +388,12 @@ def mean_square_contraction(x: Tensor, step: float) -> float:
 
 
 def stochastic_error_floor(x: Tensor, y: Tensor, step: float) -> float:
-    r"""What :math:`\mathbb E\|w_k-w_\star\|^2` stays above for every :math:`k\ge1` and any start.
+    r"""What $\mathbb E\|w_k-w_\star\|^2$ stays above for every $k\ge1$ and any start.
 
-    For :math:`\eta\le1/(2\|X^\top X\|)`,
-    :math:`\mathbb E\|w_{k+1}-w_\star\|^2\ge\eta^2\,\mathbb E\|\nabla\ell_i(w_k)\|^2\ge
-    \eta^2\min_wn\sum_i\|x_i\|^2(x_i^\top w-y_i)^2`, which is positive if and only if no :math:`w`
-    solves :math:`Xw=y`. Only then does a constant step keep stochastic descent from converging.
+    For $\eta\le1/(2\|X^\top X\|)$,
+    $\mathbb E\|w_{k+1}-w_\star\|^2\ge\eta^2\,\mathbb E\|\nabla\ell_i(w_k)\|^2\ge
+    \eta^2\min_wn\sum_i\|x_i\|^2(x_i^\top w-y_i)^2$, which is positive if and only if no $w$
+    solves $Xw=y$. Only then does a constant step keep stochastic descent from converging.
 
     >>> x = torch.ones(2, 1, dtype=torch.float64)
     >>> round(stochastic_error_floor(x, torch.tensor([1.0, -1.0]).double(), 0.25), 12)

@@ -1,7 +1,7 @@
 r"""Convolutions and rectifiers whose derivatives of every order cost what they must.
 
-A convolution :math:`y=w*x` is bilinear, and its two adjoints, :math:`\bar x=w^\star\bar y` and
-:math:`\bar w=x^\star\bar y`, are bilinear as well. Differentiating any of the three gives the other
+A convolution $y=w*x$ is bilinear, and its two adjoints, $\bar x=w^\star\bar y$ and
+$\bar w=x^\star\bar y$, are bilinear as well. Differentiating any of the three gives the other
 two again, so all derivatives are made of three maps. torch's own second derivative also computes
 the part that belongs to an input which needs no gradient, such as an image; here it is left out.
 """
@@ -52,7 +52,7 @@ def _adjoint(outer: Tensor, x: Tensor, w: Tensor, setting: _Setting, *, to_weigh
 
 
 def _patches(x: Tensor, kernel: Sequence[int], stride: list[int], padding: list[int]) -> Tensor:
-    """The patches that filters meet, ``[n, h, w, channels x height x width]``."""
+    """The patches that filters meet, `[n, h, w, channels x height x width]`."""
     x = x.permute(0, 2, 3, 1)
     if any(padding):
         x = torch.nn.functional.pad(x, (0, 0, padding[1], padding[1], padding[0], padding[0]))
@@ -61,7 +61,7 @@ def _patches(x: Tensor, kernel: Sequence[int], stride: list[int], padding: list[
 
 
 class _Convolution(torch.autograd.Function):
-    """``y`` of ``x`` and ``w``."""
+    """`y` of `x` and `w`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, setting: _Setting) -> Tensor:
@@ -82,7 +82,7 @@ class _Convolution(torch.autograd.Function):
 
 
 class _ToInput(torch.autograd.Function):
-    """The adjoint in ``x``: of an outer derivative and ``w``."""
+    """The adjoint in `x`: of an outer derivative and `w`."""
 
     @staticmethod
     def forward(ctx: Any, outer: Tensor, w: Tensor, shape: torch.Size, setting: _Setting) -> Tensor:
@@ -104,7 +104,7 @@ class _ToInput(torch.autograd.Function):
 
 
 class _ToWeight(torch.autograd.Function):
-    """The adjoint in ``w``: of an outer derivative and ``x``."""
+    """The adjoint in `w`: of an outer derivative and `x`."""
 
     @staticmethod
     def forward(ctx: Any, outer: Tensor, x: Tensor, shape: torch.Size, setting: _Setting) -> Tensor:
@@ -126,7 +126,7 @@ class _ToWeight(torch.autograd.Function):
 
 
 class _Relu(torch.autograd.Function):
-    """``max(x, 0)``, whose second derivative torch fills with zeros and adds."""
+    """`max(x, 0)`, whose second derivative torch fills with zeros and adds."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class _Relu(torch.autograd.Function):
 
 
 class _Gate(torch.autograd.Function):
-    """What of an outer derivative passes where ``y > 0``: linear in it, constant in ``y``."""
+    """What of an outer derivative passes where `y > 0`: linear in it, constant in `y`."""
 
     @staticmethod
     def forward(ctx: Any, outer: Tensor, y: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 r"""What curvature a step of gradient descent can bear.
 
-Along an eigenvector of the Hessian with eigenvalue :math:`\lambda` one step of gradient descent
-multiplies a small displacement by :math:`1-\eta\lambda`: above :math:`2/\eta` it grows. Source:
+Along an eigenvector of the Hessian with eigenvalue $\lambda$ one step of gradient descent
+multiplies a small displacement by $1-\eta\lambda$: above $2/\eta$ it grows. Source:
 lectures, L-125; Cohen et al., "Gradient descent on neural networks typically occurs at the edge of
 stability" (2021), for momentum.
 """
@@ -22,16 +22,16 @@ def stability_limit(
 ) -> tuple[float | None, str]:
     r"""The curvature above which a small displacement grows, and what the reader should know.
 
-    On a quadratic of curvature :math:`\lambda` gradient descent is stable for
-    :math:`\lambda\le2/\eta`, with heavy-ball momentum :math:`\beta` for
-    :math:`\lambda\le(2+2\beta)/\eta`, with Nesterov's for
-    :math:`\lambda\le(2+2\beta)/((1+2\beta)\eta)`. A dampening :math:`\tau` scales the step
-    by :math:`1-\tau`, a weight decay :math:`\mu` adds to the curvature. It is the limit of descent
+    On a quadratic of curvature $\lambda$ gradient descent is stable for
+    $\lambda\le2/\eta$, with heavy-ball momentum $\beta$ for
+    $\lambda\le(2+2\beta)/\eta$, with Nesterov's for
+    $\lambda\le(2+2\beta)/((1+2\beta)\eta)$. A dampening $\tau$ scales the step
+    by $1-\tau$, a weight decay $\mu$ adds to the curvature. It is the limit of descent
     with the gradient of the whole loss.
 
     Args:
-        optimizer: only ``torch.optim.SGD`` has such a limit.
-        learning_rate: :math:`\eta` of plain gradient descent, where there is no optimizer.
+        optimizer: only `torch.optim.SGD` has such a limit.
+        learning_rate: $\eta$ of plain gradient descent, where there is no optimizer.
 
     Returns:
         The limit, infinite for a step of 0; None, and a sentence why, where there is none.

@@ -23,9 +23,9 @@ class LayerNoise:
     Attributes:
         layer: its name.
         parameters: how many it has.
-        signal: :math:`\|\nabla f\|^2`, of the mean over examples.
-        noise: :math:`\frac1n\sum_i\|\nabla f-\nabla f_i\|^2`; a batch of :math:`r` independent
-            examples has :math:`1/r` of it.
+        signal: $\|\nabla f\|^2$, of the mean over examples.
+        noise: $\frac1n\sum_i\|\nabla f-\nabla f_i\|^2$; a batch of $r$ independent
+            examples has $1/r$ of it.
     """
 
     layer: str

@@ -1,10 +1,10 @@
 r"""How much the gradient of a sample varies, against the gradient itself.
 
-With :math:`\Sigma` the covariance of the gradient of one sample, a batch of :math:`B` samples has
-the gradient :math:`\nabla L` plus noise of mean square :math:`\operatorname{tr}\Sigma/B`. They are
-alike at :math:`B=\operatorname{tr}\Sigma/\|\nabla L\|^2`, the *simple noise scale*: where the
-curvature is the same in all directions, the best step with batches of :math:`B` lowers the loss by
-:math:`1/(1+\operatorname{tr}\Sigma/(B\|\nabla L\|^2))` of what the best step with the gradient
+With $\Sigma$ the covariance of the gradient of one sample, a batch of $B$ samples has
+the gradient $\nabla L$ plus noise of mean square $\operatorname{tr}\Sigma/B$. They are
+alike at $B=\operatorname{tr}\Sigma/\|\nabla L\|^2$, the *simple noise scale*: where the
+curvature is the same in all directions, the best step with batches of $B$ lowers the loss by
+$1/(1+\operatorname{tr}\Sigma/(B\|\nabla L\|^2))$ of what the best step with the gradient
 does. Source: McCandlish, Kaplan and Amodei, "An empirical model of large-batch training" (2018).
 """
 
@@ -32,7 +32,7 @@ class NoiseScale:
 
     Attributes:
         value: in samples; infinite where nothing of the gradient stands out of the noise.
-        low, high: two standard errors of the jackknife; ``low`` is None where none is known.
+        low, high: two standard errors of the jackknife; `low` is None where none is known.
     """
 
     value: float
@@ -43,7 +43,7 @@ class NoiseScale:
 def simple_noise_scale(
     problem: Problem, samples: Samples | None = None, *, groups: int = 64
 ) -> NoiseScale:
-    r""":math:`\operatorname{tr}\Sigma/\|\nabla L\|^2` of a model at its weights.
+    r"""$\operatorname{tr}\Sigma/\|\nabla L\|^2$ of a model at its weights.
 
     Args:
         problem: model, data and loss.
@@ -52,7 +52,7 @@ def simple_noise_scale(
             The last samples are left out where they fill no group. More groups give a better
             estimate of the noise.
 
-    :math:`L` is the mean over the training data if all of it is used, and over the law that the
+    $L$ is the mean over the training data if all of it is used, and over the law that the
     samples are drawn from if not. Costs a backward pass over the samples, and the
     memory of one gradient a group.
 
@@ -81,19 +81,19 @@ def simple_noise_scale(
 
 
 def gradient_noise_scale(gram: Tensor, each: int, *, complete: bool = False) -> NoiseScale:
-    r""":math:`\operatorname{tr}\Sigma/\|\nabla L\|^2` from gradients of groups of samples.
+    r"""$\operatorname{tr}\Sigma/\|\nabla L\|^2$ from gradients of groups of samples.
 
     Args:
-        gram: inner products ``[K, K]`` of the gradients of :math:`K\ge3` groups of equal size.
+        gram: inner products `[K, K]` of the gradients of $K\ge3$ groups of equal size.
         each: samples a group.
         complete: whether the groups hold all samples there are, so that their mean gradient is
             the gradient itself; else it is an estimate of it, whose squared norm is too large by
-            :math:`\operatorname{tr}\Sigma/n`, which is taken off.
+            $\operatorname{tr}\Sigma/n$, which is taken off.
 
-    Both estimates are then free of bias (:math:`\Sigma` of a finite set has the divisor
-    :math:`n-1`), and the error bar is two standard errors of the jackknife over groups. Where the
+    Both estimates are then free of bias ($\Sigma$ of a finite set has the divisor
+    $n-1$), and the error bar is two standard errors of the jackknife over groups. Where the
     squared norm is estimated as 0 or less the ratio is infinite; the lower end is then the ratio
-    to the squared norm as it is, noise included. Time and memory :math:`O(K^2)`.
+    to the squared norm as it is, noise included. Time and memory $O(K^2)$.
 
     >>> rows = torch.tensor([[1.0, 1.0], [1.0, -1.0], [1.0, 1.0], [1.0, -1.0]]).double()
     >>> found = gradient_noise_scale(rows @ rows.T, 1)
@@ -110,7 +110,7 @@ def gradient_noise_scale(gram: Tensor, each: int, *, complete: bool = False) -> 
     whole = float(total) / count**2
 
     def scales(sum_of_squares: Tensor, sum_of_all: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The ratio, and the variance of a group's gradient, from ``k`` groups."""
+        """The ratio, and the variance of a group's gradient, from `k` groups."""
         mean = sum_of_all / k**2  # squared norm of the mean gradient
         variance = ((sum_of_squares - k * mean) / (k - 1)).clamp_min(0)
         signal = torch.full_like(mean, whole) if complete else mean - variance / k

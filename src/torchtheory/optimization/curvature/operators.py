@@ -1,9 +1,11 @@
-r"""Curvature of the mean loss :math:`L(\theta)` of a problem, as operators on parameter vectors.
+r"""Curvature of the mean loss $L(\theta)$ of a problem, as operators on parameter vectors.
 
-With outputs :math:`f(\theta)` and a loss :math:`\ell` of them, the Hessian is
+With outputs $f(\theta)$ and a loss $\ell$ of them, the Hessian is
 
-.. math:: \nabla^2L=\underbrace{J^\top(\nabla_f^2\ell)J}_{\text{Gauss-Newton}}
-          +\sum_k\frac{\partial\ell}{\partial f_k}\nabla^2f_k,\qquad J=\partial f/\partial\theta.
+$$
+\nabla^2L=\underbrace{J^\top(\nabla_f^2\ell)J}_{\text{Gauss-Newton}}
++\sum_k\frac{\partial\ell}{\partial f_k}\nabla^2f_k,\qquad J=\partial f/\partial\theta.
+$$
 
 Products with them need derivatives only. What the backward pass needs is recorded once and kept for
 all products where it fits into a quarter of the problem's memory; where it does not, the data are
@@ -38,7 +40,7 @@ def gradient(
     *,
     parameters: Parameters | None = None,
 ) -> Tensor:
-    r""":math:`\nabla L(\theta)` as a vector ``[p]``, summed over chunks of the samples.
+    r"""$\nabla L(\theta)$ as a vector `[p]`, summed over chunks of the samples.
 
     Costs one forward and one backward pass over the samples; memory is that of one chunk.
     """
@@ -60,18 +62,20 @@ def hessian_operator(
     *,
     parameters: Parameters | None = None,
 ) -> LinearOperator:
-    r"""The Hessian :math:`\nabla^2 L(\theta)` of the mean loss, given by its action.
+    r"""The Hessian $\nabla^2 L(\theta)$ of the mean loss, given by its action.
 
-    .. math:: v \mapsto \nabla_\theta \langle \nabla_\theta L(\theta), v \rangle
+    $$
+    v \mapsto \nabla_\theta \langle \nabla_\theta L(\theta), v \rangle
+    $$
 
     One product costs about six times the multiplications of a forward pass behind the first layer
     and twice those of the first, whose input needs no derivative; three times a forward pass more
-    where the graphs do not fit into a quarter of ``problem.memory``.
+    where the graphs do not fit into a quarter of `problem.memory`.
 
     Args:
         problem: model, loss and data.
         samples: the data of the loss; the training data unless given.
-        parameters: the point :math:`\theta`; the model's own unless given. Derivatives are taken
+        parameters: the point $\theta$; the model's own unless given. Derivatives are taken
             in the parameters it names; others keep their values.
 
     >>> from torch import nn
@@ -96,11 +100,11 @@ def gauss_newton_operator(
     *,
     parameters: Parameters | None = None,
 ) -> LinearOperator:
-    r"""The Gauss-Newton matrix :math:`\frac1n\sum_iJ_i^\top(\nabla_f^2\ell_i)J_i`.
+    r"""The Gauss-Newton matrix $\frac1n\sum_iJ_i^\top(\nabla_f^2\ell_i)J_i$.
 
     The Hessian without the curvature of the network; positive semi-definite where the loss is
     convex in the outputs, and equal to the Hessian where the network is linear in its parameters
-    or fits the data exactly. See :func:`hessian_operator` for arguments and cost.
+    or fits the data exactly. See `hessian_operator` for arguments and cost.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])
@@ -127,12 +131,14 @@ def fisher_operator(
 ) -> LinearOperator:
     r"""Fisher's information of the model's own predictions, averaged over the inputs.
 
-    .. math:: F=\frac1n\sum_i\mathbb E_{y\sim p_\theta(\cdot|x_i)}
-              \nabla_\theta\log p_\theta(y|x_i)\,\nabla_\theta\log p_\theta(y|x_i)^\top
-              =\frac1n\sum_iJ_i^\top\Lambda_iJ_i
+    $$
+    F=\frac1n\sum_i\mathbb E_{y\sim p_\theta(\cdot|x_i)}
+    \nabla_\theta\log p_\theta(y|x_i)\,\nabla_\theta\log p_\theta(y|x_i)^\top
+    =\frac1n\sum_iJ_i^\top\Lambda_iJ_i
+    $$
 
-    with :math:`\Lambda=\operatorname{diag}(p)-pp^\top` for classes with probabilities
-    :math:`p=\operatorname{softmax}(f)`, :math:`\Lambda=p(1-p)` for one logit, and the identity for
+    with $\Lambda=\operatorname{diag}(p)-pp^\top$ for classes with probabilities
+    $p=\operatorname{softmax}(f)$, $\Lambda=p(1-p)$ for one logit, and the identity for
     regression with unit Gaussian noise. It does not look at the targets. For the cross-entropy it
     is the Gauss-Newton matrix.
 
@@ -167,9 +173,9 @@ def empirical_fisher_operator(
     *,
     parameters: Parameters | None = None,
 ) -> LinearOperator:
-    r"""The mean of squared gradients, :math:`\frac1n\sum_i\nabla\ell_i\nabla\ell_i^\top`.
+    r"""The mean of squared gradients, $\frac1n\sum_i\nabla\ell_i\nabla\ell_i^\top$.
 
-    Called empirical Fisher matrix; unlike :func:`fisher_operator` it takes the targets as they
+    Called empirical Fisher matrix; unlike `fisher_operator` it takes the targets as they
     are, and at a point that fits them all it vanishes.
 
     >>> from torch import nn
@@ -224,9 +230,9 @@ def _outputs(problem: Problem, leaves: Parameters, part: Samples) -> Tensor:
 
 
 def _between(outputs: Tensor, leaves: Parameters, middle: Callable[[Tensor], Tensor]) -> _Product:
-    r""":math:`v\mapsto J^\top M(Jv)` for the derivative :math:`J` of recorded outputs.
+    r"""$v\mapsto J^\top M(Jv)$ for the derivative $J$ of recorded outputs.
 
-    :math:`Jv` is the derivative in :math:`u` of :math:`\langle J^\top u,v\rangle`, so that the
+    $Jv$ is the derivative in $u$ of $\langle J^\top u,v\rangle$, so that the
     recorded graph serves it as well.
     """
     free = torch.zeros_like(outputs, requires_grad=True)
@@ -246,7 +252,7 @@ def _pulled(
     *,
     graph: bool = False,
 ) -> list[Tensor]:
-    """The derivative of the weighted sum of values in each of ``at``; 0 where there is none."""
+    """The derivative of the weighted sum of values in each of `at`; 0 where there is none."""
     inputs = list(at)
     moving = [(v, w) for v, w in zip(values, weights, strict=True) if v.requires_grad]
     if not moving:

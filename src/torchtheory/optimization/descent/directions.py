@@ -21,12 +21,12 @@ class DescentReport:
     r"""What a function does along a direction.
 
     Attributes:
-        slope: :math:`\nabla f(x)^\top s`; negative for a descent direction.
-        cosine: of the angle between :math:`s` and :math:`-\nabla f(x)`; NaN where the gradient
+        slope: $\nabla f(x)^\top s$; negative for a descent direction.
+        cosine: of the angle between $s$ and $-\nabla f(x)$; NaN where the gradient
             is 0.
-        lengths: ``[m]``, the :math:`\alpha>0` that were tried, ascending.
-        changes: ``[m]``, :math:`f(x+\alpha s)-f(x)`.
-        decreases_up_to: the largest :math:`\alpha` up to which every one that was tried decreases
+        lengths: `[m]`, the $\alpha>0$ that were tried, ascending.
+        changes: `[m]`, $f(x+\alpha s)-f(x)$.
+        decreases_up_to: the largest $\alpha$ up to which every one that was tried decreases
             the function; 0 if the smallest does not.
     """
 
@@ -38,24 +38,24 @@ class DescentReport:
 
     @property
     def descends(self) -> bool:
-        r"""Whether :math:`\nabla f(x)^\top s<0`: then small :math:`\alpha>0` decrease it."""
+        r"""Whether $\nabla f(x)^\top s<0$: then small $\alpha>0$ decrease it."""
         return self.slope < 0
 
 
 def descent_report(
     function: Function, point: Tensor, direction: Tensor, *, longest: float = 10.0, count: int = 60
 ) -> DescentReport:
-    r"""Slope, angle and reach of a direction :math:`s` at a point.
+    r"""Slope, angle and reach of a direction $s$ at a point.
 
-    :math:`\nabla f(x)^\top s<0`, an angle below a right one with :math:`-\nabla f(x)`, makes
-    :math:`f(x+\alpha s)<f(x)` for all small :math:`\alpha>0`. The converse fails: at a right angle
-    the function may fall (:math:`-x^2` at 0) or rise (:math:`x^2` at 0).
+    $\nabla f(x)^\top s<0$, an angle below a right one with $-\nabla f(x)$, makes
+    $f(x+\alpha s)<f(x)$ for all small $\alpha>0$. The converse fails: at a right angle
+    the function may fall ($-x^2$ at 0) or rise ($x^2$ at 0).
 
     Args:
-        function: of ``[p]``, one value.
-        point, direction: ``[p]``; the direction not 0.
-        longest: the largest :math:`\alpha`.
-        count: how many, from :math:`10^{-6}` of it on, equally spaced in the logarithm.
+        function: of `[p]`, one value.
+        point, direction: `[p]`; the direction not 0.
+        longest: the largest $\alpha$.
+        count: how many, from $10^{-6}$ of it on, equally spaced in the logarithm.
 
     >>> f = lambda x: (x**2).sum()
     >>> found = descent_report(f, torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 1.0]))

@@ -1,4 +1,4 @@
-r"""Gradient flow, :math:`\dot\theta=-\nabla L(\theta)`, of a model's mean loss or of a function.
+r"""Gradient flow, $\dot\theta=-\nabla L(\theta)$, of a model's mean loss or of a function.
 
 Sources: The Modern Mathematics of Deep Learning, Eq. (1.20); Foundations of Deep Learning, section
 5.2.
@@ -31,9 +31,9 @@ class ParameterPath:
     """A path through the parameters of a model.
 
     Attributes:
-        times: ``[T]``.
-        points: the parameters there as vectors, ``[T, p]``.
-        losses: the mean loss there, ``[T]``.
+        times: `[T]`.
+        points: the parameters there as vectors, `[T, p]`.
+        losses: the mean loss there, `[T]`.
         evaluations: how many gradients it took.
         like: parameters by name, for their shapes.
     """
@@ -45,7 +45,7 @@ class ParameterPath:
     like: Parameters
 
     def parameters(self, k: int) -> Parameters:
-        """The parameters by name at the k-th time, ready for ``torch.func.functional_call``."""
+        """The parameters by name at the k-th time, ready for `torch.func.functional_call`."""
         return unflatten(self.points[k], self.like)
 
 
@@ -57,22 +57,22 @@ def gradient_flow(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> ParameterPath:
-    r"""Follow :math:`\dot\theta=-\nabla L(\theta)` from :math:`\theta_0` at time 0.
+    r"""Follow $\dot\theta=-\nabla L(\theta)$ from $\theta_0$ at time 0.
 
-    :math:`L` is the mean loss over the training data, so for mean squared error and one output
-    :math:`\dot\theta=-\frac2m\sum_i(f_\theta(x_i)-y_i)\nabla f_\theta(x_i)`. The solver is
+    $L$ is the mean loss over the training data, so for mean squared error and one output
+    $\dot\theta=-\frac2m\sum_i(f_\theta(x_i)-y_i)\nabla f_\theta(x_i)$. The solver is
     torchdiffeq's Dormand-Prince method of order 5, whose steps follow the error and are not bound
-    to ``times``: it takes about :math:`\lambda_{\max}t` gradients where :math:`\lambda_{\max}` is
+    to `times`: it takes about $\lambda_{\max}t$ gradients where $\lambda_{\max}$ is
     the largest curvature on the way, which is what explicit methods pay for stability.
 
     Args:
         problem: model, loss and training data. The model is not changed.
-        times: increasing, at least 0, ``[T]``.
-        parameters: :math:`\theta_0`; the model's own unless given.
+        times: increasing, at least 0, `[T]`.
+        parameters: $\theta_0$; the model's own unless given.
         rtol, atol: error of a step, relative and absolute; 1e-7 and 1e-9 in double precision,
             1e-4 and 1e-6 in single, unless given.
 
-    Memory: about ten vectors of parameters, the :math:`T` returned ones, and one chunk of data.
+    Memory: about ten vectors of parameters, the $T$ returned ones, and one chunk of data.
 
     Raises:
         NonFinite: where a gradient is NaN or infinite.
@@ -112,21 +112,21 @@ def function_flow(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> Tensor:
-    r"""Follow :math:`\dot x=-\nabla f(x)` for a plain function, from many starts at once.
+    r"""Follow $\dot x=-\nabla f(x)$ for a plain function, from many starts at once.
 
-    Gradient descent with step :math:`\eta` is Euler's method for it, and on times up to :math:`T`
-    stays within :math:`\frac\eta2G(e^{LT}-1)` where :math:`\|\nabla f\|\le G` and
-    :math:`\|\nabla^2f\|\le L`. Solver and tolerances as in :func:`gradient_flow`; the error is
+    Gradient descent with step $\eta$ is Euler's method for it, and on times up to $T$
+    stays within $\frac\eta2G(e^{LT}-1)$ where $\|\nabla f\|\le G$ and
+    $\|\nabla^2f\|\le L$. Solver and tolerances as in `gradient_flow`; the error is
     controlled for all starts together.
 
     Args:
-        function: of ``[..., p]``, with one value a vector.
-        start: :math:`x(0)`, ``[..., p]``.
-        times: increasing, at least 0, ``[T]``.
-        rtol, atol: see :func:`gradient_flow`.
+        function: of `[..., p]`, with one value a vector.
+        start: $x(0)$, `[..., p]`.
+        times: increasing, at least 0, `[T]`.
+        rtol, atol: see `gradient_flow`.
 
     Returns:
-        :math:`x(t)`, ``[T, ..., p]``.
+        $x(t)$, `[T, ..., p]`.
 
     >>> path = function_flow(lambda x: x.square().sum(-1) / 2, torch.ones(1).double(), [0.0, 1.0])
     >>> [round(v, 6) for v in path.flatten().tolist()]                     # exp(-t)
@@ -148,7 +148,7 @@ def _follow(
     rtol: float | None,
     atol: float | None,
 ) -> tuple[Tensor, Tensor, int]:
-    """Times ``[T]``, points ``[T, p]`` and the number of gradients of the flow of a slope."""
+    """Times `[T]`, points `[T, p]` and the number of gradients of the flow of a slope."""
     if not bool(torch.isfinite(theta).all()):
         raise NonFinite("the starting parameters contain NaN or infinity")
     moments = torch.as_tensor(times, dtype=torch.float64).detach().cpu()

@@ -1,9 +1,9 @@
-r"""Descent: :math:`\Theta^{(k)}=\Theta^{(k-1)}-\eta_kD^{(k)}`, many runs at once.
+r"""Descent: $\Theta^{(k)}=\Theta^{(k-1)}-\eta_kD^{(k)}$, many runs at once.
 
-With :math:`D^{(k)}=\nabla h(\Theta^{(k-1)})` it is gradient descent; with a random direction whose
+With $D^{(k)}=\nabla h(\Theta^{(k-1)})$ it is gradient descent; with a random direction whose
 conditional mean is the gradient it is stochastic gradient descent (The Modern Mathematics of Deep
-Learning, Algorithm 1.1). Parameters are vectors along the last axis, ``[..., p]``; everything in
-front is a batch of independent runs. For a network with an ``nn.Module`` use ``torch.optim.SGD``,
+Learning, Algorithm 1.1). Parameters are vectors along the last axis, `[..., p]`; everything in
+front is a batch of independent runs. For a network with an `nn.Module` use `torch.optim.SGD`,
 which is the same step.
 """
 
@@ -21,10 +21,10 @@ from torch import Tensor
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 
 Function = Callable[[Tensor], Tensor]
-"""A function of ``[..., p]`` with one value ``[...]`` a vector."""
+"""A function of `[..., p]` with one value `[...]` a vector."""
 
 Direction = Callable[[Tensor, int], Tensor]
-"""The direction :math:`D` at ``[..., p]`` in iteration 0, 1, 2, ..., of the same shape."""
+"""The direction $D$ at `[..., p]` in iteration 0, 1, 2, ..., of the same shape."""
 
 
 def descend(
@@ -33,15 +33,15 @@ def descend(
     steps: Sequence[float] | Tensor,
     projection: Function | None = None,
 ) -> Iterator[Tensor]:
-    r"""The iterates :math:`\Theta^{(0)},\dots,\Theta^{(K)}` of
-    :math:`\Theta^{(k)}=P(\Theta^{(k-1)}-\eta_kD^{(k)})`, one after the other.
+    r"""The iterates $\Theta^{(0)},\dots,\Theta^{(K)}$ of
+    $\Theta^{(k)}=P(\Theta^{(k-1)}-\eta_kD^{(k)})$, one after the other.
 
-    Only the current iterate is held; :func:`trajectory` keeps them all.
+    Only the current iterate is held; `trajectory` keeps them all.
 
     Args:
-        direction: :math:`D`, see :func:`gradient_of` and ``minibatch_direction``.
-        start: :math:`\Theta^{(0)}`, ``[..., p]``.
-        steps: :math:`\eta_1,\dots,\eta_K`.
+        direction: $D$, see `gradient_of` and `minibatch_direction`.
+        start: $\Theta^{(0)}$, `[..., p]`.
+        steps: $\eta_1,\dots,\eta_K$.
         projection: onto the set that holds the iterates; none unless given.
 
     >>> h = lambda x: x.square().sum(-1) / 2
@@ -78,7 +78,7 @@ def trajectory(
     steps: Sequence[float] | Tensor,
     projection: Function | None = None,
 ) -> Tensor:
-    r"""All iterates of :func:`descend`, ``[K + 1, ..., p]``.
+    r"""All iterates of `descend`, `[K + 1, ..., p]`.
 
     >>> h = lambda x: x.square().sum(-1) / 2
     >>> trajectory(gradient_of(h), torch.ones(1), [0.5, 0.5]).flatten().tolist()
@@ -97,7 +97,7 @@ def last_iterate(
     steps: Sequence[float] | Tensor,
     projection: Function | None = None,
 ) -> Tensor:
-    r""":math:`\Theta^{(K)}` of :func:`descend`, ``[..., p]``, holding one iterate at a time.
+    r"""$\Theta^{(K)}$ of `descend`, `[..., p]`, holding one iterate at a time.
 
     >>> last_iterate(gradient_of(lambda x: x.square().sum(-1) / 2), torch.ones(1), [0.5] * 3)
     tensor([0.1250])
@@ -111,11 +111,11 @@ def average_iterate(
     steps: Sequence[float] | Tensor,
     projection: Function | None = None,
 ) -> Tensor:
-    r"""The average :math:`\frac1K\sum_{k=0}^{K-1}\Theta^{(k)}` of :func:`descend`, ``[..., p]``.
+    r"""The average $\frac1K\sum_{k=0}^{K-1}\Theta^{(k)}$ of `descend`, `[..., p]`.
 
     It is over the points where directions were taken, the start among them and the last iterate
     not: the average of the theorem on convex functions. For a network,
-    ``torch.optim.swa_utils.AveragedModel`` updated *before* each step is the same.
+    `torch.optim.swa_utils.AveragedModel` updated *before* each step is the same.
 
     >>> average_iterate(gradient_of(lambda x: x.square().sum(-1) / 2), torch.ones(1), [0.5] * 2)
     tensor([0.7500])
@@ -130,7 +130,7 @@ def average_iterate(
 
 
 def gradient_of(function: Function) -> Direction:
-    r"""The gradient of a function of ``[..., p]``, for all vectors of a batch in one pass.
+    r"""The gradient of a function of `[..., p]`, for all vectors of a batch in one pass.
 
     >>> gradient_of(lambda x: x.square().sum(-1))(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 0)
     tensor([[2., 4.],
@@ -141,7 +141,7 @@ def gradient_of(function: Function) -> Direction:
 
 
 def value_and_gradient(function: Function, theta: Tensor) -> tuple[Tensor, Tensor]:
-    r"""A function of ``[..., p]`` and its gradient, ``[...]`` and ``[..., p]``, in one pass.
+    r"""A function of `[..., p]` and its gradient, `[...]` and `[..., p]`, in one pass.
 
     >>> value_and_gradient(lambda x: x.square().sum(-1), torch.tensor([1.0, 2.0]))
     (tensor(5.), tensor([2., 4.]))
@@ -165,9 +165,9 @@ class Descent:
     """A run of gradient descent, or a batch of them.
 
     Attributes:
-        points: ``[T + 1, ..., p]``.
-        values: ``[T + 1, ...]``, the function there.
-        gradient_norms: ``[T + 1, ...]``.
+        points: `[T + 1, ..., p]`.
+        values: `[T + 1, ...]`, the function there.
+        gradient_norms: `[T + 1, ...]`.
     """
 
     points: Tensor
@@ -176,19 +176,19 @@ class Descent:
 
 
 def gradient_descent(function: Function, start: Tensor, step: float, iterations: int) -> Descent:
-    r"""Gradient descent :math:`\theta^{t+1}=\theta^t-\eta\nabla h(\theta^t)` with a constant step.
+    r"""Gradient descent $\theta^{t+1}=\theta^t-\eta\nabla h(\theta^t)$ with a constant step.
 
-    On :math:`\frac12\theta^\top A\theta` the iterates are :math:`(I-\eta A)^t\theta^0`: they
-    converge for :math:`\eta<2/\lambda_{\max}`, keep the size of their top component at equality and
+    On $\frac12\theta^\top A\theta$ the iterates are $(I-\eta A)^t\theta^0$: they
+    converge for $\eta<2/\lambda_{\max}$, keep the size of their top component at equality and
     diverge beyond (values become infinite, without an error). Source: notes "Deep Learning", 3.2.
 
     Args:
-        function: of ``[..., p]``, with one value a vector.
-        start: ``[..., p]``.
-        step: :math:`\eta>0`.
-        iterations: :math:`T`.
+        function: of `[..., p]`, with one value a vector.
+        start: `[..., p]`.
+        step: $\eta>0$.
+        iterations: $T$.
 
-    Costs :math:`T+1` values and gradients; all points are kept.
+    Costs $T+1$ values and gradients; all points are kept.
 
     >>> run = gradient_descent(lambda x: x.square().sum(-1) / 2, torch.ones(1), 0.5, 3)
     >>> run.points.flatten().tolist(), run.gradient_norms.tolist()

@@ -1,7 +1,7 @@
 r"""Mini-batches: which examples a step sees, and the gradient on them.
 
-The loss of one example is a function ``loss(theta, *example)`` that broadcasts: parameters
-``[..., p]`` and examples ``[..., d]`` (and targets ``[...]``) give ``[...]``. The choice of
+The loss of one example is a function `loss(theta, *example)` that broadcasts: parameters
+`[..., p]` and examples `[..., d]` (and targets `[...]`) give `[...]`. The choice of
 examples is an explicit tensor of indices, so that two runs can be coupled by giving both the same
 one. Sources: notes "Deep Learning", 3.4; slides, Algorithm 8.1; The Modern Mathematics of Deep
 Learning, Eq. (1.8).
@@ -42,21 +42,21 @@ def draw_batches(
     sampling: Sampling = "subset",
     generator: RandomSource = None,
 ) -> Tensor:
-    r"""Indices ``[*trials, iterations, batch]`` of the examples of every step.
+    r"""Indices `[*trials, iterations, batch]` of the examples of every step.
 
     Args:
-        samples: :math:`n`.
-        batch: :math:`m\le n` (any number with ``replacement``).
+        samples: $n$.
+        batch: $m\le n$ (any number with `replacement`).
         iterations: number of steps.
         trials: shape of the batch of independent runs.
-        sampling: ``subset``, a uniformly random subset of size :math:`m` in every step;
-            ``replacement``, :math:`m` independent draws; ``epoch``, a random order of all examples
-            cut into :math:`n/m` batches, then the next order (then :math:`m` must divide
-            :math:`n`). The first two give an unbiased gradient at every step; the third only over
+        sampling: `subset`, a uniformly random subset of size $m$ in every step;
+            `replacement`, $m$ independent draws; `epoch`, a random order of all examples
+            cut into $n/m$ batches, then the next order (then $m$ must divide
+            $n$). The first two give an unbiased gradient at every step; the third only over
             an epoch, not given what the epoch has shown so far.
         generator: seed or generator.
 
-    ``subset`` with :math:`m>1` draws :math:`n` numbers a step, some :math:`10^7` at a time.
+    `subset` with $m>1$ draws $n$ numbers a step, some $10^7$ at a time.
 
     >>> draw_batches(4, 2, 2, sampling="epoch").flatten().sort().values.tolist()
     [0, 1, 2, 3]
@@ -96,12 +96,12 @@ def draw_batches(
 
 
 def minibatch_gradient(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Tensor:
-    r""":math:`\frac1m\sum_i\nabla_\theta\ell(\theta,z_i)`, ``[..., p]``.
+    r"""$\frac1m\sum_i\nabla_\theta\ell(\theta,z_i)$, `[..., p]`.
 
     Args:
         loss: of one example, broadcasting.
-        theta: ``[..., p]``.
-        examples: each ``[..., m, *]``, the examples of the batch on the axis after the runs.
+        theta: `[..., p]`.
+        examples: each `[..., m, *]`, the examples of the batch on the axis after the runs.
 
     >>> half_square = lambda theta, x: (theta - x).square().sum(-1) / 2
     >>> minibatch_gradient(half_square, torch.zeros(1), torch.tensor([[1.0], [3.0]]))
@@ -129,12 +129,12 @@ def minibatch_direction(
     loss: ExampleLoss, examples: Sequence[Tensor], indices: Tensor
 ) -> Direction:
     r"""The direction of stochastic gradient descent, for
-    :func:`~torchtheory.optimization.descent.iterates.descend`.
+    `descend`.
 
     Args:
         loss: of one example, broadcasting.
-        examples: tensors with the :math:`n` examples in front, ``[n, *]`` each.
-        indices: ``[..., K, m]``, from :func:`draw_batches`; the runs in front.
+        examples: tensors with the $n$ examples in front, `[n, *]` each.
+        indices: `[..., K, m]`, from `draw_batches`; the runs in front.
 
     >>> from torchtheory.optimization.descent.iterates import descend
     >>> half_square = lambda theta, x: (theta - x).square().sum(-1) / 2

@@ -1,9 +1,11 @@
 r"""The quadratic model of a function at a point, its minimizer, and cheaper curvature in its place.
 
-.. math:: m(\Delta)=f(x)+\nabla f(x)^\top\Delta+\tfrac12\Delta^\top B\Delta
+$$
+m(\Delta)=f(x)+\nabla f(x)^\top\Delta+\tfrac12\Delta^\top B\Delta
+$$
 
-With :math:`B=\nabla^2f(x)` its minimizer is Newton's step; with the diagonal or the diagonal blocks
-of the Hessian a cheaper one; with :math:`B=\frac1\eta I` the step :math:`-\eta\nabla f(x)` of
+With $B=\nabla^2f(x)$ its minimizer is Newton's step; with the diagonal or the diagonal blocks
+of the Hessian a cheaper one; with $B=\frac1\eta I$ the step $-\eta\nabla f(x)$ of
 gradient descent. Source: Foundations of Deep Learning, section 5.3.
 """
 
@@ -34,12 +36,12 @@ Blocks = Literal["full", "diagonal"] | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class QuadraticModel:
-    r""":math:`m(\Delta)=f+g^\top\Delta+\frac12\Delta^\top B\Delta`.
+    r"""$m(\Delta)=f+g^\top\Delta+\frac12\Delta^\top B\Delta$.
 
     Attributes:
-        value: :math:`f`.
-        slope: :math:`g`, ``[p]``.
-        curvature: :math:`B`, symmetric.
+        value: $f$.
+        slope: $g$, `[p]`.
+        curvature: $B$, symmetric.
     """
 
     value: float
@@ -47,14 +49,14 @@ class QuadraticModel:
     curvature: LinearOperator
 
     def __call__(self, move: Tensor) -> float:
-        r""":math:`m(\Delta)` for ``[p]``."""
+        r"""$m(\Delta)$ for `[p]`."""
         return self.value + float(self.slope @ move) + float(move @ (self.curvature @ move)) / 2
 
     def minimizer(self, damping: float = 0.0) -> Tensor:
-        r""":math:`-(B+\delta I)^{-1}g`, ``[p]``, by conjugate gradients.
+        r"""$-(B+\delta I)^{-1}g$, `[p]`, by conjugate gradients.
 
-        Only a positive definite :math:`B+\delta I` has one; otherwise the model has no minimum,
-        and :class:`~torchtheory.linalg.conjugate_gradients.NotPositiveDefinite` carries a direction
+        Only a positive definite $B+\delta I$ has one; otherwise the model has no minimum,
+        and `NotPositiveDefinite` carries a direction
         in which it falls without end (directions that the slope does not reach stay unseen).
 
         >>> B = LinearOperator.from_matrix(torch.eye(2) * 2)
@@ -82,7 +84,7 @@ class QuadraticModel:
 
 
 def quadratic_model(function: Function, point: Tensor) -> QuadraticModel:
-    r"""The second-order Taylor polynomial of a function of ``[p]`` at a point.
+    r"""The second-order Taylor polynomial of a function of `[p]` at a point.
 
     >>> model = quadratic_model(lambda x: (x**2).sum(), torch.tensor([3.0]))
     >>> model.minimizer(), model(torch.tensor([-3.0]))
@@ -108,10 +110,10 @@ def quadratic_model_of(problem: Problem, parameters: Parameters | None = None) -
 
 
 def isotropic_model(function: Function, point: Tensor, step: float) -> QuadraticModel:
-    r"""The model with :math:`B=\frac1\eta I`, whose minimizer is the step of gradient descent.
+    r"""The model with $B=\frac1\eta I$, whose minimizer is the step of gradient descent.
 
-    It is an upper bound of the function if :math:`\eta\le1/L`; it is the second-order model itself
-    only where :math:`\nabla^2f=\frac1\eta I`.
+    It is an upper bound of the function if $\eta\le1/L$; it is the second-order model itself
+    only where $\nabla^2f=\frac1\eta I$.
 
     >>> isotropic_model(lambda x: (x**2).sum(), torch.tensor([3.0]), 0.1).minimizer()
     tensor([-0.6000])
@@ -150,7 +152,7 @@ class DiagonalBlocks:
         )
 
     def solve(self, v: Tensor, damping: float = 0.0) -> Tensor:
-        r""":math:`(B+\delta I)^{-1}v` for ``[p]``.
+        r"""$(B+\delta I)^{-1}v$ for `[p]`.
 
         >>> DiagonalBlocks((torch.eye(1) * 2, torch.eye(1) * 4)).solve(torch.ones(2))
         tensor([0.5000, 0.2500])
@@ -175,11 +177,11 @@ def diagonal_blocks(matrix: LinearOperator, sizes: Blocks = "diagonal") -> Diago
     r"""The diagonal, or the diagonal blocks, of a symmetric operator.
 
     Args:
-        matrix: on :math:`\mathbb R^p`, such as ``hessian_operator(problem)``.
-        sizes: ``diagonal``, ``full``, or the sizes of the blocks, which add up to :math:`p`;
-            :func:`layer_sizes` gives one block a layer.
+        matrix: on $\mathbb R^p$, such as `hessian_operator(problem)`.
+        sizes: `diagonal`, `full`, or the sizes of the blocks, which add up to $p$;
+            `layer_sizes` gives one block a layer.
 
-    Costs :math:`p` products with the operator, in batches; memory :math:`p` times the largest
+    Costs $p$ products with the operator, in batches; memory $p$ times the largest
     block, or 4 million numbers.
 
     >>> A = LinearOperator.from_matrix(torch.tensor([[2.0, 1.0], [1.0, 3.0]]))
@@ -215,7 +217,7 @@ def _batches(widths: list[int], most: int) -> Iterator[list[int]]:
 
 
 def approximation_error(matrix: LinearOperator, blocks: DiagonalBlocks) -> float:
-    r""":math:`\|H-B\|_2`, by Lanczos on the difference.
+    r"""$\|H-B\|_2$, by Lanczos on the difference.
 
     >>> A = LinearOperator.from_matrix(torch.tensor([[2.0, 1.0], [1.0, 3.0]]).double())
     >>> round(approximation_error(A, diagonal_blocks(A)), 9)
@@ -244,19 +246,19 @@ def layer_sizes(problem: Problem) -> list[int]:
 def newton_direction(
     function: Function, blocks: Blocks = "full", damping: float = 0.0
 ) -> Direction:
-    r"""The direction :math:`B(x)^{-1}\nabla f(x)` for
-    :func:`~torchtheory.optimization.descent.iterates.descend`, with the Hessian or a part of it.
+    r"""The direction $B(x)^{-1}\nabla f(x)$ for
+    `descend`, with the Hessian or a part of it.
 
-    With ``full`` and steps of 1 it is Newton's method, which solves a quadratic in one step and
+    With `full` and steps of 1 it is Newton's method, which solves a quadratic in one step and
     near a minimum with a definite Hessian roughly doubles the number of correct digits each time.
     Where the Hessian is indefinite it walks towards saddles and maxima as well.
 
     Args:
-        function: of ``[p]``, one value, twice differentiable.
+        function: of `[p]`, one value, twice differentiable.
         blocks: what to keep of the Hessian.
         damping: added to its diagonal.
 
-    Costs a dense Hessian a step, :math:`O(p^2)` memory and :math:`O(p^3)` time.
+    Costs a dense Hessian a step, $O(p^2)$ memory and $O(p^3)$ time.
 
     >>> from torchtheory.optimization.descent.iterates import last_iterate
     >>> f = lambda x: ((x - 3) ** 2).sum() + (x[0] + x[1]) ** 2

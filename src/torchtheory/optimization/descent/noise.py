@@ -15,7 +15,7 @@ from torchtheory.optimization.descent.iterates import Direction
 def with_gaussian_noise(
     direction: Direction, scale: float, generator: RandomSource = None
 ) -> Direction:
-    r""":math:`D=\nabla h+s\,\xi` with fresh standard normal :math:`\xi` in every call.
+    r"""$D=\nabla h+s\,\xi$ with fresh standard normal $\xi$ in every call.
 
     >>> still = lambda theta, k: torch.zeros_like(theta)
     >>> with_gaussian_noise(still, 1.0, 0)(torch.zeros(5, 2), 0).shape
@@ -33,12 +33,12 @@ def with_gaussian_noise(
 
 
 def with_unit_noise(direction: Direction, generator: RandomSource = None) -> Direction:
-    r"""A random unit vector :math:`D` with mean :math:`g`, for gradients of norm at most 1.
+    r"""A random unit vector $D$ with mean $g$, for gradients of norm at most 1.
 
-    :math:`D=g+\sqrt{1-\|g\|^2}\,v` with a uniformly random unit vector :math:`v\perp g`: then
-    :math:`\mathbb E[D\mid g]=g` and :math:`\|D\|=1`. It is the noisiest oracle that the theorem on
-    averaged descent (:func:`~torchtheory.optimization.certificates.convergence.averaged_descent_bound`) allows.
-    In one dimension :math:`D=\pm1` with :math:`P(D=1)=(1+g)/2`.
+    $D=g+\sqrt{1-\|g\|^2}\,v$ with a uniformly random unit vector $v\perp g$: then
+    $\mathbb E[D\mid g]=g$ and $\|D\|=1$. It is the noisiest oracle that the theorem on
+    averaged descent (`averaged_descent_bound`) allows.
+    In one dimension $D=\pm1$ with $P(D=1)=(1+g)/2$.
 
     >>> half = lambda theta, k: torch.full_like(theta, 0.5)
     >>> draws = with_unit_noise(half, 0)(torch.zeros(1000, 2, dtype=torch.float64), 0)
@@ -73,14 +73,16 @@ def with_unit_noise(direction: Direction, generator: RandomSource = None) -> Dir
 def accumulated_variance(
     curvature: float, step: float, noise: float, iterations: float = math.inf
 ) -> float:
-    r"""Variance of :math:`\theta_T` under
-    :math:`\theta\leftarrow\theta-\eta(\lambda\theta+s\,\xi)`, from a fixed start.
+    r"""Variance of $\theta_T$ under
+    $\theta\leftarrow\theta-\eta(\lambda\theta+s\,\xi)$, from a fixed start.
 
-    .. math:: \eta^2s^2\sum_{k<T}a^{2k},\qquad a=1-\eta\lambda .
+    $$
+    \eta^2s^2\sum_{k<T}a^{2k},\qquad a=1-\eta\lambda .
+    $$
 
-    In a minimum (:math:`|a|<1`) it settles at :math:`\eta^2s^2/(1-a^2)`, which for
-    :math:`\lambda=1` is :math:`\frac{\eta}{2-\eta}s^2`; on a saddle's unstable direction
-    (:math:`\lambda<0`) it grows like :math:`a^{2T}`, which is how noise leaves the saddle.
+    In a minimum ($|a|<1$) it settles at $\eta^2s^2/(1-a^2)$, which for
+    $\lambda=1$ is $\frac{\eta}{2-\eta}s^2$; on a saddle's unstable direction
+    ($\lambda<0$) it grows like $a^{2T}$, which is how noise leaves the saddle.
 
     >>> accumulated_variance(1.0, 0.5, 1.0), accumulated_variance(-1.0, 1.0, 1.0, 2)
     (0.3333333333333333, 5.0)

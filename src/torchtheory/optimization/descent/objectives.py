@@ -13,7 +13,7 @@ from torchtheory.optimization.descent.iterates import Function
 
 
 def objective_of(problem: Problem) -> tuple[Function, Tensor]:
-    r"""The mean training loss of a problem as a function of ``[..., p]``, and where it is now.
+    r"""The mean training loss of a problem as a function of `[..., p]`, and where it is now.
 
     With it everything that descends or probes a function does so for the user's network, which is
     not changed. One call costs a forward pass over the training data for every vector, and keeps

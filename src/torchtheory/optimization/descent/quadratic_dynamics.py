@@ -1,8 +1,8 @@
 r"""Gradient descent on a quadratic, solved: every eigendirection shrinks by its own factor.
 
-For :math:`f(x)=\frac12x^\top Qx-q^\top x` with :math:`Q=U\Lambda U^\top` the coordinates
-:math:`z=U^\top x` move independently,
-:math:`z_i^{k}-z_i^\star=(1-\eta\lambda_i)^k(z_i^0-z_i^\star)`, and everything about steps, rates
+For $f(x)=\frac12x^\top Qx-q^\top x$ with $Q=U\Lambda U^\top$ the coordinates
+$z=U^\top x$ move independently,
+$z_i^{k}-z_i^\star=(1-\eta\lambda_i)^k(z_i^0-z_i^\star)$, and everything about steps, rates
 and preconditioners follows. Source: Foundations of Deep Learning, section 5.4 and Problem 2 of
 section 5.8.
 """
@@ -26,12 +26,12 @@ class QuadraticDescent:
     r"""The exact course of gradient descent on a quadratic.
 
     Attributes:
-        eigenvalues: ``[d]``, ascending.
-        basis: ``[d, d]``, eigenvectors as columns.
-        minimizer: ``[d]``; the one closest to the start where there are several.
-        coordinates: ``[K + 1, d]``, along the eigenvectors.
-        gaps: ``[K + 1, d]``, what each eigendirection contributes to :math:`f(x_k)-f^\star`.
-        minimum: :math:`f^\star`.
+        eigenvalues: `[d]`, ascending.
+        basis: `[d, d]`, eigenvectors as columns.
+        minimizer: `[d]`; the one closest to the start where there are several.
+        coordinates: `[K + 1, d]`, along the eigenvectors.
+        gaps: `[K + 1, d]`, what each eigendirection contributes to $f(x_k)-f^\star$.
+        minimum: $f^\star$.
     """
 
     eigenvalues: Tensor
@@ -43,32 +43,32 @@ class QuadraticDescent:
 
     @property
     def points(self) -> Tensor:
-        """The iterates, ``[K + 1, d]``."""
+        """The iterates, `[K + 1, d]`."""
         return self.coordinates @ self.basis.T
 
     @property
     def values(self) -> Tensor:
-        """The function along them, ``[K + 1]``."""
+        """The function along them, `[K + 1]`."""
         return self.gaps.sum(1) + self.minimum
 
 
 def quadratic_descent(
     matrix: Tensor, linear: Tensor, start: Tensor, step: float, iterations: int
 ) -> QuadraticDescent:
-    r"""Gradient descent on :math:`\frac12x^\top Qx-q^\top x` in closed form.
+    r"""Gradient descent on $\frac12x^\top Qx-q^\top x$ in closed form.
 
-    :math:`g_i(z_i^k)=(1-\eta\lambda_i)^{2k}g_i(z_i^0)` for each
-    :math:`g_i(z)=\frac{(\lambda_iz-q_i)^2}{2\lambda_i}`. Directions of curvature 0 stand still, if
-    :math:`q` does not point along them; if it does, there is no minimum and an error says so.
+    $g_i(z_i^k)=(1-\eta\lambda_i)^{2k}g_i(z_i^0)$ for each
+    $g_i(z)=\frac{(\lambda_iz-q_i)^2}{2\lambda_i}$. Directions of curvature 0 stand still, if
+    $q$ does not point along them; if it does, there is no minimum and an error says so.
 
     Args:
-        matrix: :math:`Q\succeq0`, ``[d, d]`` symmetric.
-        linear: :math:`q`, ``[d]``.
-        start: :math:`x_0`, ``[d]``.
-        step: :math:`\eta>0`, of any size.
-        iterations: :math:`K`.
+        matrix: $Q\succeq0$, `[d, d]` symmetric.
+        linear: $q$, `[d]`.
+        start: $x_0$, `[d]`.
+        step: $\eta>0$, of any size.
+        iterations: $K$.
 
-    Costs one eigendecomposition, :math:`O(d^3)`, and :math:`O(Kd)`.
+    Costs one eigendecomposition, $O(d^3)$, and $O(Kd)$.
 
     >>> run = quadratic_descent(torch.eye(1) * 2, torch.zeros(1), torch.ones(1), 0.25, 2)
     >>> run.points.flatten().tolist(), run.values.tolist()
@@ -117,11 +117,11 @@ class ConditionReport:
 
     Attributes:
         smallest, largest: the ends.
-        condition: :math:`\kappa=\lambda_{\max}/\lambda_{\min}`; infinite for a singular matrix.
-        largest_step: :math:`2/\lambda_{\max}`: gradient descent converges below it, not above.
-        optimal_step: :math:`\eta^\star=2/(\lambda_{\max}+\lambda_{\min})`.
-        optimal_rate: :math:`\bigl(\frac{\kappa-1}{\kappa+1}\bigr)^2`, by which the gap shrinks per
-            step at :math:`\eta^\star`; both ends of the spectrum are equally slow there.
+        condition: $\kappa=\lambda_{\max}/\lambda_{\min}$; infinite for a singular matrix.
+        largest_step: $2/\lambda_{\max}$: gradient descent converges below it, not above.
+        optimal_step: $\eta^\star=2/(\lambda_{\max}+\lambda_{\min})$.
+        optimal_rate: $\bigl(\frac{\kappa-1}{\kappa+1}\bigr)^2$, by which the gap shrinks per
+            step at $\eta^\star$; both ends of the spectrum are equally slow there.
         residual: error bar of the two ends, 0 where they are exact.
     """
 
@@ -134,7 +134,7 @@ class ConditionReport:
     residual: float
 
     def rate(self, step: float) -> float:
-        r""":math:`\max_i(1-\eta\lambda_i)^2`, the factor of the gap per step; above 1 it diverges.
+        r"""$\max_i(1-\eta\lambda_i)^2$, the factor of the gap per step; above 1 it diverges.
 
         >>> condition_report(torch.diag(torch.tensor([1.0, 3.0]))).rate(0.5)
         0.25
@@ -156,10 +156,10 @@ def condition_report(matrix: Tensor | LinearOperator) -> ConditionReport:
     r"""Condition number, step limits and the best rate, of a matrix or of a network's curvature.
 
     Args:
-        matrix: positive semi-definite, ``[d, d]``, or an operator such as
-            ``gauss_newton_operator(problem)`` or ``hessian_operator(problem)`` at a minimum.
+        matrix: positive semi-definite, `[d, d]`, or an operator such as
+            `gauss_newton_operator(problem)` or `hessian_operator(problem)` at a minimum.
 
-    A dense matrix costs :math:`O(d^3)`, an operator a few dozen products.
+    A dense matrix costs $O(d^3)$, an operator a few dozen products.
 
     >>> report = condition_report(torch.diag(torch.tensor([1.0, 3.0])))
     >>> report.condition, report.optimal_step, report.optimal_rate, report.steps_to(1e-6)
@@ -186,15 +186,15 @@ def condition_report(matrix: Tensor | LinearOperator) -> ConditionReport:
 
 
 def preconditioned_matrix(matrix: Tensor, preconditioner: Tensor) -> Tensor:
-    r""":math:`P^{-1/2}QP^{-1/2}`, the curvature in the variables :math:`u=P^{1/2}x`.
+    r"""$P^{-1/2}QP^{-1/2}$, the curvature in the variables $u=P^{1/2}x$.
 
-    Gradient descent in :math:`u` is :math:`x\leftarrow x-\eta P^{-1}\nabla f(x)`. With :math:`P=Q`
-    it is the identity, of condition number 1; with :math:`P=\operatorname{diag}Q` its
+    Gradient descent in $u$ is $x\leftarrow x-\eta P^{-1}\nabla f(x)$. With $P=Q$
+    it is the identity, of condition number 1; with $P=\operatorname{diag}Q$ its
     diagonal is 1.
 
     Args:
-        matrix: :math:`Q`, ``[d, d]`` symmetric.
-        preconditioner: :math:`P\succ0`, ``[d, d]`` symmetric.
+        matrix: $Q$, `[d, d]` symmetric.
+        preconditioner: $P\succ0$, `[d, d]` symmetric.
 
     >>> Q = torch.tensor([[4.0, 1.0], [1.0, 1.0]]).double()
     >>> [round(v, 6) for v in preconditioned_matrix(Q, torch.diag(Q.diag())).flatten().tolist()]
@@ -214,17 +214,17 @@ def preconditioned_matrix(matrix: Tensor, preconditioner: Tensor) -> Tensor:
 
 
 def least_squares_bound(x: Tensor, start: Tensor, solution: Tensor, step: float, k: int) -> Tensor:
-    r""":math:`\|I-\eta X^\top X\|^t\,\|w_0-w^\star\|` for :math:`t=0,\dots,k`: how far gradient
-    descent on :math:`\frac12\|Xw-y\|^2` can still be from the solution.
+    r"""$\|I-\eta X^\top X\|^t\,\|w_0-w^\star\|$ for $t=0,\dots,k$: how far gradient
+    descent on $\frac12\|Xw-y\|^2$ can still be from the solution.
 
-    Attained where :math:`w_0-w^\star` is the slowest eigenvector. It needs a unique solution: for
+    Attained where $w_0-w^\star$ is the slowest eigenvector. It needs a unique solution: for
     fewer independent rows than columns the factor is 1 and only the part in the row space moves.
 
     Args:
-        x: ``[n, d]``.
-        start, solution: ``[d]``.
-        step: :math:`\eta`.
-        k: the last :math:`t`.
+        x: `[n, d]`.
+        start, solution: `[d]`.
+        step: $\eta$.
+        k: the last $t$.
 
     >>> least_squares_bound(torch.eye(1).double(), torch.ones(1), torch.zeros(1), 0.5, 2).tolist()
     [1.0, 0.5, 0.25]

@@ -39,11 +39,11 @@ def with_renewed_statistics(problem: Problem, samples: Samples | None = None) ->
     """The same problem with the means and variances that its own weights give.
 
     They are averaged over chunks of the samples, each normalized by its own, as at the end of
-    training; ``torch.optim.swa_utils.update_bn`` does the same to a model, which here is not
+    training; `torch.optim.swa_utils.update_bn` does the same to a model, which here is not
     changed. A model without batch normalization comes back as it is.
 
     Args:
-        problem: model, loss and data; ``problem.at(parameters)`` for other weights.
+        problem: model, loss and data; `problem.at(parameters)` for other weights.
         samples: to take them from; the training data unless given.
 
     Costs a forward pass over the samples.
@@ -87,7 +87,7 @@ def batches_normalized(
     """Every batch is normalized by its own mean and variance inside this block.
 
     Args:
-        model: run through a ``PureFunction``, which puts everything else in evaluation mode.
+        model: run through a `PureFunction`, which puts everything else in evaluation mode.
         look: called with the name, the layer and the arguments before each normalization.
     """
 

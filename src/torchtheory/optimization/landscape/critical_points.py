@@ -42,9 +42,9 @@ class CriticalPoint:
     """A point, its slope and its curvature.
 
     Attributes:
-        kind: what it is, see :func:`classify`.
+        kind: what it is, see `classify`.
         gradient_norm: 0 at a stationary point.
-        eigenvalues: ``[p]``, of the Hessian, ascending.
+        eigenvalues: `[p]`, of the Hessian, ascending.
         index: how many of them are negative: the dimensions in which it falls off.
     """
 
@@ -58,8 +58,8 @@ def classify(smallest: float, largest: float, tolerance: float) -> Kind:
     r"""The kind of a stationary point from the two ends of its Hessian's spectrum.
 
     Both signs make a saddle; all positive a minimum; all negative a maximum; and where an end is
-    within ``tolerance`` of 0 and the other does not decide, the Hessian is singular and second
-    order does not tell: degenerate. For a network, see ``classify_network``.
+    within `tolerance` of 0 and the other does not decide, the Hessian is singular and second
+    order does not tell: degenerate. For a network, see `classify_network`.
 
     >>> classify(-2.0, 2.0, 1e-9), classify(0.0, 2.0, 1e-9)
     ('saddle', 'degenerate')
@@ -81,12 +81,12 @@ def critical_point(function: Function, point: Tensor, tolerance: float = 1e-6) -
     r"""Classify a point of a twice differentiable function.
 
     Args:
-        function: of ``[p]``, one value.
-        point: ``[p]``.
+        function: of `[p]`, one value.
+        point: `[p]`.
         tolerance: gradients of at most this norm count as 0, and eigenvalues of at most this
             size (relative to the largest, if that exceeds 1).
 
-    The Hessian is dense: :math:`O(p^2)` memory, :math:`O(p^3)` time.
+    The Hessian is dense: $O(p^2)$ memory, $O(p^3)$ time.
 
     >>> saddle = critical_point(lambda x: x[0] ** 2 - x[1] ** 2, torch.zeros(2))
     >>> saddle.kind, saddle.index, saddle.eigenvalues.tolist()
@@ -121,11 +121,11 @@ def _second_order(
 
 
 def escape_times(points: Tensor, center: Tensor, radius: float) -> Tensor:
-    r"""First time each run is farther than ``radius`` from ``center``; :math:`T+1` if never.
+    r"""First time each run is farther than `radius` from `center`; $T+1$ if never.
 
     Args:
-        points: ``[T + 1, ..., p]``, time first.
-        center: ``[p]``.
+        points: `[T + 1, ..., p]`, time first.
+        center: `[p]`.
         radius: positive.
 
     >>> escape_times(torch.tensor([[0.0], [1.0], [3.0]]), torch.zeros(1), 2.0)
@@ -146,12 +146,12 @@ class ProbedPoint:
     r"""What a point of a function is, and on which grounds.
 
     Attributes:
-        label: what it is, see :func:`landscape_probe`.
-        evidence: what decided: the ``Hessian`` proves its label up to rounding, a ``search``
+        label: what it is, see `landscape_probe`.
+        evidence: what decided: the `Hessian` proves its label up to rounding, a `search`
             proves a lower or higher point but never that there is none.
         value: the function there.
         gradient_norm: 0 at a stationary point.
-        eigenvalues: ``[p]``, of the Hessian, ascending.
+        eigenvalues: `[p]`, of the Hessian, ascending.
         index: least and largest number of negative eigenvalues the rounding allows.
         direction: the unit eigenvector of the smallest eigenvalue where that is negative.
         lower, higher: points within the radius where the function is lower or higher by more than
@@ -190,9 +190,9 @@ def landscape_probe(
     minimum nor a maximum, whether or not its Hessian is indefinite.
 
     Args:
-        function: of ``[..., p]``, one value a vector; ``objective_of`` makes it from a
+        function: of `[..., p]`, one value a vector; `objective_of` makes it from a
             network and its data.
-        point: ``[p]``.
+        point: `[p]`.
         infimum: the least value of the function, where it is known.
         radius: of the ball that is searched.
         tolerance: gradients of at most this norm count as 0, and eigenvalues of at most this
@@ -200,8 +200,8 @@ def landscape_probe(
         trials: starts of the search.
         random: seed or generator of the starts.
 
-    The Hessian is dense: :math:`O(p^2)` memory, :math:`O(p^3)` time. For a large network use
-    ``classify_network``.
+    The Hessian is dense: $O(p^2)$ memory, $O(p^3)$ time. For a large network use
+    `classify_network`.
 
     >>> origin = torch.zeros(1, dtype=torch.float64)
     >>> [landscape_probe(lambda u: (1 - u[..., 0] ** power) ** 2, origin).label for power in (2, 3)]
@@ -244,16 +244,16 @@ def lower_point(
     steps: int = 100,
     random: RandomSource = None,
 ) -> Tensor | None:
-    r"""The lowest point found within ``radius`` of a point, None if none is lower than it.
+    r"""The lowest point found within `radius` of a point, None if none is lower than it.
 
-    Random starts in the ball, each followed by ``steps`` steps along the normalized gradient,
+    Random starts in the ball, each followed by `steps` steps along the normalized gradient,
     projected back onto the ball: where second derivatives vanish the gradient is tiny, but its
-    direction still leads down. Lower means by more than rounding, :math:`10^3\varepsilon` times
+    direction still leads down. Lower means by more than rounding, $10^3\varepsilon$ times
     the size of the value.
 
     Args:
-        function: of ``[..., p]``, one value a vector.
-        point: ``[p]``.
+        function: of `[..., p]`, one value a vector.
+        point: `[p]`.
         radius: of the ball.
         trials: random starts.
         steps: steps from each.
@@ -299,7 +299,7 @@ def lower_point(
 
 
 def _searched(falls: bool, lower: bool, higher: bool) -> Label:
-    """The label from what a search has found; ``falls`` means a negative eigenvalue."""
+    """The label from what a search has found; `falls` means a negative eigenvalue."""
     if falls:
         return "strict saddle" if higher else "local maximum"
     if lower:

@@ -1,11 +1,11 @@
 r"""Paths of low loss between two networks with one hidden layer.
 
-In :math:`\Phi(x)=\sum_j\theta_j^{(2)}\varrho(\langle\theta_j^{(1)},(x,1)\rangle)` the loss is
-convex in the output weights :math:`\theta^{(2)}`. So a path may do as it likes within the networks
+In $\Phi(x)=\sum_j\theta_j^{(2)}\varrho(\langle\theta_j^{(1)},(x,1)\rangle)$ the loss is
+convex in the output weights $\theta^{(2)}$. So a path may do as it likes within the networks
 of one set of hidden units, and only has to reach units that both ends can use: half of those of
 each. The other half is first moved onto its nearest neighbors in the half that stays, which
 changes the function by at most
-:math:`\mathrm{Lip}(\varrho)\sum_j|\theta_j^{(2)}|\,\epsilon_j\|(x,1)\|`, then merged into them, and
+$\mathrm{Lip}(\varrho)\sum_j|\theta_j^{(2)}|\,\epsilon_j\|(x,1)\|$, then merged into them, and
 is free. Source: Mathematical Aspects of Deep Learning, section 1.5.1, Eqs. (1.43)-(1.45) and
 Figure 1.15; the last function after Safran and Shamir (2016).
 """
@@ -53,12 +53,12 @@ LEGS = (
 def last_layer_problem(problem: Problem) -> Problem:
     r"""The loss as a function of the last layer alone: a linear model of the features.
 
-    For fixed :math:`\theta^{(1)}` the networks form a linear space, and for a loss that is convex
+    For fixed $\theta^{(1)}$ the networks form a linear space, and for a loss that is convex
     in the outputs (squared, logistic, cross-entropy) this problem is convex. It starts at the
     given network's own last layer.
 
     Args:
-        problem: its model is a chain that ends in an ``nn.Linear``.
+        problem: its model is a chain that ends in an `nn.Linear`.
 
     >>> net = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
     >>> p = Problem(net, (torch.ones(3, 1), torch.ones(3, 1)), task="regression")
@@ -91,12 +91,12 @@ class LastLayerFit:
 def minimize_last_layer(
     problem: Problem, *, tolerance: float = 1e-8, iterations: int = 500
 ) -> LastLayerFit:
-    r"""Solve :func:`last_layer_problem`: the least loss over :math:`\theta^{(2)}`.
+    r"""Solve `last_layer_problem`: the least loss over $\theta^{(2)}$.
 
     L-BFGS with a line search; a convex function has no other stationary points than its minima.
     Where there is no minimizer (logistic loss on separable features) the gradient still falls
     below the tolerance, at weights that are large. Computed in double precision. For squared error
-    and every solution exactly, see ``fit_last_layer`` of the kernels.
+    and every solution exactly, see `fit_last_layer` of the kernels.
 
     Args:
         problem: with a loss convex in the outputs.
@@ -150,12 +150,12 @@ class LowLossPath:
     r"""A path with straight legs between two parameter vectors.
 
     Attributes:
-        corners: ``[8, p]``, the ends included; :data:`LEGS` names the legs between them.
+        corners: `[8, p]`, the ends included; `LEGS` names the legs between them.
         start_distances, end_distances: how far the units that are given up lie from their nearest
-            neighbors, ``[h]`` and ``[n - h]``, at either end. The construction is good where they
+            neighbors, `[h]` and `[n - h]`, at either end. The construction is good where they
             are small, which random rows grant and trained ones need not.
-        start_shift, end_shift: :math:`\sum_j|\theta_j^{(2)}|\epsilon_j`: times
-            :math:`\mathrm{Lip}(\varrho)\|(x,1)\|` what the first and the last leg may change the
+        start_shift, end_shift: $\sum_j|\theta_j^{(2)}|\epsilon_j$: times
+            $\mathrm{Lip}(\varrho)\|(x,1)\|$ what the first and the last leg may change the
             function by.
     """
 
@@ -167,7 +167,7 @@ class LowLossPath:
 
 
 def low_loss_path(problem: Problem, start: Point, end: Point) -> LowLossPath:
-    r"""Construct a path of seven straight legs from ``start`` to ``end``.
+    r"""Construct a path of seven straight legs from `start` to `end`.
 
     From the start: the second half of the units moves onto the nearest units of the first half;
     output weights of units that coincide are added up; the idle units become the end's. From the
@@ -176,13 +176,13 @@ def low_loss_path(problem: Problem, start: Point, end: Point) -> LowLossPath:
     the fifth and sixth) do not change the function, and on the fourth a convex loss is at most
     what it is at its ends.
 
-    For other networks, see :func:`~torchtheory.optimization.landscape.trained_paths.bend_path`.
+    For other networks, see `bend_path`.
 
     Args:
         problem: its model is dense, unit-wise activation, dense.
-        start, end: two networks of that shape, their state dicts, or parameter vectors ``[p]``.
+        start, end: two networks of that shape, their state dicts, or parameter vectors `[p]`.
 
-    Costs the distances between the halves, :math:`O(n^2d)`.
+    Costs the distances between the halves, $O(n^2d)$.
 
     >>> one, other = (nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 1)) for _ in "ab")
     >>> p = Problem(one, (torch.ones(3, 2), torch.ones(3, 1)), task="regression")
@@ -209,14 +209,14 @@ def path_losses(
     samples: Samples | None = None,
     statistics: Statistics = "renewed",
 ) -> Tensor:
-    """The loss on a path of straight legs, ``[legs, count]``: each leg with both its ends.
+    """The loss on a path of straight legs, `[legs, count]`: each leg with both its ends.
 
     Args:
         problem: model, loss and data.
-        corners: ``[legs + 1, p]``.
+        corners: `[legs + 1, p]`.
         count: points on a leg.
         samples: the training data unless given.
-        statistics: of batch normalization; see ``probe_segment``.
+        statistics: of batch normalization; see `probe_segment`.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> p = Problem(net, (torch.ones(1, 1), torch.zeros(1, 1)), task="regression")
@@ -240,9 +240,9 @@ class MonotonePath:
     """A path along which the loss falls all the way.
 
     Attributes:
-        points: ``[m, p]``.
-        losses: ``[m]``, strictly decreasing.
-        scales: what the last layer of the given path was multiplied by, ``[m]``.
+        points: `[m, p]`.
+        losses: `[m]`, strictly decreasing.
+        scales: what the last layer of the given path was multiplied by, `[m]`.
     """
 
     points: Tensor
@@ -253,21 +253,21 @@ class MonotonePath:
 def make_monotone(problem: Problem, points: Tensor, *, tail: int = 20) -> MonotonePath:
     r"""Rescale the last layer along a path so that the loss falls all the way to its end.
 
-    Let the start be worse than the zero function, :math:`r(\theta)>r_0`. Along the ray
-    :math:`\lambda\mapsto(\theta^{(1)},\lambda\theta^{(2)})` the loss is convex and :math:`r_0` at
-    0, so above :math:`r_0` every value is met exactly once. Along the path :math:`\lambda` is
-    chosen such that the loss falls at a constant rate to the mean of :math:`r(\theta)` and
-    :math:`r_0`; at the end of the path :math:`\lambda` returns to 1. That last piece falls
+    Let the start be worse than the zero function, $r(\theta)>r_0$. Along the ray
+    $\lambda\mapsto(\theta^{(1)},\lambda\theta^{(2)})$ the loss is convex and $r_0$ at
+    0, so above $r_0$ every value is met exactly once. Along the path $\lambda$ is
+    chosen such that the loss falls at a constant rate to the mean of $r(\theta)$ and
+    $r_0$; at the end of the path $\lambda$ returns to 1. That last piece falls
     whenever the end is the best point of its ray, as a minimum of the loss is.
 
     Args:
         problem: a chain whose last layer is dense; the loss convex in the outputs and unbounded
             along every ray: squared error where a network is not zero on all samples, logistic
             loss and cross-entropy where it gets one wrong.
-        points: the path, ``[m, p]``, from its start on.
+        points: the path, `[m, p]`, from its start on.
         tail: points of the last piece.
 
-    Costs ``m`` forward passes and about 60 evaluations of the loss on their outputs.
+    Costs `m` forward passes and about 60 evaluations of the loss on their outputs.
 
     Raises:
         InvalidInput: where the start is no worse than the zero function, where no multiple of
@@ -319,7 +319,7 @@ def make_monotone(problem: Problem, points: Tensor, *, tail: int = 20) -> Monoto
 
 
 def _scale_for(problem: Problem, outputs: Tensor, goal: float, near: float) -> float:
-    """The factor at which the loss of the scaled outputs is ``goal``: doubling, then halving."""
+    """The factor at which the loss of the scaled outputs is `goal`: doubling, then halving."""
     y = problem.train.y
 
     def loss(factor: float) -> float:
@@ -372,7 +372,7 @@ def _make_room(
 
 
 def _rows(parameters: Parameters, layer: HiddenLayer) -> Tensor:
-    """The weights and the bias of every hidden unit, ``[n, d + 1]``."""
+    """The weights and the bias of every hidden unit, `[n, d + 1]`."""
     weight = parameters[f"{layer.incoming}.weight"]
     bias = parameters.get(f"{layer.incoming}.bias")
     return weight if bias is None else torch.cat([weight, bias[:, None]], 1)

@@ -1,6 +1,6 @@
 r"""What kind of point a network's weights are, from products with its Hessian alone.
 
-For functions of some hundred variables :mod:`~torchtheory.optimization.landscape.critical_points` takes the
+For functions of some hundred variables `critical_points` takes the
 dense Hessian. Here the two ends of the spectrum come from Lanczos, with an error bar, and the index
 (the share of negative eigenvalues) from stochastic quadrature, with a standard error. Source:
 Foundations of Deep Learning, section 5.1; Mathematical Aspects of Deep Learning, section 1.5.1.
@@ -31,18 +31,18 @@ class NetworkPoint:
     r"""A point of the loss of a network.
 
     Attributes:
-        kind: what it is, see :func:`classify_network`.
+        kind: what it is, see `classify_network`.
         loss: the mean loss there.
-        gradient_norm: :math:`\|\nabla L\|`.
-        gain: :math:`\|\nabla L\|^2/(2\lambda)` with the largest :math:`|\lambda|`: what one step of
+        gradient_norm: $\|\nabla L\|$.
+        gain: $\|\nabla L\|^2/(2\lambda)$ with the largest $|\lambda|$: what one step of
             gradient descent can lower the loss by, to second order.
         smallest, largest: the ends of the Hessian's spectrum.
         residual: an eigenvalue lies within this of each.
-        index: share of eigenvalues below ``-flat``, over random probes.
-        zeros: share of eigenvalues within ``flat`` of 0: what the index leaves open.
+        index: share of eigenvalues below `-flat`, over random probes.
+        zeros: share of eigenvalues within `flat` of 0: what the index leaves open.
         flat: up to which size an eigenvalue counts as 0.
-        direction: ``[p]``, the unit eigenvector of the smallest eigenvalue where that is negative
-            beyond ``flat``: the loss falls along it on both sides.
+        direction: `[p]`, the unit eigenvector of the smallest eigenvalue where that is negative
+            beyond `flat`: the loss falls along it on both sides.
     """
 
     kind: Kind
@@ -69,24 +69,24 @@ def classify_network(
 ) -> NetworkPoint:
     r"""Classify the weights of a network as a point of its loss.
 
-    It counts as stationary where one step of gradient descent can gain at most ``tolerance`` of
-    the loss; an eigenvalue as 0 up to ``tolerance`` times the largest. Both signs make a saddle,
+    It counts as stationary where one step of gradient descent can gain at most `tolerance` of
+    the loss; an eigenvalue as 0 up to `tolerance` times the largest. Both signs make a saddle,
     one sign a minimum or maximum; networks with more parameters than samples, or with symmetries,
     have eigenvalues 0 and are degenerate where no eigenvalue is negative.
 
     Args:
-        problem: model, loss and data; ``problem.at(parameters)`` for other weights.
+        problem: model, loss and data; `problem.at(parameters)` for other weights.
         samples: of the loss; the training data unless given.
         tolerance: see above.
         probes: random vectors for the index; its standard error falls like one over their root.
         steps: products with the Hessian for each of them.
         random: seed or generator of start vectors and probes.
 
-    The standard errors are those of the probes. Eigenvalues that ``steps`` products do not resolve
+    The standard errors are those of the probes. Eigenvalues that `steps` products do not resolve
     are rounded to others, which blurs the border between the index and the zeros besides. Where
-    ``probes * steps`` products make the whole matrix, index and zeros are exact, with error 0.
+    `probes * steps` products make the whole matrix, index and zeros are exact, with error 0.
 
-    Costs about ``probes * steps`` products with the Hessian, each about ten forward passes.
+    Costs about `probes * steps` products with the Hessian, each about ten forward passes.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()

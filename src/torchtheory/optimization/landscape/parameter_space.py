@@ -33,7 +33,7 @@ from torchtheory.primer.arrays import matrix, vector
 #: Samples times parameters up to which points are evaluated together: then calls cost most.
 SMALL_WORK = 2**22
 
-#: A place in parameter space: a vector ``[p]``, a network of the same shape, or its state dict.
+#: A place in parameter space: a vector `[p]`, a network of the same shape, or its state dict.
 Point = Tensor | Initial
 
 #: Which means and variances layers of batch normalization use: the model's, or the point's own.
@@ -41,7 +41,7 @@ Statistics = Literal["kept", "renewed"]
 
 
 def point_vector(problem: Problem, point: Point, name: str = "the point") -> Tensor:
-    """A point of parameter space as a vector ``[p]``, in the order of ``problem.parameters``.
+    """A point of parameter space as a vector `[p]`, in the order of `problem.parameters`.
 
     Args:
         problem: says which parameters there are, and their precision and device.
@@ -73,19 +73,19 @@ def losses_at(
     statistics: Statistics = "kept",
     together: int | None = None,
 ) -> Tensor:
-    """The mean loss at many parameter vectors, ``[m]``, with a progress bar.
+    """The mean loss at many parameter vectors, `[m]`, with a progress bar.
 
     Args:
         problem: model, loss and data; the model is not changed.
-        points: ``[m, p]``, in the order of ``flatten(problem.parameters)``.
+        points: `[m, p]`, in the order of `flatten(problem.parameters)`.
         samples: the training data unless given.
-        statistics: of batch normalization, where the model has it: ``kept`` at what the model
-            has, or ``renewed`` at every point, for points far from it.
-        together: how many points are evaluated at once, by ``torch.func.vmap``. Unless given,
+        statistics: of batch normalization, where the model has it: `kept` at what the model
+            has, or `renewed` at every point, for points far from it.
+        together: how many points are evaluated at once, by `torch.func.vmap`. Unless given,
             several where the network is so small that calls cost more than numbers.
 
-    Costs ``m`` forward passes over the samples, twice as many with renewed statistics; memory is
-    that of ``together`` passes over a chunk and as many parameter vectors.
+    Costs `m` forward passes over the samples, twice as many with renewed statistics; memory is
+    that of `together` passes over a chunk and as many parameter vectors.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])
@@ -153,9 +153,9 @@ def segment_losses(
     statistics: Statistics = "renewed",
     together: int | None = None,
 ) -> Tensor:
-    """The loss at ``count`` equidistant points from one parameter vector to another, ``[count]``.
+    """The loss at `count` equidistant points from one parameter vector to another, `[count]`.
 
-    Memory is that of a few points at a time; see :func:`losses_at` for the rest.
+    Memory is that of a few points at a time; see `losses_at` for the rest.
 
     >>> from torch import nn
     >>> net = nn.Linear(1, 1, bias=False)

@@ -1,7 +1,7 @@
 r"""The loss of any problem on lines and planes through a point of its parameter space.
 
-A slice through :math:`\theta` along directions :math:`d_1,d_2` is the function
-:math:`(a,b)\mapsto L(\theta+ad_1+bd_2)`. Directions may be random, random with the filters scaled
+A slice through $\theta$ along directions $d_1,d_2$ is the function
+$(a,b)\mapsto L(\theta+ad_1+bd_2)$. Directions may be random, random with the filters scaled
 as the network's own, or eigenvectors of the Hessian. A picture of a plane is not the landscape: a
 minimum of the slice need not be one of the loss, while a slice that is not convex proves that the
 loss is not. Source: Mathematical Aspects of Deep Learning, section 1.1.3, Example 1.22 and
@@ -46,10 +46,10 @@ class LossSlice:
     """The loss on a line or plane through a point.
 
     Attributes:
-        positions: the coordinates along every direction, ``[n]``.
-        values: ``[n]`` on a line; ``[n, n]`` on a plane, the first direction down the rows.
-        center: the point, ``[p]``.
-        directions: ``[1, p]`` or ``[2, p]``.
+        positions: the coordinates along every direction, `[n]`.
+        values: `[n]` on a line; `[n, n]` on a plane, the first direction down the rows.
+        center: the point, `[p]`.
+        directions: `[1, p]` or `[2, p]`.
     """
 
     positions: Tensor
@@ -62,7 +62,7 @@ class LossSlice:
         """How many interior grid points lie below all their neighbors.
 
         A narrow valley that runs obliquely has several on its way down, even that of a convex
-        function: :func:`slice_valleys` follows them to where they end.
+        function: `slice_valleys` follows them to where they end.
         """
         return int(grid_minima(self.values).sum())
 
@@ -77,19 +77,19 @@ def loss_slice(
     statistics: Statistics = "kept",
     together: int | None = None,
 ) -> LossSlice:
-    r""":math:`L(\theta+ad_1)` or :math:`L(\theta+ad_1+bd_2)` on a grid.
+    r"""$L(\theta+ad_1)$ or $L(\theta+ad_1+bd_2)$ on a grid.
 
     Args:
         problem: model, loss and data.
-        directions: one or two of them, ``[k, p]``; see :func:`random_directions` and
-            :func:`eigen_directions`.
-        positions: the grid along every direction, ``[n]``, increasing.
-        center: :math:`\theta`; the model's own parameters unless given.
+        directions: one or two of them, `[k, p]`; see `random_directions` and
+            `eigen_directions`.
+        positions: the grid along every direction, `[n]`, increasing.
+        center: $\theta$; the model's own parameters unless given.
         samples: the training data unless given.
-        statistics: of batch normalization, see :func:`losses_at`.
-        together: see :func:`losses_at`.
+        statistics: of batch normalization, see `losses_at`.
+        together: see `losses_at`.
 
-    Costs ``n`` or ``n**2`` forward passes; points are made a block at a time.
+    Costs `n` or `n**2` forward passes; points are made a block at a time.
 
     >>> from torch import nn
     >>> x = torch.tensor([[1.0], [2.0]])
@@ -125,12 +125,12 @@ def loss_slice(
 def random_directions(
     problem: Problem, count: int = 2, *, scaling: Scaling = "filters", random: RandomSource = None
 ) -> Tensor:
-    r"""Gaussian directions in parameter space, ``[count, p]``.
+    r"""Gaussian directions in parameter space, `[count, p]`.
 
-    With ``scaling="filters"`` each filter (each row of a weight, that is all that leads to one
+    With `scaling="filters"` each filter (each row of a weight, that is all that leads to one
     unit) has the norm of the network's own, and a bias, a vector of batch normalization or another
     vector as a whole: what matters to a network that may be rescaled is the relative change.
-    Parameters that are 0 stay 0. With ``"unit"`` the directions have norm 1.
+    Parameters that are 0 stay 0. With `"unit"` the directions have norm 1.
 
     >>> from torch import nn
     >>> p = Problem(nn.Linear(3, 2, bias=False), (torch.ones(4, 3), torch.ones(4, 2)))
@@ -167,15 +167,15 @@ def eigen_directions(
     tolerance: float = 1e-6,
     random: RandomSource = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Eigenvalues ``[count]`` and unit eigenvectors ``[count, p]`` of the Hessian.
+    r"""Eigenvalues `[count]` and unit eigenvectors `[count, p]` of the Hessian.
 
-    Along such a direction the loss is :math:`L(\theta)+a\langle\nabla L,v\rangle+\frac\lambda2a^2`
+    Along such a direction the loss is $L(\theta)+a\langle\nabla L,v\rangle+\frac\lambda2a^2$
     to second order.
 
     Args:
         problem: model, loss and data.
         count: how many.
-        which: ``largest``, ``smallest``, ``magnitude`` or ``both`` ends of the spectrum.
+        which: `largest`, `smallest`, `magnitude` or `both` ends of the spectrum.
         samples: the training data unless given.
         tolerance: residual of an eigenvector relative to the largest eigenvalue; 1e-3 does for a
             picture and takes far fewer products.
@@ -204,9 +204,9 @@ def eigen_directions(
 
 
 def grid_minima(values: Tensor) -> Tensor:
-    """Which interior points of a grid ``[n]`` or ``[n, m]`` lie strictly below all neighbors.
+    """Which interior points of a grid `[n]` or `[n, m]` lie strictly below all neighbors.
 
-    Two neighbors on a line, eight on a plane; of the shape of ``values``, False on the rim.
+    Two neighbors on a line, eight on a plane; of the shape of `values`, False on the rim.
 
     >>> grid_minima(torch.tensor([3.0, 1.0, 2.0, 0.0, 5.0])).tolist()
     [False, True, False, True, False]
@@ -234,7 +234,7 @@ def slice_valleys(
     statistics: Statistics = "kept",
     most: int = 400,
 ) -> Tensor:
-    r"""The different local minima of a slice that its grid minima lead to, ``[m, k]``.
+    r"""The different local minima of a slice that its grid minima lead to, `[m, k]`.
 
     Each grid minimum is followed downhill within the line or plane by Nelder and Mead's simplex
     method; ends that leave the grid are dropped, and ends closer than half a cell count as one.
@@ -298,12 +298,12 @@ class SegmentProbe:
     r"""The loss on the segment between two points.
 
     Attributes:
-        positions: :math:`\lambda\in[0,1]`, ``[n]``.
-        losses: :math:`L((1-\lambda)\theta+\lambda\theta')`, ``[n]``.
+        positions: $\lambda\in[0,1]$, `[n]`.
+        losses: $L((1-\lambda)\theta+\lambda\theta')$, `[n]`.
         excess: the most by which the loss exceeds the chord
-            :math:`(1-\lambda)L(\theta)+\lambda L(\theta')`. Positive: the loss is not convex, and
+            $(1-\lambda)L(\theta)+\lambda L(\theta')$. Positive: the loss is not convex, and
             the three points prove it.
-        at: the :math:`\lambda` where that is.
+        at: the $\lambda$ where that is.
         barrier: the most by which the loss exceeds the larger of the two ends, at least 0.
     """
 
@@ -328,13 +328,13 @@ def probe_segment(
 
     Args:
         problem: model, loss and data.
-        start, end: :math:`\theta,\theta'`: vectors ``[p]``, networks of the same shape, or their
+        start, end: $\theta,\theta'$: vectors `[p]`, networks of the same shape, or their
             state dicts.
         count: points on the segment, both ends included.
         samples: the training data unless given.
         statistics: of batch normalization. Those of the model do not belong to the other points
             of the segment, so that they are renewed unless told otherwise.
-        together: see :func:`losses_at`.
+        together: see `losses_at`.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))

@@ -1,15 +1,17 @@
 r"""Critical points by value and index: the spherical spin glass, and any smooth function.
 
-The Hamiltonian is :math:`H(s)=n^{-(p-1)/2}\sum J_{i_1\dots i_p}s_{i_1}\cdots s_{i_p}` on the sphere
-:math:`\|s\|^2=n`, with independent standard normal :math:`J`. At a critical point of energy
-:math:`e=H/n` a share of the eigenvalues of the Hessian on the sphere is negative: the *index*. For
-large :math:`n` that Hessian is a matrix of the Gaussian orthogonal ensemble less :math:`pe`, so
+The Hamiltonian is $H(s)=n^{-(p-1)/2}\sum J_{i_1\dots i_p}s_{i_1}\cdots s_{i_p}$ on the sphere
+$\|s\|^2=n$, with independent standard normal $J$. At a critical point of energy
+$e=H/n$ a share of the eigenvalues of the Hessian on the sphere is negative: the *index*. For
+large $n$ that Hessian is a matrix of the Gaussian orthogonal ensemble less $pe$, so
 
-.. math:: \text{index}\to F\Bigl(e\sqrt{\tfrac p{p-1}}\Bigr),\qquad
-          F\text{ the distribution function of Wigner's semicircle on }[-2,2]:
+$$
+\text{index}\to F\Bigl(e\sqrt{\tfrac p{p-1}}\Bigr),\qquad
+F\text{ the distribution function of Wigner's semicircle on }[-2,2]:
+$$
 
 the lower the energy, the fewer the ways down, and none is left below
-:math:`-2\sqrt{(p-1)/p}`. Source: Mathematical Aspects of Deep Learning, section 1.5.1, Figure 1.14.
+$-2\sqrt{(p-1)/p}$. Source: Mathematical Aspects of Deep Learning, section 1.5.1, Figure 1.14.
 """
 
 from __future__ import annotations
@@ -30,17 +32,17 @@ from torchtheory.optimization.descent.iterates import Function, check_start
 #: Couplings that are drawn at most: 8 gigabytes of them.
 MOST_COUPLINGS = 10**9
 
-#: Gradients ``[b, p]`` and Hessians ``[b, p, p]`` at points ``[b, p]``.
+#: Gradients `[b, p]` and Hessians `[b, p, p]` at points `[b, p]`.
 Derivatives = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class SphericalSpinGlass:
-    r"""A random polynomial of degree :math:`p` on the sphere of radius :math:`\sqrt n`.
+    r"""A random polynomial of degree $p$ on the sphere of radius $\sqrt n$.
 
     Args:
-        couplings: :math:`J`, ``[n, ..., n]`` with :math:`p\ge2` axes; its symmetric part counts.
+        couplings: $J$, `[n, ..., n]` with $p\ge2$ axes; its symmetric part counts.
 
-    Memory :math:`O(n^p)`, and :math:`O(n^{p-1})` for each of the spin vectors that energies and
+    Memory $O(n^p)$, and $O(n^{p-1})$ for each of the spin vectors that energies and
     derivatives are asked for together.
 
     >>> glass = SphericalSpinGlass(torch.tensor([[1.0, 2.0], [2.0, -1.0]]))
@@ -85,15 +87,15 @@ class SphericalSpinGlass:
         return cls(draws)
 
     def energy(self, spins: Tensor) -> Tensor:
-        """:math:`H(s)` at ``[..., n]``."""
+        """$H(s)$ at `[..., n]`."""
         pairs = self._pairs(spins)
         return torch.einsum("...i,...ij,...j->...", spins, pairs, spins)
 
     def derivatives(self, spins: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Gradient ``[..., n]`` and Hessian ``[..., n, n]`` on the sphere.
+        r"""Gradient `[..., n]` and Hessian `[..., n, n]` on the sphere.
 
-        With :math:`P=I-ss^\top/n` they are :math:`P\nabla H` and
-        :math:`P(\nabla^2H-\frac{pH}nI)P`; the normal direction is in the kernel.
+        With $P=I-ss^\top/n$ they are $P\nabla H$ and
+        $P(\nabla^2H-\frac{pH}nI)P$; the normal direction is in the kernel.
         """
         pairs = self._pairs(spins)
         slope = self.degree * torch.einsum("...ij,...j->...i", pairs, spins)
@@ -105,12 +107,12 @@ class SphericalSpinGlass:
         return gradient, project @ hessian @ project
 
     def to_sphere(self, points: Tensor) -> Tensor:
-        r"""The points scaled to norm :math:`\sqrt n`."""
+        r"""The points scaled to norm $\sqrt n$."""
         made: Tensor = points * (math.sqrt(self.size) / points.norm(dim=-1, keepdim=True))
         return made
 
     def _pairs(self, spins: Tensor) -> Tensor:
-        """The couplings with all but two axes contracted with the spins, ``[..., n, n]``."""
+        """The couplings with all but two axes contracted with the spins, `[..., n, n]`."""
         if spins.shape[-1] != self.size:
             raise ShapeMismatch(f"there are {self.size} spins, not {spins.shape[-1]}")
         if spins.dtype != self.couplings.dtype:
@@ -134,10 +136,10 @@ class CriticalSet:
     """Different critical points of a function, lowest first.
 
     Attributes:
-        points: ``[m, p]``.
-        values: of the function, ``[m]``.
-        index: share of negative eigenvalues of the Hessian, ``[m]``.
-        gradient_norms: what is left of the gradient, ``[m]``.
+        points: `[m, p]`.
+        values: of the function, `[m]`.
+        index: share of negative eigenvalues of the Hessian, `[m]`.
+        gradient_norms: what is left of the gradient, `[m]`.
     """
 
     points: Tensor
@@ -153,11 +155,11 @@ def critical_points_of_glass(
 
     Args:
         glass: the Hamiltonian.
-        starts: ``[b, n]``, scaled to the sphere.
+        starts: `[b, n]`, scaled to the sphere.
         tolerance: largest gradient norm of a critical point; at least 50 machine epsilons.
         iterations: most steps.
 
-    The values are :math:`H`; the index is the share among :math:`n-1` tangent directions.
+    The values are $H$; the index is the share among $n-1$ tangent directions.
 
     >>> glass = SphericalSpinGlass(torch.diag(torch.tensor([1.0, 2.0, 3.0])).double())
     >>> starts = torch.eye(3).double() + 0.1
@@ -188,12 +190,12 @@ def critical_points_of(
     r"""Critical points of a smooth function that a damped Newton method finds.
 
     Args:
-        function: of ``[p]``, one value; twice differentiable by ``torch.func``.
-        starts: ``[b, p]``.
+        function: of `[p]`, one value; twice differentiable by `torch.func`.
+        starts: `[b, p]`.
         tolerance: largest gradient norm of a critical point; at least 50 machine epsilons.
         iterations: most steps.
 
-    Costs a dense Hessian a start and step, :math:`O(bp^2)` memory; for networks of some dozen
+    Costs a dense Hessian a start and step, $O(bp^2)$ memory; for networks of some dozen
     parameters.
 
     >>> def wave(x):
@@ -233,21 +235,21 @@ def descend_gradient_norm(
     tolerance: float = 1e-8,
     iterations: int = 200,
 ) -> tuple[Tensor, Tensor]:
-    r"""Minimize :math:`\|g\|^2` from many starts at once by damped Newton steps.
+    r"""Minimize $\|g\|^2$ from many starts at once by damped Newton steps.
 
-    :math:`d=-(A^2+\mu I)^{-1}Ag` with gradient :math:`g` and Hessian :math:`A`: Newton's step for
-    :math:`\mu\to0`, and one that lowers :math:`\|g\|` for any :math:`A` if :math:`\mu` is large
-    enough; each start has its own :math:`\mu`, a third after a step that helped and four times as
+    $d=-(A^2+\mu I)^{-1}Ag$ with gradient $g$ and Hessian $A$: Newton's step for
+    $\mu\to0$, and one that lowers $\|g\|$ for any $A$ if $\mu$ is large
+    enough; each start has its own $\mu$, a third after a step that helped and four times as
     large after one that did not. It goes to critical points of every index, unlike descent on the
-    function. A start may end at a minimum of :math:`\|g\|` that is not 0.
+    function. A start may end at a minimum of $\|g\|$ that is not 0.
 
     Args:
-        derivatives: see :data:`Derivatives`.
-        starts: ``[b, p]``.
+        derivatives: see `Derivatives`.
+        starts: `[b, p]`.
         retract: back onto the manifold after a step; none unless given.
 
     Returns:
-        Points ``[b, p]`` and gradient norms ``[b]``.
+        Points `[b, p]` and gradient norms `[b]`.
     """
     check_count(iterations, 10**9, "iterations")
     if starts.ndim != 2:
@@ -281,8 +283,8 @@ def descend_gradient_norm(
 
 
 def expected_index(energy: Tensor, degree: int) -> Tensor:
-    r""":math:`F(e\sqrt{p/(p-1)})`, the index of critical points of energy :math:`e=H/n` as
-    :math:`n\to\infty`; :math:`F(x)=\frac12+\frac{x\sqrt{4-x^2}}{4\pi}+\frac1\pi\arcsin\frac x2`.
+    r"""$F(e\sqrt{p/(p-1)})$, the index of critical points of energy $e=H/n$ as
+    $n\to\infty$; $F(x)=\frac12+\frac{x\sqrt{4-x^2}}{4\pi}+\frac1\pi\arcsin\frac x2$.
 
     >>> expected_index(torch.tensor([-2.0, 0.0]), degree=3).tolist()
     [0.0, 0.5]
@@ -297,7 +299,7 @@ def expected_index(energy: Tensor, degree: int) -> Tensor:
 def _distinct(
     points: Tensor, values: Tensor, hessians: Tensor, norms: Tensor, directions: int
 ) -> CriticalSet:
-    """Each point once, lowest first; ``directions`` is what the index is a share of."""
+    """Each point once, lowest first; `directions` is what the index is a share of."""
     eigenvalues = torch.linalg.eigvalsh((hessians + hessians.mT) / 2)
     rounding = max(1e-7, 50 * torch.finfo(points.dtype).eps)
     small = rounding * eigenvalues.abs().amax(-1, keepdim=True).clamp_min(1e-12)

@@ -1,12 +1,14 @@
 r"""Paths of low loss that are trained, for networks of any kind.
 
-The construction of :mod:`~torchtheory.optimization.landscape.low_loss_paths` is for one hidden layer. Between
-two solutions :math:`\theta,\theta'` of any network a corner :math:`c` can be looked for instead,
-such that the loss is low on the two straight legs :math:`\theta\to c\to\theta'`:
+The construction of `low_loss_paths` is for one hidden layer. Between
+two solutions $\theta,\theta'$ of any network a corner $c$ can be looked for instead,
+such that the loss is low on the two straight legs $\theta\to c\to\theta'$:
 
-.. math:: \min_c\ \mathbb E_{t\sim U[0,1]}\,L(\phi_c(t)),\qquad
-          \phi_c(t)=\begin{cases}(1-2t)\theta+2tc,&t\le\tfrac12,\\
-          (2-2t)c+(2t-1)\theta',&t\ge\tfrac12.\end{cases}
+$$
+\min_c\ \mathbb E_{t\sim U[0,1]}\,L(\phi_c(t)),\qquad
+\phi_c(t)=\begin{cases}(1-2t)\theta+2tc,&t\le\tfrac12,\\
+(2-2t)c+(2t-1)\theta',&t\ge\tfrac12.\end{cases}
+$$
 
 Nothing promises that there is such a corner or that descent finds it: the loss along the path that
 was found is the only evidence. Source: Garipov et al. (2018), *Loss Surfaces, Mode Connectivity,
@@ -40,23 +42,23 @@ def bend_path(
     learning_rate: float = 0.01,
     random: RandomSource = None,
 ) -> Tensor:
-    r"""The corners ``[3, p]`` of a path with one bend that is trained to have a low loss.
+    r"""The corners `[3, p]` of a path with one bend that is trained to have a low loss.
 
-    The corner starts half way; every step draws a place :math:`t` on the path and a batch of
+    The corner starts half way; every step draws a place $t$ on the path and a batch of
     samples, and moves the corner by Adam with a step that falls to 0 like a cosine. Batch
     normalization uses the statistics of the batch, everything else is in evaluation mode.
-    ``path_losses`` of the result tells how low the path is, ``probe_segment`` how high the straight
+    `path_losses` of the result tells how low the path is, `probe_segment` how high the straight
     one.
 
     Args:
         problem: model, loss and data; the model is not changed.
-        start, end: two solutions: networks of the model's shape, state dicts, or vectors ``[p]``.
+        start, end: two solutions: networks of the model's shape, state dicts, or vectors `[p]`.
         steps: of training.
         batch: samples a step, drawn from the training data.
         learning_rate: of the first step: about how far a parameter moves in it.
         random: seed or generator of places and batches.
 
-    Costs ``steps`` gradients of a batch.
+    Costs `steps` gradients of a batch.
 
     >>> from torch import nn
     >>> one = torch.ones(1, 1)

@@ -1,8 +1,8 @@
-r"""Deep linear networks :math:`x\mapsto W_L\cdots W_1x`: risk, gradients, optimum, critical points.
+r"""Deep linear networks $x\mapsto W_L\cdots W_1x$: risk, gradients, optimum, critical points.
 
-Layers are a list ``[W_1, ..., W_L]``, the first one first, with :math:`W_\ell\in\mathbb
-R^{n_\ell\times n_{\ell-1}}`; :func:`linear_layers` takes them out of an ``nn.Sequential``. The
-risk :math:`R(W)=\mathbb E\|y-W_L\cdots W_1x\|^2` is a function of the :class:`Covariances`.
+Layers are a list `[W_1, ..., W_L]`, the first one first, with
+$W_\ell\in\mathbb R^{n_\ell\times n_{\ell-1}}$; `linear_layers` takes them out of an
+`nn.Sequential`. The risk $R(W)=\mathbb E\|y-W_L\cdots W_1x\|^2$ is a function of the `Covariances`.
 
 Sources: Mathematical Aspects of Deep Learning, section 4.3.2; Foundations of Deep Learning, section
 6.1.2.
@@ -61,7 +61,7 @@ def linear_layers(model: nn.Module) -> list[Tensor]:
 
 
 def check_layers(layers: Sequence[Tensor], covariances: Covariances) -> None:
-    """Refuse layers ``[..., n_l, n_{l-1}]`` that do not follow each other, or do not fit the
+    """Refuse layers `[..., n_l, n_{l-1}]` that do not follow each other, or do not fit the
     data."""
     if not layers:
         raise InvalidInput("a linear network needs at least one layer")
@@ -83,9 +83,9 @@ def check_layers(layers: Sequence[Tensor], covariances: Covariances) -> None:
 
 def deep_linear_gradients(layers: Sequence[Tensor], covariances: Covariances) -> list[Tensor]:
     r"""Gradient of the risk in each layer,
-    :math:`2(W_L\cdots W_{\ell+1})^\top(P\Sigma_{xx}-\Sigma_{yx})(W_{\ell-1}\cdots W_1)^\top`.
+    $2(W_L\cdots W_{\ell+1})^\top(P\Sigma_{xx}-\Sigma_{yx})(W_{\ell-1}\cdots W_1)^\top$.
 
-    :math:`P` is the whole product. Cost: two products a layer.
+    $P$ is the whole product. Cost: two products a layer.
 
     >>> one = torch.ones(1, 1)
     >>> deep_linear_gradients([2 * one, 3 * one], Covariances(one, one, one))
@@ -96,10 +96,10 @@ def deep_linear_gradients(layers: Sequence[Tensor], covariances: Covariances) ->
 
 
 def deep_linear_function(widths: Sequence[int], covariances: Covariances) -> Function:
-    r"""The risk as a function of all weights in one vector ``[..., p]``, first layer first.
+    r"""The risk as a function of all weights in one vector `[..., p]`, first layer first.
 
-    It is what ``gradient_descent``, ``critical_point`` and ``landscape_probe`` take;
-    :func:`flat_layers` makes the vector.
+    It is what `gradient_descent`, `critical_point` and `landscape_probe` take;
+    `flat_layers` makes the vector.
 
     >>> one = torch.ones(1, 1)
     >>> float(deep_linear_function((1, 1, 1), Covariances(one, one, one))(torch.zeros(2)))
@@ -114,8 +114,8 @@ def deep_linear_function(widths: Sequence[int], covariances: Covariances) -> Fun
 
 
 def deep_linear_slope(widths: Sequence[int], covariances: Covariances) -> Function:
-    r"""The gradient of :func:`deep_linear_function`, ``[..., p]``, by the closed form of
-    :func:`deep_linear_gradients`.
+    r"""The gradient of `deep_linear_function`, `[..., p]`, by the closed form of
+    `deep_linear_gradients`.
 
     It is several times as fast as automatic differentiation, and takes many networks at once.
 
@@ -132,7 +132,7 @@ def deep_linear_slope(widths: Sequence[int], covariances: Covariances) -> Functi
 
 
 def flat_layers(layers: Sequence[Tensor]) -> Tensor:
-    """All weights ``[..., n_l, n_{l-1}]`` in one vector ``[..., p]``, first layer first.
+    """All weights `[..., n_l, n_{l-1}]` in one vector `[..., p]`, first layer first.
 
     >>> flat_layers([torch.ones(2, 1), torch.zeros(1, 2)])
     tensor([1., 1., 0., 0.])
@@ -141,7 +141,7 @@ def flat_layers(layers: Sequence[Tensor]) -> Tensor:
 
 
 def layers_of(theta: Tensor, widths: Sequence[int]) -> list[Tensor]:
-    """Vectors ``[..., p]`` cut into layers ``[..., n_l, n_{l-1}]``; undoes :func:`flat_layers`.
+    """Vectors `[..., p]` cut into layers `[..., n_l, n_{l-1}]`; undoes `flat_layers`.
 
     >>> [list(w.shape) for w in layers_of(torch.zeros(7, 4), (1, 2, 1))]
     [[7, 2, 1], [7, 1, 2]]
@@ -157,10 +157,10 @@ def layers_of(theta: Tensor, widths: Sequence[int]) -> list[Tensor]:
 
 
 def deep_linear_optimum(covariances: Covariances, widths: Sequence[int]) -> ReducedRank:
-    r"""The best map a linear network of widths :math:`(n_0,\dots,n_L)` can be.
+    r"""The best map a linear network of widths $(n_0,\dots,n_L)$ can be.
 
-    The narrowest layer bounds the rank by :math:`r=\min_\ell n_\ell`, and the risk is
-    :math:`\operatorname{tr}\Sigma_{yy}-\sum_{i\le r}\lambda_i`; depth changes neither.
+    The narrowest layer bounds the rank by $r=\min_\ell n_\ell$, and the risk is
+    $\operatorname{tr}\Sigma_{yy}-\sum_{i\le r}\lambda_i$; depth changes neither.
 
     >>> moments = Covariances(torch.eye(2), torch.diag(torch.tensor([2.0, 1.0])), 4 * torch.eye(2))
     >>> deep_linear_optimum(moments, (2, 3, 1, 2)).value
@@ -173,9 +173,9 @@ def deep_linear_optimum(covariances: Covariances, widths: Sequence[int]) -> Redu
 def balanced_layers(matrix: Tensor, widths: Sequence[int]) -> list[Tensor]:
     r"""Factor a matrix into layers of the given widths that share its singular values equally.
 
-    :math:`Z=\mathcal U S\mathcal V^\top` becomes :math:`W_1=S^{1/L}\mathcal V^\top`,
-    :math:`W_\ell=S^{1/L}`, :math:`W_L=\mathcal US^{1/L}`, filled up with zeros; then
-    :math:`W_{\ell+1}^\top W_{\ell+1}=W_\ell W_\ell^\top`.
+    $Z=\mathcal U S\mathcal V^\top$ becomes $W_1=S^{1/L}\mathcal V^\top$,
+    $W_\ell=S^{1/L}$, $W_L=\mathcal US^{1/L}$, filled up with zeros; then
+    $W_{\ell+1}^\top W_{\ell+1}=W_\ell W_\ell^\top$.
 
     >>> [w.abs().tolist() for w in balanced_layers(torch.tensor([[8.0]]), (1, 1, 1, 1))]
     [[[2.0]], [[2.0]], [[2.0]]]
@@ -212,18 +212,18 @@ def deep_critical_point(
     chosen: Sequence[int],
     middle_rank: int | None = None,
 ) -> list[Tensor]:
-    r"""Layers at a critical point that uses the eigenvectors :math:`Q_J` of :math:`\Sigma`.
+    r"""Layers at a critical point that uses the eigenvectors $Q_J$ of $\Sigma$.
 
-    :math:`W_1=[Q_J^\top\Sigma_{yx}\Sigma_{xx}^+;0]`, :math:`W_L=[Q_J,0]`, and between them
-    identities of rank ``middle_rank``, padded with zeros. The value is
-    :math:`\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j`; where that is not the least one,
+    $W_1=[Q_J^\top\Sigma_{yx}\Sigma_{xx}^+;0]$, $W_L=[Q_J,0]$, and between them
+    identities of rank `middle_rank`, padded with zeros. The value is
+    $\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j$; where that is not the least one,
     the point is a saddle.
 
     Args:
         covariances: of inputs and targets.
-        widths: :math:`(n_0,\dots,n_L)`.
-        chosen: :math:`J`, numbers from 0, at most :math:`\min_\ell n_\ell` of them.
-        middle_rank: from :math:`|J|` to the narrowest hidden width, which it is unless given.
+        widths: $(n_0,\dots,n_L)$.
+        chosen: $J$, numbers from 0, at most $\min_\ell n_\ell$ of them.
+        middle_rank: from $|J|$ to the narrowest hidden width, which it is unless given.
 
     >>> moments = Covariances(torch.eye(2), torch.diag(torch.tensor([2.0, 1.0])), 4 * torch.eye(2))
     >>> float(moments.risk(product_of(deep_critical_point(moments, (2, 2, 2, 2), [1]))))
@@ -257,14 +257,14 @@ def critical_product(
     layers: Sequence[Tensor], covariances: Covariances, least: float = 0.0
 ) -> Tensor:
     r"""What the whole product is at a critical point:
-    :math:`C(C^\top C)^-C^\top\Sigma_{yx}\Sigma_{xx}^+` with :math:`C=W_L\cdots W_2`.
+    $C(C^\top C)^-C^\top\Sigma_{yx}\Sigma_{xx}^+$ with $C=W_L\cdots W_2$.
 
-    :math:`C` is often rank deficient, so the inverse is a generalized one and
-    :math:`C(C^\top C)^-C^\top` the projector onto the columns of :math:`C`. With a singular
-    :math:`\Sigma_{xx}` the products agree on the range of the inputs only.
+    $C$ is often rank deficient, so the inverse is a generalized one and
+    $C(C^\top C)^-C^\top$ the projector onto the columns of $C$. With a singular
+    $\Sigma_{xx}$ the products agree on the range of the inputs only.
 
-    Directions in which :math:`C` is smaller than ``least`` do not count. At a point where the
-    gradient is only small, choose it such that gradient over ``least`` is small too.
+    Directions in which $C$ is smaller than `least` do not count. At a point where the
+    gradient is only small, choose it such that gradient over `least` is small too.
 
     >>> one = torch.ones(1, 1)
     >>> critical_product([5 * one, 2 * one], Covariances(one, 3 * one, 9 * one))

@@ -1,14 +1,16 @@
-r"""A matrix as a product :math:`W=W_L\cdots W_1`, learned from linear measurements.
+r"""A matrix as a product $W=W_L\cdots W_1$, learned from linear measurements.
 
-The measurements are :math:`\langle W,A_i\rangle_F`, the labels those of a planted :math:`W^\star`,
-and the loss is :math:`\frac1{2L}` times the mean squared difference. With independent standard
-normal entries of :math:`A` its expectation is :math:`\frac1{2L}\|W-W^\star\|_F^2`. Under gradient
+The measurements are $\langle W,A_i\rangle_F$, the labels those of a planted $W^\star$,
+and the loss is $\frac1{2L}$ times the mean squared difference. With independent standard
+normal entries of $A$ its expectation is $\frac1{2L}\|W-W^\star\|_F^2$. Under gradient
 flow from balanced factors the product obeys an equation of its own,
 
-.. math:: \dot W=\frac1L\sum_{k=1}^L(WW^\top)^{\frac{L-k}L}(W^\star-W)(W^\top W)^{\frac{k-1}L},
+$$
+\dot W=\frac1L\sum_{k=1}^L(WW^\top)^{\frac{L-k}L}(W^\star-W)(W^\top W)^{\frac{k-1}L},
+$$
 
-and where :math:`W` and :math:`W^\star` share their singular vectors each singular value does:
-:math:`\dot s=s^{2-2/L}(s^\star-s)`. Factors are listed from the input on, each ``[out, in]``.
+and where $W$ and $W^\star$ share their singular vectors each singular value does:
+$\dot s=s^{2-2/L}(s^\star-s)$. Factors are listed from the input on, each `[out, in]`.
 Source: Foundations of Deep Learning, section 6.4, Problem 1 (called matrix completion there; what
 it describes is matrix sensing).
 """
@@ -33,13 +35,13 @@ from torchtheory.primer.arrays import matrix, vector
 
 
 class FactoredMatrix(nn.Module):
-    r"""The product :math:`W=W_L\cdots W_1` as a model: from measurements :math:`A_i` to
-    :math:`\langle W,A_i\rangle_F`, or from vectors :math:`x_i` to :math:`Wx_i`.
+    r"""The product $W=W_L\cdots W_1$ as a model: from measurements $A_i$ to
+    $\langle W,A_i\rangle_F$, or from vectors $x_i$ to $Wx_i$.
 
     Args:
-        factors: :math:`W_1,\dots,W_L`; copies of them are the parameters.
+        factors: $W_1,\dots,W_L$; copies of them are the parameters.
 
-    The forward pass maps ``[n, out, in]`` to ``[n]``, and ``[n, in]`` to ``[n, out]``.
+    The forward pass maps `[n, out, in]` to `[n]`, and `[n, in]` to `[n, out]`.
 
     >>> two = FactoredMatrix([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [0.0]])])
     >>> two.product().tolist()
@@ -53,7 +55,7 @@ class FactoredMatrix(nn.Module):
         self.factors = nn.ParameterList(w.clone() for w in chained(factors))
 
     def product(self) -> Tensor:
-        """:math:`W`, ``[out, in]``."""
+        """$W$, `[out, in]`."""
         return product_of(list(self.factors))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ def chained(factors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def product_of(factors: Sequence[Tensor]) -> Tensor:
-    r""":math:`W_L\cdots W_1` of ``[..., out, in]``, from the input on.
+    r"""$W_L\cdots W_1$ of `[..., out, in]`, from the input on.
 
     >>> product_of([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]])])
     tensor([[3., 6.]])
@@ -104,7 +106,7 @@ def gaussian_measurements(
     random: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Matrices with independent standard normal entries, ``[count, rows, columns]``.
+    """Matrices with independent standard normal entries, `[count, rows, columns]`.
 
     >>> gaussian_measurements(5, 2, 3).shape
     torch.Size([5, 2, 3])
@@ -115,12 +117,12 @@ def gaussian_measurements(
 
 
 def entry_measurements(observed: Tensor) -> Tensor:
-    r"""Matrix completion: one measurement :math:`A=e_ie_j^\top` for every observed entry.
+    r"""Matrix completion: one measurement $A=e_ie_j^\top$ for every observed entry.
 
     Args:
-        observed: ``[rows, columns]`` of bool.
+        observed: `[rows, columns]` of bool.
 
-    In double precision, ``[observed entries, rows, columns]``.
+    In double precision, `[observed entries, rows, columns]`.
 
     >>> entry_measurements(torch.tensor([[True, False], [False, True]])).flatten(1).tolist()
     [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
@@ -137,18 +139,18 @@ def entry_measurements(observed: Tensor) -> Tensor:
 def sensing_problem(
     factors: Sequence[Tensor], target: Tensor, measurements: Tensor | None = None
 ) -> Problem:
-    r"""Learning :math:`W^\star` by a product: a problem for ``gradient_flow``, ``gradient`` or
-    ``hessian_operator``.
+    r"""Learning $W^\star$ by a product: a problem for `gradient_flow`, `gradient` or
+    `hessian_operator`.
 
-    The loss is :math:`\frac1{2L}\frac1n\sum_i\langle W-W^\star,A_i\rangle_F^2`, in expectation
-    :math:`\frac1{2L}\|W-W^\star\|_F^2=\frac1{2L}\sum_j\|(W-W^\star)e_j\|^2`: that of a linear
+    The loss is $\frac1{2L}\frac1n\sum_i\langle W-W^\star,A_i\rangle_F^2$, in expectation
+    $\frac1{2L}\|W-W^\star\|_F^2=\frac1{2L}\sum_j\|(W-W^\star)e_j\|^2$: that of a linear
     network which is shown the unit vectors.
 
     Args:
-        factors: :math:`W_1,\dots,W_L` at the start.
-        target: :math:`W^\star`, ``[out, in]``.
-        measurements: :math:`A`, ``[n, out, in]``, from :func:`gaussian_measurements` or
-            :func:`entry_measurements`; the expectation over Gaussian ones unless given.
+        factors: $W_1,\dots,W_L$ at the start.
+        target: $W^\star$, `[out, in]`.
+        measurements: $A$, `[n, out, in]`, from `gaussian_measurements` or
+            `entry_measurements`; the expectation over Gaussian ones unless given.
 
     >>> p = sensing_problem([torch.eye(4), torch.eye(4)], 3 * torch.eye(4))
     >>> p.risk(p.train)                                                   # 4 * 2² / 4
@@ -181,10 +183,10 @@ def sensing_problem(
 
 
 def product_gradients(factors: Sequence[Tensor], target: Tensor) -> list[Tensor]:
-    r""":math:`\partial\mathcal L/\partial W_k=\frac1L(W_L\cdots W_{k+1})^\top(W-W^\star)
-    (W_{k-1}\cdots W_1)^\top` of :math:`\mathcal L=\frac1{2L}\|W-W^\star\|_F^2`.
+    r"""$\partial\mathcal L/\partial W_k=\frac1L(W_L\cdots W_{k+1})^\top(W-W^\star)
+    (W_{k-1}\cdots W_1)^\top$ of $\mathcal L=\frac1{2L}\|W-W^\star\|_F^2$.
 
-    Costs about :math:`3L` products of matrices.
+    Costs about $3L$ products of matrices.
 
     >>> [g.tolist() for g in product_gradients([torch.eye(1) * 2, torch.eye(1) * 3], torch.eye(1))]
     [[[7.5]], [[5.0]]]
@@ -203,13 +205,13 @@ def product_gradients(factors: Sequence[Tensor], target: Tensor) -> list[Tensor]
 
 
 def factor_gradients(factors: Sequence[Tensor], outer: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    r""":math:`(W_L\cdots W_{k+1})^\top G\,(W_{k-1}\cdots W_1)^\top` for every :math:`k`: the chain
-    rule of a product of matrices ``[..., n_k, n_(k-1)]``.
+    r"""$(W_L\cdots W_{k+1})^\top G\,(W_{k-1}\cdots W_1)^\top$ for every $k$: the chain
+    rule of a product of matrices `[..., n_k, n_(k-1)]`.
 
     Args:
-        outer: the gradient :math:`G` in the product, of the product.
+        outer: the gradient $G$ in the product, of the product.
 
-    Costs about :math:`3L` products of matrices.
+    Costs about $3L$ products of matrices.
 
     >>> [g.item() for g in factor_gradients([torch.eye(1) * 2, torch.eye(1) * 3], torch.ones_like)]
     [3.0, 2.0]
@@ -227,13 +229,13 @@ def factor_gradients(factors: Sequence[Tensor], outer: Callable[[Tensor], Tensor
 
 @dataclass(frozen=True, slots=True)
 class AlignedFactors:
-    r"""Factors written as :math:`W_k=Q_k\Sigma Q_{k-1}^\top` with one :math:`\Sigma` for all.
+    r"""Factors written as $W_k=Q_k\Sigma Q_{k-1}^\top$ with one $\Sigma$ for all.
 
     Attributes:
-        frames: :math:`Q_0,\dots,Q_L`: the right singular vectors of :math:`W_1`, then the left ones
-            of :math:`W_1,\dots,W_L`, each those of the next factor on the right.
-        singular_values: the diagonal of :math:`\Sigma`, descending.
-        residual: the largest entry of a :math:`W_k-Q_k\Sigma Q_{k-1}^\top`: rounding if the
+        frames: $Q_0,\dots,Q_L$: the right singular vectors of $W_1$, then the left ones
+            of $W_1,\dots,W_L$, each those of the next factor on the right.
+        singular_values: the diagonal of $\Sigma$, descending.
+        residual: the largest entry of a $W_k-Q_k\Sigma Q_{k-1}^\top$: rounding if the
             factors are aligned, and only then.
     """
 
@@ -243,12 +245,12 @@ class AlignedFactors:
 
 
 def align_factors(factors: Sequence[Tensor]) -> AlignedFactors:
-    r"""Singular decompositions of square factors that fit together: :math:`U_k=V_{k+1}`.
+    r"""Singular decompositions of square factors that fit together: $U_k=V_{k+1}$.
 
-    Balanced factors, :math:`W_{k+1}^\top W_{k+1}=W_kW_k^\top`, have the same singular values and,
-    where these are distinct, :math:`U_k=V_{k+1}` up to the sign of each column. Decompositions
+    Balanced factors, $W_{k+1}^\top W_{k+1}=W_kW_k^\top$, have the same singular values and,
+    where these are distinct, $U_k=V_{k+1}$ up to the sign of each column. Decompositions
     computed one by one differ by such signs; here each frame is the image of the one before,
-    :math:`Q_k=W_kQ_{k-1}\Sigma^{-1}`, which settles them.
+    $Q_k=W_kQ_{k-1}\Sigma^{-1}$, which settles them.
 
     >>> turn = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
     >>> found = align_factors([turn * torch.tensor([2.0, 1.0]), torch.diag(torch.tensor([1.0, 2]))])
@@ -274,7 +276,7 @@ def align_factors(factors: Sequence[Tensor]) -> AlignedFactors:
 
 def end_to_end_velocity(product: Tensor, target: Tensor, depth: int) -> Tensor:
     r"""The velocity of the product,
-    :math:`\frac1L\sum_{k=1}^L(WW^\top)^{\frac{L-k}L}(W^\star-W)(W^\top W)^{\frac{k-1}L}`.
+    $\frac1L\sum_{k=1}^L(WW^\top)^{\frac{L-k}L}(W^\star-W)(W^\top W)^{\frac{k-1}L}$.
 
     What gradient flow on balanced factors does to their product; the power 0 is the identity. One
     singular value decomposition.
@@ -305,10 +307,10 @@ def end_to_end_flow(
     rtol: float = 1e-8,
     atol: float = 1e-10,
 ) -> Tensor:
-    r"""The solution of :func:`end_to_end_velocity` at increasing ``times``, ``[T, out, in]``.
+    r"""The solution of `end_to_end_velocity` at increasing `times`, `[T, out, in]`.
 
-    ``start`` is :math:`W` at the first of them. For depth 1 it is
-    :math:`W^\star+(W(0)-W^\star)e^{-t}`. Dormand-Prince of order 5.
+    `start` is $W$ at the first of them. For depth 1 it is
+    $W^\star+(W(0)-W^\star)e^{-t}$. Dormand-Prince of order 5.
 
     >>> path = end_to_end_flow(torch.zeros(1, 1).double(), torch.eye(1).double(), 1, [0.0, 1.0])
     >>> round(float(path[-1]), 7)                                          # 1 - exp(-1)
@@ -329,7 +331,7 @@ def end_to_end_flow(
 
 
 def mode_velocity(singular: Tensor, target: Tensor, depth: int) -> Tensor:
-    r""":math:`\dot s=s^{2-2/L}(s^\star-s)`, the speed of a singular value of the product.
+    r"""$\dot s=s^{2-2/L}(s^\star-s)$, the speed of a singular value of the product.
 
     >>> mode_velocity(torch.tensor([0.25, 0.25]), torch.tensor([1.25, 2.25]), depth=2)
     tensor([0.2500, 0.5000])
@@ -349,12 +351,12 @@ def mode_flow(
     rtol: float = 1e-9,
     atol: float = 1e-12,
 ) -> Tensor:
-    r"""Singular values of the product along gradient flow, ``[T, modes]``.
+    r"""Singular values of the product along gradient flow, `[T, modes]`.
 
     Args:
-        start: :math:`s(0)\ge0` at the first time, ``[modes]``.
-        target: :math:`s^\star`, ``[modes]``.
-        depth: :math:`L`.
+        start: $s(0)\ge0$ at the first time, `[modes]`.
+        target: $s^\star$, `[modes]`.
+        depth: $L$.
         times: increasing.
         rtol, atol: of the solver, Dormand-Prince of order 8 in double precision.
 
@@ -386,16 +388,16 @@ def mode_flow(
 def mode_time(
     start: Tensor | float, end: Tensor | float, target: Tensor | float, depth: int
 ) -> Tensor:
-    r"""How long a singular value takes from ``start`` to ``end``, both below :math:`s^\star`.
+    r"""How long a singular value takes from `start` to `end`, both below $s^\star$.
 
-    :math:`\int ds/(s^{2-2/L}(s^\star-s))` in closed form: with :math:`u=s/s^\star` and
-    :math:`b=2/L-1` it is :math:`(s^\star)^{b-1}\bigl[\frac{u^b}b\,{}_2F_1(1,b;b+1;u)\bigr]`, and
-    :math:`\frac1{s^\star}\log\frac u{1-u}` for two factors, :math:`-\log(1-u)` for one. From a
-    small start it is about :math:`\frac1{s^\star}\log\frac{s^\star}{s(0)}` for two factors and
-    grows like a power of :math:`1/s(0)` for more.
+    $\int ds/(s^{2-2/L}(s^\star-s))$ in closed form: with $u=s/s^\star$ and
+    $b=2/L-1$ it is $(s^\star)^{b-1}\bigl[\frac{u^b}b\,{}_2F_1(1,b;b+1;u)\bigr]$, and
+    $\frac1{s^\star}\log\frac u{1-u}$ for two factors, $-\log(1-u)$ for one. From a
+    small start it is about $\frac1{s^\star}\log\frac{s^\star}{s(0)}$ for two factors and
+    grows like a power of $1/s(0)$ for more.
 
     Args:
-        start, end, target: ``[...]`` or numbers, broadcast; ``0 < start <= end < target``.
+        start, end, target: `[...]` or numbers, broadcast; `0 < start <= end < target`.
 
     >>> round(float(mode_time(0.1, 0.9, 1.0, depth=2)), 6)                         # log 81
     4.394449

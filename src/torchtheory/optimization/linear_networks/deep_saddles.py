@@ -40,13 +40,13 @@ class SaddleReport:
         value: the risk.
         optimum: the least risk a network of these widths can have.
         gradient_norm: 0 at a critical point.
-        middle_rank: rank of :math:`W_{L-1}\cdots W_2`; the width of the hidden layer where
+        middle_rank: rank of $W_{L-1}\cdots W_2$; the width of the hidden layer where
             there is only one, the empty product being the identity.
         narrowest: the narrowest hidden width, which bounds it.
-        guarantee: what the theorem says of the point if it is a saddle: ``strict`` where the
-            middle rank is the narrowest width, else ``may be degenerate``, which decides nothing;
-            ``nothing`` where the data do not meet its hypotheses.
-        label: what the point is, from its Hessian and a search; see ``landscape_probe``.
+        guarantee: what the theorem says of the point if it is a saddle: `strict` where the
+            middle rank is the narrowest width, else `may be degenerate`, which decides nothing;
+            `nothing` where the data do not meet its hypotheses.
+        label: what the point is, from its Hessian and a search; see `landscape_probe`.
         smallest_eigenvalue: of the Hessian.
         downhill: layers' direction of descent: that of negative curvature, or towards the lower
             point a search has found; None where there is none.
@@ -73,12 +73,12 @@ def deep_saddle_report(
 ) -> SaddleReport:
     r"""Put a point of a deep linear network next to what is known of such points.
 
-    Kawaguchi's theorem: with :math:`\Sigma_{xx}` and :math:`\Sigma_{xy}` of full rank,
-    :math:`n_L\le n_0` and distinct eigenvalues of :math:`\Sigma`, a critical point is a global
-    minimum or a saddle, and a saddle with :math:`\operatorname{rank}(W_{L-1}\cdots W_2)=
-    \min_{0<\ell<L}n_\ell` has a Hessian with a negative eigenvalue. Saddles of two layers have one
-    whenever :math:`\Sigma_{xx}` is invertible. :func:`linear_landscape_certificate` says which
-    hypothesis is missing.
+    Kawaguchi's theorem: with $\Sigma_{xx}$ and $\Sigma_{xy}$ of full rank,
+    $n_L\le n_0$ and distinct eigenvalues of $\Sigma$, a critical point is a global
+    minimum or a saddle, and a saddle with
+    $\operatorname{rank}(W_{L-1}\cdots W_2)= \min_{0<\ell<L}n_\ell$ has a Hessian with a negative
+    eigenvalue. Saddles of two layers have one whenever $\Sigma_{xx}$ is invertible.
+    `linear_landscape_certificate` says which hypothesis is missing.
 
     Args:
         network: dense layers without biases in a chain, or their weights, first layer first; at
@@ -88,7 +88,7 @@ def deep_saddle_report(
         tolerance: gradients and eigenvalues (relative to the largest) below it count as 0.
         random: seed or generator of the search.
 
-    The Hessian is dense: :math:`O(p^2)` memory and :math:`O(p^3)` time for :math:`p` weights.
+    The Hessian is dense: $O(p^2)$ memory and $O(p^3)$ time for $p$ weights.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> report = deep_saddle_report([0 * one, 0 * one, 0 * one], Covariances(one, one, one))
@@ -159,18 +159,18 @@ def linear_landscape_certificate(
     r"""Which theorems promise that a linear network has no spurious local minima.
 
     Args:
-        widths: :math:`(n_0,\dots,n_L)`.
+        widths: $(n_0,\dots,n_L)$.
         covariances: of inputs and targets.
 
     | theorem | hypotheses |
     |---|---|
-    | two layers, classification (4.2) | :math:`L=2`, :math:`n_1\le\min(n_0,n_2)`,
-      :math:`\Sigma_{xx}` invertible, eigenvalues of :math:`\Sigma` positive and distinct |
-    | two layers, any data (4.3) | :math:`L=2` |
-    | Kawaguchi (4.4) | :math:`n_L\le n_0`, :math:`\Sigma_{xx}`, :math:`\Sigma_{xy}` of full rank,
-      eigenvalues of :math:`\Sigma` positive and distinct |
-    | Lu and Kawaguchi | :math:`\Sigma_{xx}`, :math:`\Sigma_{xy}` of full rank |
-    | Laurent and von Brecht | :math:`n_1,\dots,n_{L-1}\ge\min(n_0,n_L)` |
+    | two layers, classification (4.2) | $L=2$, $n_1\le\min(n_0,n_2)$,
+      $\Sigma_{xx}$ invertible, eigenvalues of $\Sigma$ positive and distinct |
+    | two layers, any data (4.3) | $L=2$ |
+    | Kawaguchi (4.4) | $n_L\le n_0$, $\Sigma_{xx}$, $\Sigma_{xy}$ of full rank,
+      eigenvalues of $\Sigma$ positive and distinct |
+    | Lu and Kawaguchi | $\Sigma_{xx}$, $\Sigma_{xy}$ of full rank |
+    | Laurent and von Brecht | $n_1,\dots,n_{L-1}\ge\min(n_0,n_L)$ |
 
     Ranks are numerical. That none applies does not mean that there is a bad minimum.
 

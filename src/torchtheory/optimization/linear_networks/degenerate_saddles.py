@@ -1,8 +1,8 @@
 r"""The origin of a product of factors: the deeper the network, the flatter the saddle.
 
-:math:`R(w)=\sigma_{yy}-2\sigma_{yx}w_1\cdots w_L+\sigma_{xx}(w_1\cdots w_L)^2` is the risk of the
-linear network of depth :math:`L` and width 1. At the origin the first derivative that is not 0 has
-order :math:`L`, so that the saddle is strict for :math:`L=2` only. Source: Mathematical Aspects of
+$R(w)=\sigma_{yy}-2\sigma_{yx}w_1\cdots w_L+\sigma_{xx}(w_1\cdots w_L)^2$ is the risk of the
+linear network of depth $L$ and width 1. At the origin the first derivative that is not 0 has
+order $L$, so that the saddle is strict for $L=2$ only. Source: Mathematical Aspects of
 Deep Learning, (4.32).
 """
 
@@ -20,10 +20,10 @@ from torchtheory.optimization.descent.iterates import Function
 
 
 def product_risk(xx: float, yx: float, yy: float) -> Function:
-    r"""The risk of :math:`x\mapsto w_1\cdots w_Lx` as a function of ``[..., L]``.
+    r"""The risk of $x\mapsto w_1\cdots w_Lx$ as a function of `[..., L]`.
 
-    Its least value is :math:`\sigma_{yy}-\sigma_{yx}^2/\sigma_{xx}`, where the product is
-    :math:`\sigma_{yx}/\sigma_{xx}`.
+    Its least value is $\sigma_{yy}-\sigma_{yx}^2/\sigma_{xx}$, where the product is
+    $\sigma_{yx}/\sigma_{xx}$.
 
     >>> product_risk(1.0, 1.0, 1.0)(torch.tensor([[0.0, 0.0], [2.0, 0.5]]))
     tensor([1., 0.])
@@ -41,7 +41,7 @@ def product_risk(xx: float, yx: float, yy: float) -> Function:
 
 
 def derivative_along(function: Function, point: Tensor, direction: Tensor, order: int) -> float:
-    r"""The derivative :math:`\frac{d^k}{dt^k}f(x+tv)` at :math:`t=0`, by :math:`k` nested
+    r"""The derivative $\frac{d^k}{dt^k}f(x+tv)$ at $t=0$, by $k$ nested
     differentiations.
 
     >>> derivative_along(lambda u: (1 - u[0] ** 3) ** 2, torch.zeros(1), torch.ones(1), 3)
@@ -66,7 +66,7 @@ def derivative_along(function: Function, point: Tensor, direction: Tensor, order
 def first_derivative_order(
     function: Function, point: Tensor, direction: Tensor, most: int = 8, tolerance: float = 1e-9
 ) -> int:
-    r"""The order of the first derivative along a line that is not 0; ``most + 1`` if none is.
+    r"""The order of the first derivative along a line that is not 0; `most + 1` if none is.
 
     >>> risk = product_risk(1.0, 1.0, 2.0)
     >>> first_derivative_order(risk, torch.zeros(4), torch.ones(4))
@@ -82,19 +82,21 @@ def first_derivative_order(
 def plateau_time(depth: int, size: float, slope: float, height: float) -> float:
     r"""Time for gradient flow to leave the saddle at the origin, to leading order.
 
-    From the diagonal :math:`w=(\epsilon,\dots,\epsilon)` the flow
-    :math:`\dot w=2\sigma_{yx}w^{L-1}` (the quadratic term being small) reaches :math:`h` at
+    From the diagonal $w=(\epsilon,\dots,\epsilon)$ the flow
+    $\dot w=2\sigma_{yx}w^{L-1}$ (the quadratic term being small) reaches $h$ at
 
-    .. math:: t=\frac1{2\sigma_{yx}}\ln\frac h\epsilon\ (L=2),\qquad
-              t=\frac{\epsilon^{2-L}-h^{2-L}}{2\sigma_{yx}(L-2)}\ (L\ge3):
+    $$
+    t=\frac1{2\sigma_{yx}}\ln\frac h\epsilon\ (L=2),\qquad
+    t=\frac{\epsilon^{2-L}-h^{2-L}}{2\sigma_{yx}(L-2)}\ (L\ge3):
+    $$
 
     logarithmic for a strict saddle, a power for a degenerate one.
 
     Args:
-        depth: :math:`L\ge2`.
-        size: :math:`\epsilon`.
-        slope: :math:`\sigma_{yx}>0`.
-        height: :math:`h\ge\epsilon`.
+        depth: $L\ge2$.
+        size: $\epsilon$.
+        slope: $\sigma_{yx}>0$.
+        height: $h\ge\epsilon$.
 
     >>> plateau_time(3, 0.01, 0.5, 1.0)
     99.0

@@ -1,9 +1,9 @@
 r"""How large the gradients of a deep linear network are before training.
 
-The network is :math:`\hat y=W^L\cdots W^1x` with
-:math:`W^\ell\in\mathbb R^{d_\ell\times d_{\ell-1}}`; the loss is
-:math:`\frac12\|\hat y-y\|^2`, or the cross-entropy of
-:math:`\operatorname{softmax}(\hat y)`. Source: Foundations of Deep Learning, sections 6.2 and 6.3.
+The network is $\hat y=W^L\cdots W^1x$ with
+$W^\ell\in\mathbb R^{d_\ell\times d_{\ell-1}}$; the loss is
+$\frac12\|\hat y-y\|^2$, or the cross-entropy of
+$\operatorname{softmax}(\hat y)$. Source: Foundations of Deep Learning, sections 6.2 and 6.3.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ def sample_gradients(
 ) -> list[Tensor]:
     r"""The gradient in every weight matrix, of one sample; many networks at once.
 
-    .. math:: \frac{\partial\ell}{\partial W^k}=\delta^k(a^{k-1})^\top,\qquad
-              a^k=W^ka^{k-1},\ a^0=x,\qquad \delta^k=(W^{k+1})^\top\delta^{k+1},
+    $$
+    \frac{\partial\ell}{\partial W^k}=\delta^k(a^{k-1})^\top,\qquad
+    a^k=W^ka^{k-1},\ a^0=x,\qquad \delta^k=(W^{k+1})^\top\delta^{k+1},
+    $$
 
-    with :math:`\delta^L=\hat y-y` for the squared loss and
-    :math:`\operatorname{softmax}(\hat y)-y` for the cross-entropy: an outer product, of rank one.
+    with $\delta^L=\hat y-y$ for the squared loss and
+    $\operatorname{softmax}(\hat y)-y$ for the cross-entropy: an outer product, of rank one.
 
     Args:
-        layers: :math:`W^1,\dots,W^L`, each ``[..., d_l, d_{l-1}]``.
-        x: ``[..., d_0]``.
-        y: ``[..., d_L]``; probabilities for the cross-entropy.
+        layers: $W^1,\dots,W^L$, each `[..., d_l, d_{l-1}]`.
+        x: `[..., d_0]`.
+        y: `[..., d_L]`; probabilities for the cross-entropy.
         loss: which of the two.
 
     Returns:
         One tensor of the shape of each weight. For the mean over a sample see
-        :func:`~torchtheory.optimization.linear_networks.deep.deep_linear_gradients`. Time
-        :math:`O(\sum_\ell d_\ell d_{\ell-1})` for each of the batch.
+        `deep_linear_gradients`. Time
+        $O(\sum_\ell d_\ell d_{\ell-1})$ for each of the batch.
 
     >>> w = [torch.full((1, 1), 2.0), torch.full((1, 1), 3.0)]
     >>> [g.item() for g in sample_gradients(w, torch.ones(1), torch.zeros(1))]   # ½(w₂w₁)²
@@ -95,23 +97,25 @@ def gradient_second_moments(
     deviations: PerLayer,
     kurtosis: PerLayer = 3.0,
 ) -> list[float]:
-    r""":math:`\mathbb E\|\partial\ell/\partial W^k\|_F^2` over random weights, for every layer.
+    r"""$\mathbb E\|\partial\ell/\partial W^k\|_F^2$ over random weights, for every layer.
 
     For the squared loss and independent entries of mean 0,
 
-    .. math:: \mathbb E\Bigl\|\frac{\partial\ell}{\partial W^k}\Bigr\|_F^2=\sigma_k^2\,
-              \mathbb E\|W^{k-1:1}x\|^4\;\mathbb E\|(W^{L:k+1})^\top W^{L:k+1}\|_F^2
-              +\|x\|^2\|y\|^2\prod_{j<k}d_j\sigma_j^2\prod_{j>k}d_{j-1}\sigma_j^2 .
+    $$
+    \mathbb E\Bigl\|\frac{\partial\ell}{\partial W^k}\Bigr\|_F^2=\sigma_k^2\,
+    \mathbb E\|W^{k-1:1}x\|^4\;\mathbb E\|(W^{L:k+1})^\top W^{L:k+1}\|_F^2
+    +\|x\|^2\|y\|^2\prod_{j<k}d_j\sigma_j^2\prod_{j>k}d_{j-1}\sigma_j^2 .
+    $$
 
-    It is an equality: what is linear in :math:`W^k` has mean 0. Every factor comes from
-    :mod:`~torchtheory.optimization.linear_networks.matrix_moments`, for any widths and any kurtosis. Time
-    :math:`O(L)`.
+    It is an equality: what is linear in $W^k$ has mean 0. Every factor comes from
+    `matrix_moments`, for any widths and any kurtosis. Time
+    $O(L)$.
 
     Args:
-        x: ``[d_0]``.
-        y: ``[d_L]``.
-        widths: :math:`d_0,\dots,d_L`.
-        deviations: :math:`\sigma_\ell`.
+        x: `[d_0]`.
+        y: `[d_L]`.
+        widths: $d_0,\dots,d_L$.
+        deviations: $\sigma_\ell$.
         kurtosis: of the entries.
 
     >>> x, y = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])
@@ -141,12 +145,14 @@ def gaussian_gradient_moment(
 ) -> float:
     r"""The same in closed form, for normal weights and equal widths.
 
-    .. math:: \frac{\rho\,\sigma^{4L-2}}3\,a^{k-1}\bigl(a^{L-k+1}-b^{L-k+1}\bigr)
-              +\gamma(\sigma^2d)^{L-1},\qquad a=d(d+2),\ b=d(d-1),
+    $$
+    \frac{\rho\,\sigma^{4L-2}}3\,a^{k-1}\bigl(a^{L-k+1}-b^{L-k+1}\bigr)
+    +\gamma(\sigma^2d)^{L-1},\qquad a=d(d+2),\ b=d(d-1),
+    $$
 
-    where :math:`\rho=\|x\|^4` and :math:`\gamma=\|x\|^2\|y\|^2`. For :math:`\sigma^2=1/d` and
-    :math:`d\to\infty` it tends to :math:`\rho(L-k+1)+\gamma`; at a given width the first term grows
-    like :math:`(1+2/d)^L`.
+    where $\rho=\|x\|^4$ and $\gamma=\|x\|^2\|y\|^2$. For $\sigma^2=1/d$ and
+    $d\to\infty$ it tends to $\rho(L-k+1)+\gamma$; at a given width the first term grows
+    like $(1+2/d)^L$.
 
     >>> round(gaussian_gradient_moment(1, 2, 2, 0.5**0.5, 1.0, 0.0), 9)
     2.5
@@ -164,10 +170,10 @@ def gaussian_gradient_moment(
 def gaussian_gradient_bound(
     depth: int, width: int, deviation: float, rho: float, gamma: float
 ) -> float:
-    r""":math:`\frac{2\rho}{3\sigma^2}(\sigma^4d(d+2))^L+2\gamma(\sigma^2d)^{L-1}`, the bound of
+    r"""$\frac{2\rho}{3\sigma^2}(\sigma^4d(d+2))^L+2\gamma(\sigma^2d)^{L-1}$, the bound of
     Theorem 52 for every layer.
 
-    It is more than twice :func:`gaussian_gradient_moment`.
+    It is more than twice `gaussian_gradient_moment`.
 
     >>> round(gaussian_gradient_bound(2, 2, 0.5**0.5, 1.0, 0.0), 6)
     5.333333
@@ -178,17 +184,19 @@ def gaussian_gradient_bound(
 
 
 def softmax_gradient_bound(x: Tensor, widths: Sequence[int], deviations: PerLayer) -> list[float]:
-    r"""A bound of :math:`\mathbb E\|\partial\ell/\partial W^k\|_F^2` for the cross-entropy.
+    r"""A bound of $\mathbb E\|\partial\ell/\partial W^k\|_F^2$ for the cross-entropy.
 
-    Whatever the weights, :math:`\|p-y\|^2\le2`, so that
-    :math:`\|(W^{L:k+1})^\top(p-y)\|^2\le2\,\|W^{L:k+1}\|_F^2` although :math:`p` depends on them,
+    Whatever the weights, $\|p-y\|^2\le2$, so that
+    $\|(W^{L:k+1})^\top(p-y)\|^2\le2\,\|W^{L:k+1}\|_F^2$ although $p$ depends on them,
     and
 
-    .. math:: \mathbb E\Bigl\|\frac{\partial\ell}{\partial W^k}\Bigr\|_F^2\le
-              2\,\|x\|^2\prod_{j=1}^Ld_j\prod_{j\ne k}\sigma_j^2 .
+    $$
+    \mathbb E\Bigl\|\frac{\partial\ell}{\partial W^k}\Bigr\|_F^2\le
+    2\,\|x\|^2\prod_{j=1}^Ld_j\prod_{j\ne k}\sigma_j^2 .
+    $$
 
-    For equal widths and deviations it is :math:`2d(d\sigma^2)^{L-1}\|x\|^2`, the same for every
-    layer, and stable in depth at :math:`\sigma=1/\sqrt d`.
+    For equal widths and deviations it is $2d(d\sigma^2)^{L-1}\|x\|^2$, the same for every
+    layer, and stable in depth at $\sigma=1/\sqrt d$.
 
     >>> softmax_gradient_bound(torch.ones(4), [4, 4, 4], 0.5)
     [32.0, 32.0]
@@ -203,7 +211,7 @@ def softmax_gradient_bound(x: Tensor, widths: Sequence[int], deviations: PerLaye
 def _two_terms(
     depth: int, width: int, deviation: float, rho: float, gamma: float
 ) -> tuple[float, float]:
-    r""":math:`\frac{\rho}{3\sigma^2}(\sigma^4d(d+2))^L` and :math:`\gamma(\sigma^2d)^{L-1}`."""
+    r"""$\frac{\rho}{3\sigma^2}(\sigma^4d(d+2))^L$ and $\gamma(\sigma^2d)^{L-1}$."""
     if not (rho >= 0 and gamma >= 0):
         raise InvalidInput(f"rho and gamma are at least 0, not {rho} and {gamma}")
     area = width * (width + 2)

@@ -1,12 +1,12 @@
 r"""Moments of products of random matrices, exactly.
 
-The matrices :math:`W^1,\dots,W^L` are independent of each other; the entries of
-:math:`W^\ell\in\mathbb R^{d_\ell\times d_{\ell-1}}` are independent with mean 0, variance
-:math:`\sigma_\ell^2` and kurtosis :math:`\kappa_\ell=\mathbb Ew^4/\sigma_\ell^4`: 3 for a normal
+The matrices $W^1,\dots,W^L$ are independent of each other; the entries of
+$W^\ell\in\mathbb R^{d_\ell\times d_{\ell-1}}$ are independent with mean 0, variance
+$\sigma_\ell^2$ and kurtosis $\kappa_\ell=\mathbb Ew^4/\sigma_\ell^4$: 3 for a normal
 distribution, 9/5 for a uniform one, 1 for fair signs. Then second and fourth moments of
-:math:`W^L\cdots W^1x` and of :math:`W^L\cdots W^1` follow layer by layer, without any limit of wide
+$W^L\cdots W^1x$ and of $W^L\cdots W^1$ follow layer by layer, without any limit of wide
 layers. Source: Foundations of Deep Learning, section 6.2.3, Lemmas 48 and 50 for square matrices;
-the recursions for other shapes and for :math:`\|W^\top W\|_F^2` are ours.
+the recursions for other shapes and for $\|W^\top W\|_F^2$ are ours.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ KURTOSIS = {"normal": 3.0, "uniform": 1.8, "signs": 1.0}
 
 
 def sandwiched_norm(left: Tensor, right: Tensor, deviation: float) -> float:
-    r""":math:`\mathbb E\|AWB\|_F^2=\sigma^2\|A\|_F^2\|B\|_F^2`.
+    r"""$\mathbb E\|AWB\|_F^2=\sigma^2\|A\|_F^2\|B\|_F^2$.
 
-    For random :math:`A` and :math:`B` take their mean squares; all three must be *independent*:
+    For random $A$ and $B$ take their mean squares; all three must be *independent*:
     that they are uncorrelated is not enough.
 
     >>> sandwiched_norm(torch.eye(3), torch.ones(2, 1), 0.5)
@@ -43,12 +43,12 @@ def sandwiched_norm(left: Tensor, right: Tensor, deviation: float) -> float:
 
 
 def forward_norms(widths: Sequence[int], deviations: PerLayer) -> list[float]:
-    r""":math:`\mathbb E\|W^{\ell:1}x\|^2/\|x\|^2=\prod_{j\le\ell}d_j\sigma_j^2` for
-    :math:`\ell=0,\dots,L`.
+    r"""$\mathbb E\|W^{\ell:1}x\|^2/\|x\|^2=\prod_{j\le\ell}d_j\sigma_j^2$ for
+    $\ell=0,\dots,L$.
 
     Args:
-        widths: :math:`d_0,\dots,d_L`.
-        deviations: :math:`\sigma_\ell`.
+        widths: $d_0,\dots,d_L$.
+        deviations: $\sigma_\ell$.
 
     >>> forward_norms([3, 2, 4], 0.5)
     [1.0, 0.5, 0.5]
@@ -62,11 +62,11 @@ def forward_norms(widths: Sequence[int], deviations: PerLayer) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class FourthMoments:
-    r"""Fourth moments of a random vector :math:`v`.
+    r"""Fourth moments of a random vector $v$.
 
     Attributes:
-        euclidean: :math:`\mathbb E\|v\|_2^4`.
-        entries: :math:`\mathbb E\|v\|_4^4`, the sum of fourth powers.
+        euclidean: $\mathbb E\|v\|_2^4$.
+        entries: $\mathbb E\|v\|_4^4$, the sum of fourth powers.
     """
 
     euclidean: float
@@ -76,22 +76,26 @@ class FourthMoments:
 def fourth_moments(
     x: Tensor, widths: Sequence[int], deviations: PerLayer, kurtosis: PerLayer = 3.0
 ) -> list[FourthMoments]:
-    r"""Fourth moments of :math:`W^{\ell:1}x` for :math:`\ell=0,\dots,L`.
+    r"""Fourth moments of $W^{\ell:1}x$ for $\ell=0,\dots,L$.
 
-    For :math:`\xi` independent of :math:`W\in\mathbb R^{p\times q}`,
+    For $\xi$ independent of $W\in\mathbb R^{p\times q}$,
 
-    .. math:: \mathbb E\|W\xi\|_2^4&=\sigma^4\bigl(p(p+2)\,\mathbb E\|\xi\|_2^4
-              +(\kappa-3)\,p\,\mathbb E\|\xi\|_4^4\bigr),\\
-              \mathbb E\|W\xi\|_4^4&=\sigma^4p\bigl(3\,\mathbb E\|\xi\|_2^4
-              +(\kappa-3)\,\mathbb E\|\xi\|_4^4\bigr),
+    $$
+    \begin{aligned}
+    \mathbb E\|W\xi\|_2^4&=\sigma^4\bigl(p(p+2)\,\mathbb E\|\xi\|_2^4
+    +(\kappa-3)\,p\,\mathbb E\|\xi\|_4^4\bigr),\\
+    \mathbb E\|W\xi\|_4^4&=\sigma^4p\bigl(3\,\mathbb E\|\xi\|_2^4
+    +(\kappa-3)\,\mathbb E\|\xi\|_4^4\bigr),
+    \end{aligned}
+    $$
 
     so the two are followed together; for normal entries the second is not needed.
 
     Args:
-        x: ``[d_0]``.
-        widths: :math:`d_0,\dots,d_L`.
-        deviations: :math:`\sigma_\ell`.
-        kurtosis: :math:`\kappa_\ell\ge1`.
+        x: `[d_0]`.
+        widths: $d_0,\dots,d_L$.
+        deviations: $\sigma_\ell$.
+        kurtosis: $\kappa_\ell\ge1$.
 
     >>> one = torch.ones(1)
     >>> [m.euclidean for m in fourth_moments(one, [1, 1], 1.0)]          # E w^4 = 3
@@ -112,12 +116,12 @@ def fourth_moments(
 
 @dataclass(frozen=True, slots=True)
 class GramMoments:
-    r"""Moments of :math:`M=PP^\top` for a random matrix :math:`P`.
+    r"""Moments of $M=PP^\top$ for a random matrix $P$.
 
     Attributes:
-        trace: :math:`\mathbb E(\operatorname{tr}M)^2=\mathbb E\|P\|_F^4`.
-        norm: :math:`\mathbb E\|M\|_F^2=\mathbb E\|P^\top P\|_F^2`.
-        diagonal: :math:`\mathbb E\sum_iM_{ii}^2`.
+        trace: $\mathbb E(\operatorname{tr}M)^2=\mathbb E\|P\|_F^4$.
+        norm: $\mathbb E\|M\|_F^2=\mathbb E\|P^\top P\|_F^2$.
+        diagonal: $\mathbb E\sum_iM_{ii}^2$.
     """
 
     trace: float
@@ -128,16 +132,18 @@ class GramMoments:
 def gram_moments(
     widths: Sequence[int], deviations: PerLayer, kurtosis: PerLayer = 3.0
 ) -> list[GramMoments]:
-    r"""Moments of :math:`PP^\top`, :math:`P=W^{\ell:1}`, for :math:`\ell=0,\dots,L`.
+    r"""Moments of $PP^\top$, $P=W^{\ell:1}$, for $\ell=0,\dots,L$.
 
-    With :math:`t=(\operatorname{tr}M)^2`, :math:`s=\|M\|_F^2`, :math:`u=\sum_iM_{ii}^2` and
-    :math:`c=t+2s+(\kappa-3)u`, the matrix :math:`WMW^\top` has on average
+    With $t=(\operatorname{tr}M)^2$, $s=\|M\|_F^2$, $u=\sum_iM_{ii}^2$ and
+    $c=t+2s+(\kappa-3)u$, the matrix $WMW^\top$ has on average
 
-    .. math:: t'=\sigma^4p\,((p-1)t+c),\qquad s'=\sigma^4p\,((p-1)s+c),\qquad u'=\sigma^4p\,c .
+    $$
+    t'=\sigma^4p\,((p-1)t+c),\qquad s'=\sigma^4p\,((p-1)s+c),\qquad u'=\sigma^4p\,c .
+    $$
 
-    For normal entries and equal widths :math:`d` that is
-    :math:`\mathbb E\|P^\top P\|_F^2=\frac{\sigma^{4m}}3
-    \bigl((d(d+2))^{m+1}-(d(d-1))^{m+1}\bigr)` after :math:`m` layers.
+    For normal entries and equal widths $d$ that is
+    $\mathbb E\|P^\top P\|_F^2=\frac{\sigma^{4m}}3 \bigl((d(d+2))^{m+1}-(d(d-1))^{m+1}\bigr)$
+    after $m$ layers.
 
     >>> [round(m.norm, 9) for m in gram_moments([2, 2, 2], 1.0)]     # (8^(m+1) - 2^(m+1)) / 3
     [2.0, 20.0, 168.0]
@@ -155,16 +161,16 @@ def gram_moments(
 
 
 def three_valued_matrices(rows: int, columns: int, kurtosis: float) -> tuple[Tensor, Tensor]:
-    r"""Every matrix with entries :math:`-\sqrt\kappa,0,\sqrt\kappa`, and its probability.
+    r"""Every matrix with entries $-\sqrt\kappa,0,\sqrt\kappa$, and its probability.
 
-    Entries that are 0 with probability :math:`1-1/\kappa` and otherwise
-    :math:`\pm\sqrt\kappa` have mean 0, variance 1 and kurtosis :math:`\kappa`; with 3 they share
+    Entries that are 0 with probability $1-1/\kappa$ and otherwise
+    $\pm\sqrt\kappa$ have mean 0, variance 1 and kurtosis $\kappa$; with 3 they share
     their first five moments with a standard normal number. Expectations of polynomials of low
-    degree are then finite sums, without sampling. There are :math:`3^{pq}` matrices, or
-    :math:`2^{pq}` for :math:`\kappa=1`.
+    degree are then finite sums, without sampling. There are $3^{pq}$ matrices, or
+    $2^{pq}$ for $\kappa=1$.
 
     Returns:
-        ``[N, rows, columns]`` and ``[N]``, in double precision.
+        `[N, rows, columns]` and `[N]`, in double precision.
 
     >>> matrices, chance = three_valued_matrices(1, 2, 3.0)
     >>> len(matrices), round(float(chance @ matrices[:, 0, 0] ** 4), 9)

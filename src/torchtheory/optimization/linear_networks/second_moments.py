@@ -1,10 +1,12 @@
 r"""Second moments of inputs and targets: all that the squared loss of a linear map depends on.
 
-With :math:`\Sigma_{xx}=\mathbb E\,xx^\top`, :math:`\Sigma_{yx}=\mathbb E\,yx^\top` and
-:math:`\Sigma_{yy}=\mathbb E\,yy^\top` (nothing is centered) the risk of :math:`x\mapsto Zx` is
+With $\Sigma_{xx}=\mathbb E\,xx^\top$, $\Sigma_{yx}=\mathbb E\,yx^\top$ and
+$\Sigma_{yy}=\mathbb E\,yy^\top$ (nothing is centered) the risk of $x\mapsto Zx$ is
 
-.. math:: R(Z)=\mathbb E\|y-Zx\|^2
-          =\operatorname{tr}(\Sigma_{yy}-2\Sigma_{yx}Z^\top+Z\Sigma_{xx}Z^\top),
+$$
+R(Z)=\mathbb E\|y-Zx\|^2
+=\operatorname{tr}(\Sigma_{yy}-2\Sigma_{yx}Z^\top+Z\Sigma_{xx}Z^\top),
+$$
 
 for a sample with means over the sample. Source: Mathematical Aspects of Deep Learning, section
 4.3.1, (4.11)-(4.15).
@@ -24,12 +26,12 @@ from torchtheory.primer.arrays import matrix, symmetric
 
 @dataclass(frozen=True, slots=True)
 class Covariances:
-    r"""The uncentered second moments of a pair :math:`(x,y)`.
+    r"""The uncentered second moments of a pair $(x,y)$.
 
     Attributes:
-        xx: :math:`\Sigma_{xx}`, ``[n0, n0]``, positive semi-definite.
-        yx: :math:`\Sigma_{yx}`, ``[k, n0]``.
-        yy: :math:`\Sigma_{yy}`, ``[k, k]``.
+        xx: $\Sigma_{xx}$, `[n0, n0]`, positive semi-definite.
+        yx: $\Sigma_{yx}$, `[k, n0]`.
+        yy: $\Sigma_{yy}$, `[k, k]`.
 
     Matrices that are the moments of no distribution are refused: where the inputs have no
     variance, they have no covariance with the targets either.
@@ -63,7 +65,7 @@ class Covariances:
 
     @classmethod
     def from_samples(cls, x: Tensor, y: Tensor) -> Covariances:
-        r"""Means over a sample, ``x[n, n0]`` and ``y[n, k]`` (or ``y[n]``).
+        r"""Means over a sample, `x[n, n0]` and `y[n, k]` (or `y[n]`).
 
         >>> x = torch.tensor([[1.0], [2.0]])
         >>> Covariances.from_samples(x, 3 * x).yx
@@ -86,13 +88,13 @@ class Covariances:
 
     @property
     def invertible(self) -> bool:
-        r"""Whether :math:`\Sigma_{xx}` has full rank in this precision."""
+        r"""Whether $\Sigma_{xx}$ has full rank in this precision."""
         return int(torch.linalg.matrix_rank(self.xx, hermitian=True)) == self.inputs
 
     def risk(self, maps: Tensor) -> Tensor:
-        r""":math:`R(Z)` for maps ``[..., k, n0]``, one number each.
+        r"""$R(Z)$ for maps `[..., k, n0]`, one number each.
 
-        Where the risk is many digits smaller than :math:`\operatorname{tr}\Sigma_{yy}`, those
+        Where the risk is many digits smaller than $\operatorname{tr}\Sigma_{yy}$, those
         digits are lost, since the trace formula is a difference.
         """
         if maps.shape[-2:] != self.yx.shape:
@@ -102,22 +104,22 @@ class Covariances:
         return self.yy.trace() + (maps * (maps @ self.xx - 2 * self.yx)).sum((-2, -1))
 
     def risk_gradient(self, maps: Tensor) -> Tensor:
-        r""":math:`\nabla R(Z)=2(Z\Sigma_{xx}-\Sigma_{yx})`, ``[..., k, n0]``."""
+        r"""$\nabla R(Z)=2(Z\Sigma_{xx}-\Sigma_{yx})$, `[..., k, n0]`."""
         return 2 * (maps @ self.xx - self.yx)
 
     def explained(self) -> Tensor:
-        r""":math:`\Sigma=\Sigma_{yx}\Sigma_{xx}^+\Sigma_{xy}`, ``[k, k]``: the second moments of
+        r"""$\Sigma=\Sigma_{yx}\Sigma_{xx}^+\Sigma_{xy}$, `[k, k]`: the second moments of
         the best linear prediction."""
         made = least_squares_map(self) @ self.yx.T
         return (made + made.T) / 2
 
     def directions(self) -> tuple[Tensor, Tensor]:
-        r"""Eigenvalues of :math:`\Sigma`, largest first ``[k]``, and eigenvectors as columns."""
+        r"""Eigenvalues of $\Sigma$, largest first `[k]`, and eigenvectors as columns."""
         values, vectors = torch.linalg.eigh(self.explained())
         return values.flip(0).clamp(min=0), vectors.flip(1)
 
     def distinct(self, tolerance: float = 1e-9) -> bool:
-        r"""Whether the eigenvalues of :math:`\Sigma` are positive and all differ, relative to the
+        r"""Whether the eigenvalues of $\Sigma$ are positive and all differ, relative to the
         largest."""
         values, _ = self.directions()
         gaps = torch.cat([-values.diff(), values[-1:]])
@@ -125,10 +127,10 @@ class Covariances:
 
 
 def least_squares_map(covariances: Covariances) -> Tensor:
-    r"""The unconstrained minimizer :math:`Z^*=\Sigma_{yx}\Sigma_{xx}^+` of the risk, ``[k, n0]``.
+    r"""The unconstrained minimizer $Z^*=\Sigma_{yx}\Sigma_{xx}^+$ of the risk, `[k, n0]`.
 
-    Its risk is :math:`\operatorname{tr}(\Sigma_{yy}-\Sigma)`. Where :math:`\Sigma_{xx}` is
-    singular it is the minimizer of least norm. Cost :math:`O(n_0^3)`.
+    Its risk is $\operatorname{tr}(\Sigma_{yy}-\Sigma)$. Where $\Sigma_{xx}$ is
+    singular it is the minimizer of least norm. Cost $O(n_0^3)$.
 
     >>> least_squares_map(Covariances(2 * torch.eye(1), torch.ones(1, 1), torch.ones(1, 1)))
     tensor([[0.5000]])
@@ -142,9 +144,9 @@ class ReducedRank:
     r"""The best linear map of limited rank.
 
     Attributes:
-        map: :math:`Z=Q_rQ_r^\top\Sigma_{yx}\Sigma_{xx}^+`, ``[k, n0]``.
-        value: its risk :math:`\operatorname{tr}\Sigma_{yy}-\sum_{i\le r}\lambda_i`.
-        rank: :math:`r`, how many directions were allowed.
+        map: $Z=Q_rQ_r^\top\Sigma_{yx}\Sigma_{xx}^+$, `[k, n0]`.
+        value: its risk $\operatorname{tr}\Sigma_{yy}-\sum_{i\le r}\lambda_i$.
+        rank: $r$, how many directions were allowed.
     """
 
     map: Tensor
@@ -153,11 +155,11 @@ class ReducedRank:
 
 
 def reduced_rank_regression(covariances: Covariances, rank: int) -> ReducedRank:
-    r"""Minimize :math:`R(Z)` over maps of rank at most :math:`r`.
+    r"""Minimize $R(Z)$ over maps of rank at most $r$.
 
-    :math:`Q_r` holds the leading eigenvectors of :math:`\Sigma`. It is the global minimum of every
-    linear network whose narrowest layer has width :math:`r`. No assumption on the covariances: a
-    singular :math:`\Sigma_{xx}` is met by its pseudo-inverse.
+    $Q_r$ holds the leading eigenvectors of $\Sigma$. It is the global minimum of every
+    linear network whose narrowest layer has width $r$. No assumption on the covariances: a
+    singular $\Sigma_{xx}$ is met by its pseudo-inverse.
 
     >>> moments = Covariances(torch.eye(2), torch.diag(torch.tensor([2.0, 1.0])), 4 * torch.eye(2))
     >>> reduced_rank_regression(moments, 1).value                      # 8 - 4

@@ -1,9 +1,9 @@
-r"""The two-layer linear network :math:`x\mapsto UV^\top x`: gradients, curvature, best factors.
+r"""The two-layer linear network $x\mapsto UV^\top x$: gradients, curvature, best factors.
 
-:math:`U\in\mathbb R^{k\times n_1}` is the second layer, :math:`V^\top`, with
-:math:`V\in\mathbb R^{n_0\times n_1}`, the first; the risk is
-:math:`R(U,V)=\mathbb E\|y-UV^\top x\|^2`, a function of the :class:`Covariances` alone. The
-:math:`\frac12\sum_i\|y_i-ABx_i\|^2` of other texts is :math:`\frac n2R(A,B^\top)`.
+$U\in\mathbb R^{k\times n_1}$ is the second layer, $V^\top$, with
+$V\in\mathbb R^{n_0\times n_1}$, the first; the risk is
+$R(U,V)=\mathbb E\|y-UV^\top x\|^2$, a function of the `Covariances` alone. The
+$\frac12\sum_i\|y_i-ABx_i\|^2$ of other texts is $\frac n2R(A,B^\top)$.
 
 Sources: Mathematical Aspects of Deep Learning, section 4.3.1; Foundations of Deep Learning,
 sections 6.1.1 and 6.1.2.
@@ -26,8 +26,8 @@ from torchtheory.primer.arrays import matrix
 def two_layer_gradients(U: Tensor, V: Tensor, covariances: Covariances) -> tuple[Tensor, Tensor]:
     r"""Gradients of the risk in both factors; both vanish at a critical point.
 
-    :math:`\partial R/\partial U=2(UV^\top\Sigma_{xx}-\Sigma_{yx})V` and
-    :math:`\partial R/\partial V=2(\Sigma_{xx}VU^\top-\Sigma_{xy})U`.
+    $\partial R/\partial U=2(UV^\top\Sigma_{xx}-\Sigma_{yx})V$ and
+    $\partial R/\partial V=2(\Sigma_{xx}VU^\top-\Sigma_{xy})U$.
 
     >>> one = torch.ones(1, 1)
     >>> two_layer_gradients(2 * one, 3 * one, Covariances(one, one, one))
@@ -41,11 +41,13 @@ def two_layer_gradients(U: Tensor, V: Tensor, covariances: Covariances) -> tuple
 def two_layer_curvature(
     U: Tensor, V: Tensor, dU: Tensor, dV: Tensor, covariances: Covariances
 ) -> Tensor:
-    r"""The Hessian of the risk along :math:`(\Delta_U,\Delta_V)`: the second derivative of
-    :math:`t\mapsto R(U+t\Delta_U,V+t\Delta_V)` at 0,
+    r"""The Hessian of the risk along $(\Delta_U,\Delta_V)$: the second derivative of
+    $t\mapsto R(U+t\Delta_U,V+t\Delta_V)$ at 0,
 
-    .. math:: 2\|(U\Delta_V^\top+\Delta_UV^\top)\Sigma_{xx}^{1/2}\|_F^2
-              +4\langle\Delta_U\Delta_V^\top,UV^\top\Sigma_{xx}-\Sigma_{yx}\rangle.
+    $$
+    2\|(U\Delta_V^\top+\Delta_UV^\top)\Sigma_{xx}^{1/2}\|_F^2
+    +4\langle\Delta_U\Delta_V^\top,UV^\top\Sigma_{xx}-\Sigma_{yx}\rangle.
+    $$
 
     >>> one, zero = torch.ones(1, 1), torch.zeros(1, 1)
     >>> two_layer_curvature(zero, zero, one, one, Covariances(one, one, one))   # (1 - t²)²
@@ -59,11 +61,11 @@ def two_layer_curvature(
 
 
 def two_layer_hessian(U: Tensor, V: Tensor, covariances: Covariances) -> Tensor:
-    r"""The Hessian of the risk in all weights, those of the first layer :math:`V^\top` first, row
-    by row, as in ``flat_layers([V.T, U])``; ``[p, p]`` with :math:`p=n_1(n_0+k)`.
+    r"""The Hessian of the risk in all weights, those of the first layer $V^\top$ first, row
+    by row, as in `flat_layers([V.T, U])`; `[p, p]` with $p=n_1(n_0+k)$.
 
     Each column is the derivative of the gradients along one unit direction. Time
-    :math:`O(p\,n_0k\max(n_0,n_1))`, memory :math:`O(p^2+p\,n_0k)`.
+    $O(p\,n_0k\max(n_0,n_1))$, memory $O(p^2+p\,n_0k)$.
 
     >>> one, zero = torch.ones(1, 1), torch.zeros(1, 1)
     >>> two_layer_hessian(zero, zero, Covariances(one, one, one)).tolist()
@@ -82,11 +84,11 @@ def two_layer_hessian(U: Tensor, V: Tensor, covariances: Covariances) -> Tensor:
 
 
 def best_input_factor(U: Tensor, covariances: Covariances) -> Tensor:
-    r"""The :math:`V` of least risk (and least norm) for a given :math:`U`:
-    :math:`V=\Sigma_{xx}^+\Sigma_{xy}U(U^\top U)^+`.
+    r"""The $V$ of least risk (and least norm) for a given $U$:
+    $V=\Sigma_{xx}^+\Sigma_{xy}U(U^\top U)^+$.
 
     The risk is convex in each factor by itself; this solves
-    :math:`U^\top UV^\top\Sigma_{xx}=U^\top\Sigma_{yx}`.
+    $U^\top UV^\top\Sigma_{xx}=U^\top\Sigma_{yx}$.
 
     >>> one = torch.ones(1, 1)
     >>> best_input_factor(2 * one, Covariances(one, 3 * one, 9 * one))
@@ -98,8 +100,8 @@ def best_input_factor(U: Tensor, covariances: Covariances) -> Tensor:
 
 
 def best_output_factor(V: Tensor, covariances: Covariances) -> Tensor:
-    r"""The :math:`U` of least risk for a given :math:`V`:
-    :math:`U=\Sigma_{yx}V(V^\top\Sigma_{xx}V)^+`.
+    r"""The $U$ of least risk for a given $V$:
+    $U=\Sigma_{yx}V(V^\top\Sigma_{xx}V)^+$.
 
     >>> one = torch.ones(1, 1)
     >>> best_output_factor(2 * one, Covariances(one, 3 * one, 9 * one))
@@ -117,7 +119,7 @@ class AlternatingFit:
 
     Attributes:
         U, V: the factors after the last sweep.
-        risks: ``[2 * sweeps]``, after every half step; never increasing.
+        risks: `[2 * sweeps]`, after every half step; never increasing.
     """
 
     U: Tensor
@@ -133,20 +135,20 @@ def alternating_minimization(
     start: Tensor | None = None,
     random: RandomSource = None,
 ) -> AlternatingFit:
-    r"""Solve for :math:`V`, then for :math:`U`, and again.
+    r"""Solve for $V$, then for $U$, and again.
 
-    The span of :math:`U` follows a power iteration with :math:`\Sigma`, so that from a random
+    The span of $U$ follows a power iteration with $\Sigma$, so that from a random
     start it tends to the leading eigenvectors, the error of the risk falling by
-    :math:`(\lambda_{n_1+1}/\lambda_{n_1})^2` a sweep.
+    $(\lambda_{n_1+1}/\lambda_{n_1})^2$ a sweep.
 
     Args:
         covariances: of inputs and targets.
-        width: :math:`n_1`, any.
+        width: $n_1$, any.
         sweeps: how often each factor is solved for.
-        start: :math:`U`, ``[k, n1]``; Gaussian unless given. A critical :math:`U` stays.
+        start: $U$, `[k, n1]`; Gaussian unless given. A critical $U$ stays.
         random: seed or generator of the start.
 
-    Cost: :math:`O(n_0(n_0+k)n_1)` a sweep, and :math:`O(n_0^3)` once.
+    Cost: $O(n_0(n_0+k)n_1)$ a sweep, and $O(n_0^3)$ once.
 
     >>> moments = Covariances(torch.eye(2), torch.diag(torch.tensor([2.0, 1.0])), 4 * torch.eye(2))
     >>> round(float(alternating_minimization(moments, 1).risks[-1]), 5)
@@ -175,9 +177,9 @@ def alternating_minimization(
 
 
 def column_projector(U: Tensor, tolerance: float = 1e-9) -> Tensor:
-    r""":math:`P_U=U(U^\top U)^+U^\top`, the orthogonal projector onto the columns, ``[k, k]``.
+    r"""$P_U=U(U^\top U)^+U^\top$, the orthogonal projector onto the columns, `[k, k]`.
 
-    Directions in which :math:`U` is smaller than ``tolerance`` (or rounding) times its norm do not
+    Directions in which $U$ is smaller than `tolerance` (or rounding) times its norm do not
     count.
 
     >>> column_projector(torch.tensor([[2.0], [0.0]]))
@@ -193,12 +195,12 @@ def column_projector(U: Tensor, tolerance: float = 1e-9) -> Tensor:
 def critical_form_residual(
     U: Tensor, V: Tensor, covariances: Covariances, tolerance: float = 1e-9
 ) -> float:
-    r"""How far a point is from the form :math:`UV^\top=P_U\Sigma_{yx}\Sigma_{xx}^{-1}` that every
-    critical point has, in the norm :math:`\|\cdot\,\Sigma_{xx}^{1/2}\|_F` of the predictions.
+    r"""How far a point is from the form $UV^\top=P_U\Sigma_{yx}\Sigma_{xx}^{-1}$ that every
+    critical point has, in the norm $\|\cdot\,\Sigma_{xx}^{1/2}\|_F$ of the predictions.
 
-    Directions in which :math:`U` is smaller than ``tolerance`` times its norm, or times that of a
-    balanced factor, :math:`\|\Sigma_{yx}\Sigma_{xx}^+\|^{1/2}`, do not count: near a point where
-    :math:`U` loses rank the tolerance must exceed the error of :math:`U`.
+    Directions in which $U$ is smaller than `tolerance` times its norm, or times that of a
+    balanced factor, $\|\Sigma_{yx}\Sigma_{xx}^+\|^{1/2}$, do not count: near a point where
+    $U$ loses rank the tolerance must exceed the error of $U$.
 
     >>> one = torch.ones(1, 1)
     >>> critical_form_residual(one, 2 * one, Covariances(one, 3 * one, 9 * one))

@@ -1,9 +1,9 @@
 r"""All critical points of the two-layer linear network, written down.
 
-With :math:`\Sigma=\Sigma_{yx}\Sigma_{xx}^+\Sigma_{xy}=Q\Lambda Q^\top`, every critical point
-:math:`(U,V)` has columns of :math:`U` that span eigenvectors :math:`Q_J` of :math:`\Sigma`: one
-class for every choice :math:`J`, of value :math:`\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}
-\lambda_j`. The leading choice is the global minimum; every other one can be left by turning one of
+With $\Sigma=\Sigma_{yx}\Sigma_{xx}^+\Sigma_{xy}=Q\Lambda Q^\top$, every critical point
+$(U,V)$ has columns of $U$ that span eigenvectors $Q_J$ of $\Sigma$: one
+class for every choice $J$, of value $\operatorname{tr}\Sigma_{yy}-\sum_{j\in J} \lambda_j$.
+The leading choice is the global minimum; every other one can be left by turning one of
 its directions towards a larger eigenvalue, or by giving an unused column to one.
 
 Sources: Mathematical Aspects of Deep Learning, Theorems 4.2 and 4.3; Foundations of Deep Learning,
@@ -46,8 +46,8 @@ class Escape:
     Attributes:
         dU, dV: the direction.
         curvature: the second derivative of the risk along it.
-        gains: the eigenvalue of :math:`\Sigma` that is taken up.
-        loses: the eigenvalue that is given up for it; 0 where a column of :math:`U` is unused.
+        gains: the eigenvalue of $\Sigma$ that is taken up.
+        loses: the eigenvalue that is given up for it; 0 where a column of $U$ is unused.
     """
 
     dU: Tensor
@@ -62,9 +62,9 @@ class LinearCriticalPoint:
     r"""One class of critical points.
 
     Attributes:
-        chosen: :math:`J`, numbers of the eigenvectors of :math:`\Sigma` from 0, ascending.
+        chosen: $J$, numbers of the eigenvectors of $\Sigma$ from 0, ascending.
         U, V: a point of the class.
-        value: the risk, :math:`\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j`.
+        value: the risk, $\operatorname{tr}\Sigma_{yy}-\sum_{j\in J}\lambda_j$.
         label: what it is.
         index: how many eigenvalues of the Hessian are negative.
         escape: the way down, None at a global minimum.
@@ -87,36 +87,40 @@ def linear_critical_points(
     mixing: Tensor | None = None,
     tolerance: float = 1e-9,
 ) -> list[LinearCriticalPoint]:
-    r"""One critical point for every choice :math:`J` of eigenvectors, best first.
+    r"""One critical point for every choice $J$ of eigenvectors, best first.
 
-    .. math:: U=[Q_J,0]\,C,\qquad V=[\Sigma_{xx}^+\Sigma_{xy}Q_J,0]\,C^{-\top},\qquad |J|=r\le n_1.
+    $$
+    U=[Q_J,0]\,C,\qquad V=[\Sigma_{xx}^+\Sigma_{xy}Q_J,0]\,C^{-\top},\qquad |J|=r\le n_1.
+    $$
 
     The Hessian there has exactly
 
-    .. math:: \#\{(j,k):j\in J,\,k\notin J,\,\lambda_k>\lambda_j\}
-              +(n_1-r)\,\#\{k\notin J:\lambda_k>0\}
+    $$
+    \#\{(j,k):j\in J,\,k\notin J,\,\lambda_k>\lambda_j\}
+    +(n_1-r)\,\#\{k\notin J:\lambda_k>0\}
+    $$
 
-    negative eigenvalues. Where it has any, the eigenvector :math:`q_k` outside :math:`J` of the
-    largest eigenvalue takes an unused column, with curvature :math:`-4\lambda_k`, or, if there is
-    none, the place of the :math:`q_j` of the smallest one, with :math:`2(\lambda_j-\lambda_k)`.
+    negative eigenvalues. Where it has any, the eigenvector $q_k$ outside $J$ of the
+    largest eigenvalue takes an unused column, with curvature $-4\lambda_k$, or, if there is
+    none, the place of the $q_j$ of the smallest one, with $2(\lambda_j-\lambda_k)$.
 
-    The :math:`\binom k{n_1}` classes of rank :math:`n_1` are all there are with :math:`U` of full
-    column rank if the eigenvalues of :math:`\Sigma` are positive and differ
-    (:meth:`Covariances.distinct`); otherwise these are critical points too, but rotations among
-    equal eigenvalues give others. In the classes of smaller rank the unused columns of :math:`V`
+    The $\binom k{n_1}$ classes of rank $n_1$ are all there are with $U$ of full
+    column rank if the eigenvalues of $\Sigma$ are positive and differ
+    (`Covariances.distinct`); otherwise these are critical points too, but rotations among
+    equal eigenvalues give others. In the classes of smaller rank the unused columns of $V$
     need not be 0, only orthogonal to the rows of the residual; value and index stay.
 
     Args:
-        covariances: of inputs and targets; :meth:`Covariances.from_samples` makes them from data.
-        width: :math:`n_1`, also above :math:`\min(n_0,k)`.
-        rank: how many columns :math:`r` are used, from 0 to :math:`\min(n_1,k)`, which it is unless
-            given; ``"all"`` lists every rank.
-        mixing: an invertible :math:`C`, ``[n1, n1]``; the identity unless given.
+        covariances: of inputs and targets; `Covariances.from_samples` makes them from data.
+        width: $n_1$, also above $\min(n_0,k)$.
+        rank: how many columns $r$ are used, from 0 to $\min(n_1,k)$, which it is unless
+            given; `"all"` lists every rank.
+        mixing: an invertible $C$, `[n1, n1]`; the identity unless given.
         tolerance: eigenvalues that differ by less, relative to the largest, count as equal. It is
             not taken below their rounding, about ten machine epsilons times the condition number
-            of :math:`\Sigma_{xx}`.
+            of $\Sigma_{xx}$.
 
-    Cost: :math:`O((n_0+k)n_1^2+n_0^2n_1)` a class, and :math:`O(n_0^3+k^3)` once.
+    Cost: $O((n_0+k)n_1^2+n_0^2n_1)$ a class, and $O(n_0^3+k^3)$ once.
 
     >>> moments = Covariances(torch.eye(2), torch.diag(torch.tensor([2.0, 1.0])), 4 * torch.eye(2))
     >>> [(p.chosen, p.value, p.label, p.index) for p in linear_critical_points(moments, 1)]
@@ -159,21 +163,21 @@ def escape_direction(
 ) -> Escape | None:
     r"""A direction of negative curvature at a critical point; None at a global minimum.
 
-    Of the eigenvectors of :math:`\Sigma` outside the columns of :math:`U`, the one of the largest
-    eigenvalue, :math:`q_k`, is taken up by :math:`\Delta_U=q_kb^\top`,
-    :math:`\Delta_V=\Sigma_{xx}^+\Sigma_{xy}q_kc^\top`. Where :math:`U=Q_JC` has full column rank
-    it takes the place of the :math:`q_j` of the smallest eigenvalue: :math:`b^\top=e_j^\top C`,
-    :math:`c^\top=e_j^\top C^{-\top}`, curvature :math:`2(\lambda_j-\lambda_k)`. Where
-    :math:`Ua=0` for a unit vector :math:`a`, :math:`b=a` and :math:`c=\alpha a` with
-    :math:`\alpha=\max(1,a^\top V^\top\Sigma_{xx}Va/\lambda_k)`, curvature at most
-    :math:`-2\alpha\lambda_k`. Neither needs :math:`\Sigma_{xx}` to be invertible nor the
+    Of the eigenvectors of $\Sigma$ outside the columns of $U$, the one of the largest
+    eigenvalue, $q_k$, is taken up by $\Delta_U=q_kb^\top$,
+    $\Delta_V=\Sigma_{xx}^+\Sigma_{xy}q_kc^\top$. Where $U=Q_JC$ has full column rank
+    it takes the place of the $q_j$ of the smallest eigenvalue: $b^\top=e_j^\top C$,
+    $c^\top=e_j^\top C^{-\top}$, curvature $2(\lambda_j-\lambda_k)$. Where
+    $Ua=0$ for a unit vector $a$, $b=a$ and $c=\alpha a$ with
+    $\alpha=\max(1,a^\top V^\top\Sigma_{xx}Va/\lambda_k)$, curvature at most
+    $-2\alpha\lambda_k$. Neither needs $\Sigma_{xx}$ to be invertible nor the
     eigenvalues to differ: every critical point that is not a global minimum is a strict saddle.
 
     Args:
-        U, V: a critical point, ``[k, n1]`` and ``[n0, n1]``.
+        U, V: a critical point, `[k, n1]` and `[n0, n1]`.
         covariances: of inputs and targets.
         tolerance: gradients, and drops of the risk, below it (relative to
-            :math:`\operatorname{tr}\Sigma_{yy}`) count as 0.
+            $\operatorname{tr}\Sigma_{yy}$) count as 0.
 
     >>> moments = Covariances(torch.eye(1), 3 * torch.eye(1), 9 * torch.eye(1))
     >>> escape_direction(torch.zeros(1, 1), torch.zeros(1, 1), moments).curvature

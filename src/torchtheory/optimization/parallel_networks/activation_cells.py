@@ -1,15 +1,16 @@
 r"""The cells of weights that switch the same samples on, and what is largest over all of them.
 
-For inputs :math:`x_1,\dots,x_m` the planes :math:`\{w:x_i^\top w=0\}` cut the weights of a ReLU
-unit into cones, one for each activation pattern :math:`\{i:x_i^\top w>0\}`. On a cone
+For inputs $x_1,\dots,x_m$ the planes $\{w:x_i^\top w=0\}$ cut the weights of a ReLU
+unit into cones, one for each activation pattern $\{i:x_i^\top w>0\}$. On a cone
 
-.. math::
-    f(w)=\sum_iq_i\max(x_i^\top w,0)=g^\top w,\qquad g=\sum_{x_i^\top w>0}q_ix_i,
+$$
+f(w)=\sum_iq_i\max(x_i^\top w,0)=g^\top w,\qquad g=\sum_{x_i^\top w>0}q_ix_i,
+$$
 
-so that the largest :math:`|f|` on the sphere is at :math:`g` projected onto a face of some cone.
-Every cone has an edge, an edge is where :math:`d-1` planes meet, and the faces at an edge are cut
+so that the largest $|f|$ on the sphere is at $g$ projected onto a face of some cone.
+Every cone has an edge, an edge is where $d-1$ planes meet, and the faces at an edge are cut
 out by some of these planes: to go over all edges is to go over all faces. That takes
-:math:`2\binom m{d-1}` edges with :math:`4^{d-1}` faces and signs each; no linear program.
+$2\binom m{d-1}$ edges with $4^{d-1}$ faces and signs each; no linear program.
 Source: Mathematical Aspects of Deep Learning, section 4.4.2, for which it solves Eq. (4.49).
 """
 
@@ -38,15 +39,15 @@ SHIFTS = (0.0, 1e-10, 1e-8)
 
 
 def activation_patterns(x: Tensor) -> Tensor:
-    r"""The sets :math:`\{i:x_i^\top w>0\}` that occur on open sets of :math:`w`, as 0 and 1.
+    r"""The sets $\{i:x_i^\top w>0\}$ that occur on open sets of $w$, as 0 and 1.
 
     Args:
-        x: ``[m, d]``.
+        x: `[m, d]`.
 
     Returns:
-        ``[patterns, m]``; in general position :math:`2\sum_{k<d}\binom{m-1}k` of them.
+        `[patterns, m]`; in general position $2\sum_{k<d}\binom{m-1}k$ of them.
 
-    Time :math:`O(m^2)` for :math:`d\le2`, a linear program for each pattern and sample beyond.
+    Time $O(m^2)$ for $d\le2$, a linear program for each pattern and sample beyond.
 
     >>> len(activation_patterns(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])))
     6
@@ -71,7 +72,7 @@ def _patterns_of_regions(x: Tensor) -> Tensor:
 
 
 def span_of_rows(x: Tensor) -> Tensor:
-    """An orthonormal basis ``[r, d]`` of what the rows of ``x[m, d]`` span."""
+    """An orthonormal basis `[r, d]` of what the rows of `x[m, d]` span."""
     _, sigma, right = torch.linalg.svd(x, full_matrices=False)
     largest = float(sigma[0]) if len(sigma) else 0.0
     rank = int((sigma > max(x.shape) * torch.finfo(x.dtype).eps * largest).sum())
@@ -80,7 +81,7 @@ def span_of_rows(x: Tensor) -> Tensor:
 
 
 def kinks(x: Tensor) -> Tensor:
-    """The angles at which some sample ``x[m, 2]`` is switched, ascending in [0, 2 pi)."""
+    """The angles at which some sample `x[m, 2]` is switched, ascending in [0, 2 pi)."""
     seen = x[x.norm(dim=1) > 0]
     angle = torch.atan2(seen[:, 1], seen[:, 0])
     turned = torch.cat([angle + torch.pi / 2, angle - torch.pi / 2]) % (2 * torch.pi)
@@ -89,21 +90,21 @@ def kinks(x: Tensor) -> Tensor:
 
 
 def circle(angle: Tensor) -> Tensor:
-    """Points of the unit circle, ``[n, 2]``."""
+    """Points of the unit circle, `[n, 2]`."""
     return torch.stack([angle.cos(), angle.sin()], 1)
 
 
 def sector_patterns(x: Tensor) -> Tensor:
-    """The pattern of each sector between two kinks of ``x[m, 2]``, in their order."""
+    """The pattern of each sector between two kinks of `x[m, 2]`, in their order."""
     ends = kinks(x)
     middle = circle((ends + torch.cat([ends[1:], ends[:1] + 2 * torch.pi])) / 2)
     return (middle @ x.T > 0).to(x)
 
 
 def edges(x: Tensor) -> Tensor:
-    r"""Unit vectors along all edges of the cones, both ways, ``[k, r]``, for ``x[m, r]`` of rank r.
+    r"""Unit vectors along all edges of the cones, both ways, `[k, r]`, for `x[m, r]` of rank r.
 
-    On a cone the outputs :math:`\max(Xw,0)` are linear, so those of its edges generate them: what
+    On a cone the outputs $\max(Xw,0)$ are linear, so those of its edges generate them: what
     units can say at all is what the units along edges can.
     """
     if x.shape[1] == 1:
@@ -117,15 +118,15 @@ def edges(x: Tensor) -> Tensor:
 
 
 def best_directions(x: Tensor, q: Tensor, known: Tensor) -> tuple[Tensor, float] | None:
-    r"""Unit vectors, one of which maximizes :math:`|\sum_iq_i\max(x_i^\top w,0)|` on the sphere.
+    r"""Unit vectors, one of which maximizes $|\sum_iq_i\max(x_i^\top w,0)|$ on the sphere.
 
     Args:
-        x: ``[m, r]`` of rank :math:`r\ge3`, in double precision.
-        q: ``[m]``.
-        known: unit vectors ``[k, r]`` to begin with: only what may be better is looked at.
+        x: `[m, r]` of rank $r\ge3$, in double precision.
+        q: `[m]`.
+        known: unit vectors `[k, r]` to begin with: only what may be better is looked at.
 
     Returns:
-        ``known`` and the better ones ``[k, r]``, and by how much the best of them can be off; or
+        `known` and the better ones `[k, r]`, and by how much the best of them can be off; or
         None where there are too many faces, or planes too close to tell them apart.
     """
     rank = x.shape[1]
@@ -149,11 +150,11 @@ def _over_faces(planes: Tensor, side: Tensor, x: Tensor, q: Tensor, known: Tenso
     """The best directions of all cells, or None where too many planes meet in an edge.
 
     Args:
-        planes: normals, ``[k, r]``.
-        side: on which side of which plane a sample is, ``[m, k]`` of 1, -1 and 0.
-        x: ``[m, r]``, each along the normal of its plane.
-        q: ``[m]``.
-        known: ``[k, r]``.
+        planes: normals, `[k, r]`.
+        side: on which side of which plane a sample is, `[m, k]` of 1, -1 and 0.
+        x: `[m, r]`, each along the normal of its plane.
+        q: `[m]`.
+        known: `[k, r]`.
     """
 
     def sizes(w: Tensor) -> Tensor:
@@ -193,8 +194,8 @@ def _over_faces(planes: Tensor, side: Tensor, x: Tensor, q: Tensor, known: Tenso
 
 
 def _planes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The different planes by their normals ``[k, r]``, and on which side of which a sample is:
-    ``[m, k]`` of 1, -1 and 0."""
+    """The different planes by their normals `[k, r]`, and on which side of which a sample is:
+    `[m, k]` of 1, -1 and 0."""
     units = nn.functional.normalize(x, dim=1, eps=1e-300)
     seen = x.norm(dim=1) > 0
     sign = (units @ units.T).sign()
@@ -212,13 +213,13 @@ def _subsets(count: int, size: int) -> Tensor:
 
 
 def _edges_of(normals: Tensor) -> tuple[Tensor, Tensor]:
-    """What ``[b, r - 1, r]`` planes have in common, ``[b, r]``, and how well that is determined."""
+    """What `[b, r - 1, r]` planes have in common, `[b, r]`, and how well that is determined."""
     _, sigma, right = torch.linalg.svd(normals, full_matrices=True)
     return right[:, -1], sigma[:, -1]
 
 
 def _onto_faces(normals: Tensor) -> Tensor:
-    """Onto what any of the ``[b, k, r]`` planes have in common: projections ``[b, 2^k, r, r]``."""
+    """Onto what any of the `[b, k, r]` planes have in common: projections `[b, 2^k, r, r]`."""
     count, rank = normals.shape[1:]
     identity = torch.eye(rank).to(normals).expand(len(normals), rank, rank)
     found = []

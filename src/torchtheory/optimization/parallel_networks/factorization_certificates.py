@@ -1,11 +1,11 @@
 r"""Is a factorization with weight decay globally optimal? One singular pair answers.
 
-For :math:`f(U,V)=\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`, minimized over the
-width as well, with the residual :math:`R=Y-UV^\top`: a pair is a global minimum if and only if
-:math:`\langle R,UV^\top\rangle=\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`, which holds at every
-stationary point, and :math:`\sigma_{\max}(R)\le\lambda`. Where the second fails, the top singular
+For $f(U,V)=\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)$, minimized over the
+width as well, with the residual $R=Y-UV^\top$: a pair is a global minimum if and only if
+$\langle R,UV^\top\rangle=\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)$, which holds at every
+stationary point, and $\sigma_{\max}(R)\le\lambda$. Where the second fails, the top singular
 pair is a column that lowers the objective. Where both hold nearly, the dual
-:math:`\max\{\langle Q,Y\rangle-\tfrac12\|Q\|_F^2:\sigma_{\max}(Q)\le\lambda\}` bounds what is left
+$\max\{\langle Q,Y\rangle-\tfrac12\|Q\|_F^2:\sigma_{\max}(Q)\le\lambda\}$ bounds what is left
 to gain. Source: Mathematical Aspects of Deep Learning, Theorem 4.5 and Corollary 4.6.
 """
 
@@ -25,13 +25,13 @@ from torchtheory.primer.arrays import matrix
 
 
 def decay_objective(Y: Tensor, U: Tensor, V: Tensor, strength: float) -> Tensor:
-    r""":math:`\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`, differentiable.
+    r"""$\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)$, differentiable.
 
     Args:
-        Y: ``[n, m]``.
-        U: ``[n, w]``.
-        V: ``[m, w]``.
-        strength: :math:`\lambda`.
+        Y: `[n, m]`.
+        U: `[n, w]`.
+        V: `[m, w]`.
+        strength: $\lambda$.
 
     >>> one = torch.ones(1, 1)
     >>> decay_objective(3 * one, one, one, 1.0)                      # (3 - 1)^2 / 2 + (1 + 1) / 2
@@ -47,14 +47,14 @@ class FactorizationCertificate:
 
     Attributes:
         optimal: whether the gap is within the tolerance.
-        objective: :math:`f(U,V)`.
+        objective: $f(U,V)$.
         lower_bound: what no factorization goes below.
-        balance: :math:`\langle R,UV^\top\rangle-\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`; 0 where the
+        balance: $\langle R,UV^\top\rangle-\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)$; 0 where the
             objective is stationary.
-        largest_residual: :math:`\sigma_{\max}(R)`; at most :math:`\lambda` at a global minimum.
-        column: the unit vectors :math:`(u,v)` of that singular value: with
-            :math:`\sigma_{\max}(R)>\lambda`, the columns :math:`\sqrt\epsilon u,\sqrt\epsilon v`
-            change the objective by :math:`\epsilon(\lambda-\sigma_{\max})+\epsilon^2/2`.
+        largest_residual: $\sigma_{\max}(R)$; at most $\lambda$ at a global minimum.
+        column: the unit vectors $(u,v)$ of that singular value: with
+            $\sigma_{\max}(R)>\lambda$, the columns $\sqrt\epsilon u,\sqrt\epsilon v$
+            change the objective by $\epsilon(\lambda-\sigma_{\max})+\epsilon^2/2$.
     """
 
     optimal: bool
@@ -66,7 +66,7 @@ class FactorizationCertificate:
 
     @property
     def gap(self) -> float:
-        r""":math:`f(U,V)-` the lower bound: at least :math:`f(U,V)-\min f`."""
+        r"""$f(U,V)-$ the lower bound: at least $f(U,V)-\min f$."""
         return self.objective - self.lower_bound
 
 
@@ -79,20 +79,20 @@ def certify_factorization(
     tolerance: float = 1e-6,
     generator: RandomSource = None,
 ) -> FactorizationCertificate:
-    r"""Certify that :math:`UV^\top` is the best factorization, or give the column that is missing.
+    r"""Certify that $UV^\top$ is the best factorization, or give the column that is missing.
 
-    With :math:`s=\min(1,\lambda/\sigma_{\max}(R))` the matrix :math:`Q=sR` is feasible in the dual,
-    so :math:`\min f\ge\langle Q,Y\rangle-\tfrac12\|Q\|_F^2`.
+    With $s=\min(1,\lambda/\sigma_{\max}(R))$ the matrix $Q=sR$ is feasible in the dual,
+    so $\min f\ge\langle Q,Y\rangle-\tfrac12\|Q\|_F^2$.
 
     Args:
-        Y: ``[n, m]``.
-        U: ``[n, w]``; ``w`` may be 0.
-        V: ``[m, w]``.
-        strength: :math:`\lambda>0`.
+        Y: `[n, m]`.
+        U: `[n, w]`; `w` may be 0.
+        V: `[m, w]`.
+        strength: $\lambda>0$.
         tolerance: the largest gap, relative to the objective, that counts as optimal.
         generator: of the start vector of the singular value.
 
-    Costs one singular pair of :math:`R`, by products; the residual is formed, ``[n, m]``, in
+    Costs one singular pair of $R$, by products; the residual is formed, `[n, m]`, in
     double precision whatever the factors have, so that the bound does not hang on rounding. The
     largest singular value is taken with its error bar added. The best factors in single precision
     are about 1e-5 of the objective off the best ones there are: ask for no more.
@@ -131,14 +131,14 @@ def certify_factorization(
 
 
 def shared_null_direction(U: Tensor, V: Tensor, *, tolerance: float = 1e-6) -> Tensor | None:
-    r"""A unit vector :math:`e` with :math:`Ue=0` and :math:`Ve=0`, or None.
+    r"""A unit vector $e$ with $Ue=0$ and $Ve=0$, or None.
 
     A local minimum with such a direction (a zero column of both factors is one) is global. The
     reverse does not hold: a global minimum of exactly the width it needs has none.
 
     Args:
-        U: ``[n, w]``.
-        V: ``[m, w]``.
+        U: `[n, w]`.
+        V: `[m, w]`.
         tolerance: below which part of the largest singular value one counts as 0.
 
     >>> shared_null_direction(torch.eye(2), torch.tensor([[1.0, 0.0]])) is None
@@ -187,18 +187,18 @@ def grow_factorization(
 ) -> GrownFactorization:
     r"""Descend, certify, append the missing column, until the certificate holds.
 
-    The column :math:`\sqrt\epsilon(u,v)` of the top singular pair of the residual is appended with
-    the best :math:`\epsilon=\sigma_{\max}-\lambda`, which lowers the objective by exactly
-    :math:`(\sigma_{\max}-\lambda)^2/2`. From no columns it ends with as many as
-    :math:`\sigma_i(Y)` exceed :math:`\lambda`.
+    The column $\sqrt\epsilon(u,v)$ of the top singular pair of the residual is appended with
+    the best $\epsilon=\sigma_{\max}-\lambda$, which lowers the objective by exactly
+    $(\sigma_{\max}-\lambda)^2/2$. From no columns it ends with as many as
+    $\sigma_i(Y)$ exceed $\lambda$.
 
     Args:
-        Y: ``[n, m]``.
-        strength: :math:`\lambda>0`.
+        Y: `[n, m]`.
+        strength: $\lambda>0$.
         start: factors to begin with; none unless given.
         tolerance: of the certificate.
-        sweeps: of :func:`descend_factors` after each column.
-        most: columns at most; :math:`\min(n,m)` more than at the start unless told.
+        sweeps: of `descend_factors` after each column.
+        most: columns at most; $\min(n,m)$ more than at the start unless told.
         generator: of the start vectors of the singular values.
 
     >>> grown = grow_factorization(torch.diag(torch.tensor([3.0, 2.0, 0.5])).double(), 1.0)
@@ -228,11 +228,11 @@ def grow_factorization(
 def descend_factors(
     Y: Tensor, U: Tensor, V: Tensor, strength: float, *, sweeps: int = 200, tolerance: float = 1e-12
 ) -> tuple[Tensor, Tensor]:
-    r"""Alternating ridge regressions: :math:`U=YV(V^\top V+\lambda I)^{-1}` and the same for V.
+    r"""Alternating ridge regressions: $U=YV(V^\top V+\lambda I)^{-1}$ and the same for V.
 
     Each half step minimizes over one factor exactly, so the objective never increases; it ends
-    where a sweep changes the factors by less than ``tolerance`` of their size.
-    :math:`O(nmw)` a sweep.
+    where a sweep changes the factors by less than `tolerance` of their size.
+    $O(nmw)$ a sweep.
 
     >>> one = torch.ones(1, 1).double()
     >>> U, V = descend_factors(3 * one, one, one, 1.0)

@@ -1,12 +1,13 @@
 r"""What the penalty of the weights charges the function: the induced convex regularizer.
 
-.. math::
-    \Omega(Z)=\min_r\min_{\Phi_r(X,W)=Z}\Theta_r(W),\qquad
-    \Omega(Z)=\max\{\langle Q,Z\rangle:\Omega^\circ(Q)\le1\}.
+$$
+\Omega(Z)=\min_r\min_{\Phi_r(X,W)=Z}\Theta_r(W),\qquad
+\Omega(Z)=\max\{\langle Q,Z\rangle:\Omega^\circ(Q)\le1\}.
+$$
 
-It is :math:`\infty` where no network has the outputs :math:`Z`. For a nondegenerate pair it is
+It is $\infty$ where no network has the outputs $Z$. For a nondegenerate pair it is
 convex, positively homogeneous of degree 1 and positive, whatever the network; for linear units on
-:math:`X=I` it is the nuclear norm. Where the polar :math:`\Omega^\circ` is solved exactly, so is
+$X=I$ it is the nuclear norm. Where the polar $\Omega^\circ$ is solved exactly, so is
 this: units are added to a linear program until its dual is feasible. Source: Mathematical
 Aspects of Deep Learning, Eq. (4.48), Proposition 4.8.
 """
@@ -35,14 +36,14 @@ from torchtheory.primer.arrays import matrix
 
 @dataclass(frozen=True, slots=True)
 class InducedPenalty:
-    r"""Bounds of :math:`\Omega(Z)` from both sides, each with its witness.
+    r"""Bounds of $\Omega(Z)$ from both sides, each with its witness.
 
     Attributes:
-        upper: :math:`\Theta_r` of ``network``, whose outputs are :math:`Z`; infinite where no
+        upper: $\Theta_r$ of `network`, whose outputs are $Z$; infinite where no
             network has them.
-        lower: :math:`\langle Q,Z\rangle` of ``dual``.
-        network: with at most as many subnetworks as :math:`Z` has entries.
-        dual: ``[m, c]``, a :math:`Q` with :math:`\Omega^\circ(Q)\le1`.
+        lower: $\langle Q,Z\rangle$ of `dual`.
+        network: with at most as many subnetworks as $Z$ has entries.
+        dual: `[m, c]`, a $Q$ with $\Omega^\circ(Q)\le1$.
         rounds: of the cutting plane method.
     """
 
@@ -56,20 +57,20 @@ class InducedPenalty:
 def induced_penalty(
     subnetwork: Subnetwork, x: Tensor, z: Tensor, *, tolerance: float = 1e-6, rounds: int = 100
 ) -> InducedPenalty:
-    r""":math:`\Omega(Z)`: the least penalty of any network of such units with outputs :math:`Z`.
+    r"""$\Omega(Z)$: the least penalty of any network of such units with outputs $Z$.
 
     Args:
         subnetwork: a linear or a ReLU unit.
-        x: ``[m, d]``.
-        z: ``[m, c]``.
+        x: `[m, d]`.
+        z: `[m, c]`.
         tolerance: relative difference of the bounds at which the method ends.
         rounds: at most.
 
-    For linear units it is the nuclear norm of :math:`X^+Z`. For ReLU units a linear program over
+    For linear units it is the nuclear norm of $X^+Z$. For ReLU units a linear program over
     the units found so far, whose dual asks the polar problem for the next ones; each round costs
-    one of either. ReLU units need a polar problem that is solved, see ``polar``. Computed in
+    one of either. ReLU units need a polar problem that is solved, see `polar`. Computed in
     double precision, in which the network and the dual come; outputs that no network has are told
-    from those that one has up to the rounding of ``z`` in its own precision.
+    from those that one has up to the rounding of `z` in its own precision.
 
     >>> from torchtheory.optimization.parallel_networks.subnetworks import relu_unit
     >>> x, z = torch.eye(2).double(), torch.tensor([[3.0], [4.0]]).double()
@@ -187,5 +188,5 @@ def _units_along_edges(subnetwork: Subnetwork, x: Tensor, outputs: int) -> Tenso
 
 
 def _outputs(subnetwork: Subnetwork, x: Tensor, units: Tensor) -> Tensor:
-    """``[entries of Z, units]``."""
+    """`[entries of Z, units]`."""
     return parallel_network(subnetwork, units).parts(x).flatten(1).T

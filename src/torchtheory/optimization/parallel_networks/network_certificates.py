@@ -1,14 +1,15 @@
 r"""Is a trained network globally optimal? The convex problem under it answers.
 
-For a sum of subnetworks with a nondegenerate pair :math:`(\phi,\theta)` and a convex loss,
+For a sum of subnetworks with a nondegenerate pair $(\phi,\theta)$ and a convex loss,
 
-.. math::
-    \mathcal L(Z)+\lambda\Omega(Z)\le\mathcal L(\Phi_r(X,W))+\lambda\Theta_r(W),\qquad
-    Z=\Phi_r(X,W),
+$$
+\mathcal L(Z)+\lambda\Omega(Z)\le\mathcal L(\Phi_r(X,W))+\lambda\Theta_r(W),\qquad
+Z=\Phi_r(X,W),
+$$
 
-with equality for suitable weights. So with :math:`G=-\nabla\mathcal L(Z)` a network is a global
-minimum, over all widths, if and only if :math:`\langle G,Z\rangle=\lambda\Theta_r(W)`, which holds
-at every stationary point, and :math:`\Omega^\circ(G)\le\lambda`: no subnetwork is worth its
+with equality for suitable weights. So with $G=-\nabla\mathcal L(Z)$ a network is a global
+minimum, over all widths, if and only if $\langle G,Z\rangle=\lambda\Theta_r(W)$, which holds
+at every stationary point, and $\Omega^\circ(G)\le\lambda$: no subnetwork is worth its
 penalty. Where one is, adding it lowers the objective. The loss has to be convex, differentiable
 and at least 0 in the outputs. Source: Mathematical Aspects of Deep Learning, Eqs. (4.49), (4.50),
 Theorem 4.9.
@@ -46,15 +47,15 @@ class NetworkCertificate:
     r"""How far a network can be from the best one of any width.
 
     Attributes:
-        verdict: ``globally optimal``; ``not optimal``, if one of the two conditions fails by more
-            than the tolerance (the gap says how much there is to gain at most); or ``no violation
-            found in N starts`` where the polar problem was only searched, which proves nothing.
-        objective: :math:`\mathcal L+\lambda\Theta_r`.
+        verdict: `globally optimal`; `not optimal`, if one of the two conditions fails by more
+            than the tolerance (the gap says how much there is to gain at most); or `no violation
+            found in N starts` where the polar problem was only searched, which proves nothing.
+        objective: $\mathcal L+\lambda\Theta_r$.
         lower_bound: what no network of such subnetworks goes below; None where the polar problem
             was not solved.
-        balance: :math:`\langle G,Z\rangle-\lambda\Theta_r`; 0 at a stationary point.
-        polar: the solution of the polar problem for :math:`G`.
-        strength: :math:`\lambda`.
+        balance: $\langle G,Z\rangle-\lambda\Theta_r$; 0 at a stationary point.
+        polar: the solution of the polar problem for $G$.
+        strength: $\lambda$.
     """
 
     verdict: str
@@ -94,17 +95,17 @@ def certify_network(
 ) -> NetworkCertificate:
     r"""Certify that no network of such subnetworks, of any width, has a lower objective.
 
-    Two lower bounds are tried. By convexity, as :math:`\Omega\le f/\lambda` at any better network,
-    :math:`\min f\ge\mathcal L(Z)+\langle G,Z\rangle-(\Omega^\circ(G)-\lambda)_+f/\lambda`; and for
-    ``HalfSquares`` the dual's value at :math:`G` scaled to :math:`\Omega^\circ\le\lambda`.
+    Two lower bounds are tried. By convexity, as $\Omega\le f/\lambda$ at any better network,
+    $\min f\ge\mathcal L(Z)+\langle G,Z\rangle-(\Omega^\circ(G)-\lambda)_+f/\lambda$; and for
+    `HalfSquares` the dual's value at $G$ scaled to $\Omega^\circ\le\lambda$.
 
     Args:
-        network: see ``split_hidden_units`` for one of torch's.
-        x: ``[m, ...]``.
-        loss: of all outputs ``[m, c]``, in double precision: convex, differentiable, at least 0;
+        network: see `split_hidden_units` for one of torch's.
+        x: `[m, ...]`.
+        loss: of all outputs `[m, c]`, in double precision: convex, differentiable, at least 0;
             the *same* that was trained with (a mean stays a mean).
-        strength: :math:`\lambda` in front of :math:`\Theta_r`. A ``weight_decay`` of
-            ``torch.optim.SGD`` is this :math:`\lambda` for units with weight decay.
+        strength: $\lambda$ in front of $\Theta_r$. A `weight_decay` of
+            `torch.optim.SGD` is this $\lambda$ for units with weight decay.
         tolerance: the largest gap, relative to the objective, that counts as optimal.
         starts: of the search, where the polar problem cannot be solved.
         generator: of the starts.
@@ -154,7 +155,7 @@ def certify_network(
 
 
 def value_and_descent(loss: OutputLoss, outputs: Tensor) -> tuple[float, Tensor]:
-    r""":math:`\mathcal L(Z)` and :math:`G=-\nabla\mathcal L(Z)`, once they are finite numbers."""
+    r"""$\mathcal L(Z)$ and $G=-\nabla\mathcal L(Z)$, once they are finite numbers."""
     Z = outputs.detach().requires_grad_()
     try:
         value = loss(Z)
@@ -231,18 +232,18 @@ def _refuse_other_losses(
 def worth_of_subnetwork(
     network: ParallelNetwork, weights: Tensor, x: Tensor, loss: OutputLoss, strength: float
 ) -> float:
-    r"""The best :math:`\epsilon\ge0` for a further part :math:`\epsilon\phi(X,w)` of penalty
-    :math:`\epsilon\theta(w)`.
+    r"""The best $\epsilon\ge0$ for a further part $\epsilon\phi(X,w)$ of penalty
+    $\epsilon\theta(w)$.
 
-    For ``HalfSquares`` it is :math:`(\langle G,\phi\rangle-\lambda\theta)_+/\|\phi\|^2`, and the
-    objective falls by half of :math:`(\langle G,\phi\rangle-\lambda\theta)_+^2/\|\phi\|^2`.
+    For `HalfSquares` it is $(\langle G,\phi\rangle-\lambda\theta)_+/\|\phi\|^2$, and the
+    objective falls by half of $(\langle G,\phi\rangle-\lambda\theta)_+^2/\|\phi\|^2$.
 
     Args:
         network: what there is already.
-        weights: :math:`w`, ``[p]``, for instance ``certificate.polar.weights``.
-        x: ``[m, ...]``.
+        weights: $w$, `[p]`, for instance `certificate.polar.weights`.
+        x: `[m, ...]`.
         loss: of the outputs.
-        strength: :math:`\lambda`.
+        strength: $\lambda$.
     """
     check_strength(strength)
     network, x = in_double(network, x)
@@ -265,10 +266,10 @@ def worth_of_subnetwork(
 
 
 def best_scales(network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength: float) -> Tensor:
-    r"""The factors :math:`c_i\ge0` that minimize
-    :math:`\mathcal L(\sum_ic_i\phi_i)+\lambda\sum_ic_i\theta_i`, ``[r]``: a convex problem.
+    r"""The factors $c_i\ge0$ that minimize
+    $\mathcal L(\sum_ic_i\phi_i)+\lambda\sum_ic_i\theta_i$, `[r]`: a convex problem.
 
-    At these, :math:`\langle G,Z\rangle=\lambda\Theta_r`. Solved exactly for ``HalfSquares``, by
+    At these, $\langle G,Z\rangle=\lambda\Theta_r$. Solved exactly for `HalfSquares`, by
     L-BFGS-B for other losses.
     """
     check_strength(strength)
@@ -298,9 +299,9 @@ def best_scales(network: ParallelNetwork, x: Tensor, loss: OutputLoss, strength:
 def _least_squares_scales(parts: Tensor, charges: Tensor, targets: Tensor) -> Tensor:
     r"""The scales for half squares, by their dual, which is a problem of least distance.
 
-    The residual :math:`q` is the projection of :math:`y` onto
-    :math:`\{q:\langle\phi_i,q\rangle\le\lambda\theta_i\}`; Lawson and Hanson turn that into
-    non-negative least squares, whose solution is :math:`c` up to a factor.
+    The residual $q$ is the projection of $y$ onto
+    $\{q:\langle\phi_i,q\rangle\le\lambda\theta_i\}$; Lawson and Hanson turn that into
+    non-negative least squares, whose solution is $c$ up to a factor.
     """
     A = parts.flatten(1).double().cpu().numpy()
     y = targets.flatten().double().cpu().numpy()
@@ -345,9 +346,9 @@ def grow_network(
 
     Args:
         subnetwork: the architecture.
-        x: ``[m, ...]``.
+        x: `[m, ...]`.
         loss: of all outputs.
-        strength: :math:`\lambda`.
+        strength: $\lambda$.
         tolerance: of the certificate.
         rounds: at most; the certificate says how far it came.
         generator: of the starts of a search.

@@ -1,16 +1,16 @@
 r"""Does the theory of parallel networks cover a network and its regularizer? Degrees and bounds.
 
-A function is positively homogeneous of degree :math:`p` if :math:`f(aw)=a^pf(w)` for
-:math:`a\ge0`. A pair :math:`(\phi,\theta)` of a subnetwork and its penalty is *nondegenerate* if
+A function is positively homogeneous of degree $p$ if $f(aw)=a^pf(w)$ for
+$a\ge0$. A pair $(\phi,\theta)$ of a subnetwork and its penalty is *nondegenerate* if
 
-1. both are positively homogeneous of one degree :math:`p>0`,
-2. :math:`\theta\ge0`,
-3. :math:`\{\phi(X,w):\theta(w)\le1\}` is compact.
+1. both are positively homogeneous of one degree $p>0$,
+2. $\theta\ge0$,
+3. $\{\phi(X,w):\theta(w)\le1\}$ is compact.
 
 Then the penalty induces a convex function of the outputs, local minima with a zero subnetwork are
 global, and wide networks have descending paths. The usual weight decay has degree 2: with more
 than two layers it does not match. Whether a *network* is homogeneous is answered by
-``measure_homogeneity``; here is what goes with it. Source: Mathematical Aspects of Deep Learning,
+`measure_homogeneity`; here is what goes with it. Source: Mathematical Aspects of Deep Learning,
 section 4.4.2, Definition 4.7.
 """
 
@@ -45,12 +45,12 @@ SETTLED = 0.1
 def degree_of(
     function: Callable[[Tensor], Tensor], points: Tensor, *, tolerance: float = 1e-9
 ) -> Homogeneity:
-    r"""The :math:`p` with :math:`f(aw)=a^pf(w)` for :math:`a=0,\tfrac12,2,10`, or None.
+    r"""The $p$ with $f(aw)=a^pf(w)$ for $a=0,\tfrac12,2,10$, or None.
 
     Args:
-        function: from ``[p]`` to a tensor.
-        points: ``[n, p]``, where it is tried.
-        tolerance: relative to :math:`a^p\|f(w)\|`.
+        function: from `[p]` to a tensor.
+        points: `[n, p]`, where it is tried.
+        tolerance: relative to $a^p\|f(w)\|$.
 
     >>> degree_of(lambda w: w.square().sum() / 2, torch.eye(3)).degree
     2.0
@@ -73,12 +73,12 @@ def power_of_scale(
     factors: Sequence[float] = (0.5, 2.0, 3.0),
     tolerance: float = 1e-6,
 ) -> Homogeneity:
-    r"""The :math:`p` with :math:`v(a)=a^pv(1)` for all factors :math:`a`, or None.
+    r"""The $p$ with $v(a)=a^pv(1)$ for all factors $a$, or None.
 
     Args:
-        values: :math:`v`, from a scale to a tensor of one shape.
-        factors: that are tried; :math:`p` itself is read off :math:`a=2`.
-        tolerance: the largest :math:`\|v(a)-a^pv(1)\|/(\max(a^p,1)\|v(1)\|)` that counts as none.
+        values: $v$, from a scale to a tensor of one shape.
+        factors: that are tried; $p$ itself is read off $a=2$.
+        tolerance: the largest $\|v(a)-a^pv(1)\|/(\max(a^p,1)\|v(1)\|)$ that counts as none.
 
     >>> power_of_scale(lambda a: torch.tensor([a**3])).degree
     3.0
@@ -118,10 +118,10 @@ def degrees_by_group(
     happen to be 0 do not pass. A degree of 0 means that the group's scale does not matter.
 
     Args:
-        function: the network; ``PureFunction(model).in_precision(torch.float64)`` is best.
-        x: ``[n, ...]``.
+        function: the network; `PureFunction(model).in_precision(torch.float64)` is best.
+        x: `[n, ...]`.
         groups: names of parameters, by the name of the group.
-        tolerance: see :func:`power_of_scale`.
+        tolerance: see `power_of_scale`.
 
     Cost: ten forward passes a group.
 
@@ -167,10 +167,10 @@ class PairCheck:
 
     Attributes:
         nondegenerate: whether none was found violated.
-        network: homogeneity of :math:`\phi`.
-        penalty: homogeneity of :math:`\theta`.
-        least_penalty: the smallest :math:`\theta` met.
-        largest_output: the largest :math:`\|\phi(X,w)\|` found with :math:`\theta(w)\le1`;
+        network: homogeneity of $\phi$.
+        penalty: homogeneity of $\theta$.
+        least_penalty: the smallest $\theta$ met.
+        largest_output: the largest $\|\phi(X,w)\|$ found with $\theta(w)\le1$;
             infinite where the search shows no bound.
         reason: one sentence.
     """
@@ -193,13 +193,13 @@ def check_pair(
 ) -> PairCheck:
     r"""Check Definition 4.7 for a subnetwork on given inputs.
 
-    The third condition is searched: :math:`\|\phi\|/\theta`, which scaling does not change if the
+    The third condition is searched: $\|\phi\|/\theta$, which scaling does not change if the
     degrees agree, is driven up from random weights. A finding of unboundedness is a weight vector
     with a penalty of next to nothing; a pass is evidence, not a proof.
 
     Args:
-        subnetwork: :math:`\phi` and :math:`\theta`.
-        x: ``[m, ...]``.
+        subnetwork: $\phi$ and $\theta$.
+        x: `[m, ...]`.
         starts, steps: of the search.
         generator: of the starts.
 
@@ -306,8 +306,8 @@ def match_degrees(
 
     Args:
         model: run in evaluation mode, and left as it was.
-        x: ``[n, ...]``, inputs to measure on.
-        penalty: of all parameters as one vector; weight decay :math:`\tfrac12\|w\|^2` unless given.
+        x: `[n, ...]`, inputs to measure on.
+        penalty: of all parameters as one vector; weight decay $\tfrac12\|w\|^2$ unless given.
 
     >>> x = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
     >>> def net(layers):
@@ -349,14 +349,14 @@ def match_degrees(
 
 
 def layers_that_break(model: nn.Module, x: Tensor, *, tolerance: float = 1e-6) -> list[str]:
-    r"""Layers :math:`h` of a chain with :math:`h(az)\ne a^kh(z)`, named with their kind.
+    r"""Layers $h$ of a chain with $h(az)\ne a^kh(z)$, named with their kind.
 
     The first layer with weights sees the input itself, which is not scaled, and may have a bias.
     Each of the others is tried on the activations it gets, in evaluation mode.
 
     Args:
-        model: a chain of layers; one that is not (a skip connection) is refused, see ``as_chain``.
-        x: ``[n, ...]``.
+        model: a chain of layers; one that is not (a skip connection) is refused, see `as_chain`.
+        x: `[n, ...]`.
         tolerance: relative departure that counts as none.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))

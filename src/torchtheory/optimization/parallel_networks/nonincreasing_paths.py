@@ -1,9 +1,9 @@
 r"""From any weights of a wide network to a global minimum without ever going up.
 
-With more subnetworks than the outputs have entries, :math:`r>|\phi|=mc`, the outputs
-:math:`\phi_i` of the subnetworks are linearly dependent: :math:`\sum_i\beta_i\phi_i=0`. Then
-:math:`W_i(t)=(1+t\beta_i)^{1/p}W_i` changes neither the output nor, at a stationary point, the
-penalty, and with :math:`\min\beta_i=-1` it ends with a zero subnetwork, in whose place one that is
+With more subnetworks than the outputs have entries, $r>|\phi|=mc$, the outputs
+$\phi_i$ of the subnetworks are linearly dependent: $\sum_i\beta_i\phi_i=0$. Then
+$W_i(t)=(1+t\beta_i)^{1/p}W_i$ changes neither the output nor, at a stationary point, the
+penalty, and with $\min\beta_i=-1$ it ends with a zero subnetwork, in whose place one that is
 worth its penalty can grow. That shows a path, not that gradient descent takes it. Source:
 Mathematical Aspects of Deep Learning, Theorem 4.10.
 """
@@ -27,10 +27,10 @@ from torchtheory.optimization.parallel_networks.subnetworks import OutputLoss, P
 
 
 def required_width(outputs: int, samples: int) -> int:
-    r"""The width :math:`mc+1` that the theorem asks for.
+    r"""The width $mc+1$ that the theorem asks for.
 
-    A sufficient number, far beyond practice; for a factorization of an ``[n, m]`` matrix
-    :math:`\min(n,m)+1` columns do.
+    A sufficient number, far beyond practice; for a factorization of an `[n, m]` matrix
+    $\min(n,m)+1$ columns do.
 
     >>> required_width(10, 60000)                                   # ten classes of digits
     600001
@@ -42,11 +42,11 @@ def required_width(outputs: int, samples: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Slide:
-    r"""The path :math:`W_i(t)=(1+t\beta_i)^{1/p}W_i`, :math:`0\le t\le1`.
+    r"""The path $W_i(t)=(1+t\beta_i)^{1/p}W_i$, $0\le t\le1$.
 
     Attributes:
-        network: at :math:`t=0`.
-        beta: ``[r]``, with :math:`\sum_i\beta_i\phi_i=0`, :math:`\sum_i\beta_i\theta_i\le0` and
+        network: at $t=0$.
+        beta: `[r]`, with $\sum_i\beta_i\phi_i=0$, $\sum_i\beta_i\theta_i\le0$ and
             least entry -1.
     """
 
@@ -54,7 +54,7 @@ class Slide:
     beta: Tensor
 
     def at(self, t: float) -> ParallelNetwork:
-        """The network at time ``t`` from 0 to 1, where a subnetwork is zero."""
+        """The network at time `t` from 0 to 1, where a subnetwork is zero."""
         if not 0 <= t <= 1:
             raise InvalidInput(f"t must lie in [0, 1], not {t!r}")
         return self.network.scaled((1 + t * self.beta).clamp(min=0))
@@ -64,11 +64,11 @@ def slide_to_zero(network: ParallelNetwork, x: Tensor, *, tolerance: float = 1e-
     r"""A way to empty one subnetwork without changing the outputs or raising the penalty.
 
     Args:
-        network: with linearly dependent parts, as all with :math:`r>mc`.
-        x: ``[m, ...]``.
+        network: with linearly dependent parts, as all with $r>mc$.
+        x: `[m, ...]`.
         tolerance: below which part of the largest singular value parts count as dependent.
 
-    Costs a singular value decomposition of ``[mc, r]``.
+    Costs a singular value decomposition of `[mc, r]`.
 
     >>> from torchtheory.optimization.parallel_networks.subnetworks import linear_unit
     >>> two = ParallelNetwork(linear_unit(1, 1), torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
@@ -133,10 +133,10 @@ def nonincreasing_path(
     grows the solution of the polar problem in its place; until the certificate holds.
 
     Args:
-        network: with :math:`r>mc` subnetworks, or fewer if their outputs stay dependent.
-        x: ``[m, ...]``.
+        network: with $r>mc$ subnetworks, or fewer if their outputs stay dependent.
+        x: `[m, ...]`.
         loss: of all outputs, convex, differentiable, at least 0.
-        strength: :math:`\lambda>0`.
+        strength: $\lambda>0$.
         steps: gradient steps a round.
         rounds: at most.
         tolerance: of the certificate.

@@ -1,12 +1,13 @@
 r"""The nuclear norm as what weight decay charges a product of two matrices.
 
-.. math::
-    \|Z\|_*=\sum_i\sigma_i(Z)=\min_{UV^\top=Z}\tfrac12(\|U\|_F^2+\|V\|_F^2).
+$$
+\|Z\|_*=\sum_i\sigma_i(Z)=\min_{UV^\top=Z}\tfrac12(\|U\|_F^2+\|V\|_F^2).
+$$
 
-So factoring :math:`Y[n_2,n_0]\approx UV^\top` with weight decay,
-:math:`f(U,V)=\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)`, is the convex problem
-:math:`\min_Z\tfrac12\|Y-Z\|_F^2+\lambda\|Z\|_*` in disguise, which the singular values of
-:math:`Y` solve. The norm itself is ``torch.linalg.matrix_norm(Z, "nuc")``.
+So factoring $Y[n_2,n_0]\approx UV^\top$ with weight decay,
+$f(U,V)=\tfrac12\|Y-UV^\top\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)$, is the convex problem
+$\min_Z\tfrac12\|Y-Z\|_F^2+\lambda\|Z\|_*$ in disguise, which the singular values of
+$Y$ solve. The norm itself is `torch.linalg.matrix_norm(Z, "nuc")`.
 Source: Mathematical Aspects of Deep Learning, section 4.4.1, Eqs. (4.33) to (4.37).
 """
 
@@ -23,14 +24,14 @@ from torchtheory.primer.arrays import matrix
 
 
 def balanced_factors(Z: Tensor, width: int | None = None) -> tuple[Tensor, Tensor]:
-    r"""The cheapest factors of ``Z[n, m]``: :math:`U=U_Z\Sigma^{1/2}`, :math:`V=V_Z\Sigma^{1/2}`.
+    r"""The cheapest factors of `Z[n, m]`: $U=U_Z\Sigma^{1/2}$, $V=V_Z\Sigma^{1/2}$.
 
-    They attain :math:`\tfrac12(\|U\|_F^2+\|V\|_F^2)=\|Z\|_*`; every other pair with
-    :math:`UV^\top=Z` costs as much or more, and :math:`(UA,VA^{-\top})` as much only if :math:`A`
-    is orthogonal (on the row space). They satisfy :math:`U^\top U=V^\top V`.
+    They attain $\tfrac12(\|U\|_F^2+\|V\|_F^2)=\|Z\|_*$; every other pair with
+    $UV^\top=Z$ costs as much or more, and $(UA,VA^{-\top})$ as much only if $A$
+    is orthogonal (on the row space). They satisfy $U^\top U=V^\top V$.
 
     Args:
-        Z: ``[n, m]``.
+        Z: `[n, m]`.
         width: columns of either factor, at least the rank; the rank unless told. Columns beyond
             the rank are 0.
 
@@ -54,8 +55,8 @@ def balanced_factors(Z: Tensor, width: int | None = None) -> tuple[Tensor, Tenso
 
 
 def threshold_singular_values(Y: Tensor, strength: float) -> Tensor:
-    r"""The minimizer :math:`U_Y(\Sigma_Y-\lambda I)_+V_Y^\top` of
-    :math:`\tfrac12\|Y-Z\|_F^2+\lambda\|Z\|_*` for ``Y[n, m]``.
+    r"""The minimizer $U_Y(\Sigma_Y-\lambda I)_+V_Y^\top$ of
+    $\tfrac12\|Y-Z\|_F^2+\lambda\|Z\|_*$ for `Y[n, m]`.
 
     Costs a singular value decomposition.
 
@@ -72,10 +73,10 @@ def threshold_singular_values(Y: Tensor, strength: float) -> Tensor:
 def least_decay_objective(
     singular_values: Tensor, strength: float, width: int | None = None
 ) -> float:
-    r"""The least :math:`f(U,V)` for a matrix with these singular values.
+    r"""The least $f(U,V)$ for a matrix with these singular values.
 
-    A direction that is kept costs :math:`\lambda\sigma-\lambda^2/2`, one that is not
-    :math:`\sigma^2/2`; kept are those with :math:`\sigma>\lambda`, the largest ``width`` of them
+    A direction that is kept costs $\lambda\sigma-\lambda^2/2$, one that is not
+    $\sigma^2/2$; kept are those with $\sigma>\lambda$, the largest `width` of them
     where the width is limited.
 
     >>> least_decay_objective(torch.tensor([3.0, 2.0, 0.5]), 1.0)           # 5/2 + 3/2 + 1/8
@@ -98,13 +99,13 @@ def least_decay_objective(
 
 @dataclass(frozen=True, slots=True)
 class DecayFactorization:
-    r"""A global minimizer of :math:`f(U,V)`.
+    r"""A global minimizer of $f(U,V)$.
 
     Attributes:
-        U: ``[n, w]``.
-        V: ``[m, w]``.
-        objective: :math:`f(U,V)`, from the singular values.
-        needed: :math:`\#\{\sigma_i(Y)>\lambda\}`, the width from which more does not help.
+        U: `[n, w]`.
+        V: `[m, w]`.
+        objective: $f(U,V)$, from the singular values.
+        needed: $\#\{\sigma_i(Y)>\lambda\}$, the width from which more does not help.
     """
 
     U: Tensor
@@ -116,19 +117,19 @@ class DecayFactorization:
 def factorize_with_decay(
     Y: Tensor, strength: float, *, width: int | None = None, inputs: Tensor | None = None
 ) -> DecayFactorization:
-    r"""Minimize :math:`\tfrac12\|Y-UV^\top X\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)` exactly.
+    r"""Minimize $\tfrac12\|Y-UV^\top X\|_F^2+\tfrac\lambda2(\|U\|_F^2+\|V\|_F^2)$ exactly.
 
-    :math:`U=U_Y(\Sigma_Y-\lambda I)_+^{1/2}`, :math:`V=V_Y(\Sigma_Y-\lambda I)_+^{1/2}`, for
-    :math:`X=I`. With inputs of :math:`XX^\top=cI` it is the same problem for :math:`YX^\top/c` and
-    :math:`\lambda/c`, times :math:`c`, plus what no linear map can fit; for other inputs there is
-    no closed form: ``certify_network`` with ``linear_unit`` certifies what a descent found.
+    $U=U_Y(\Sigma_Y-\lambda I)_+^{1/2}$, $V=V_Y(\Sigma_Y-\lambda I)_+^{1/2}$, for
+    $X=I$. With inputs of $XX^\top=cI$ it is the same problem for $YX^\top/c$ and
+    $\lambda/c$, times $c$, plus what no linear map can fit; for other inputs there is
+    no closed form: `certify_network` with `linear_unit` certifies what a descent found.
 
     Args:
-        Y: ``[n, m]``.
-        strength: :math:`\lambda>0`.
+        Y: `[n, m]`.
+        strength: $\lambda>0$.
         width: columns of the factors; as many as needed unless told. With fewer the best is the
             truncation to the largest singular values, with more the rest is 0.
-        inputs: ``X[k, m]`` with orthogonal rows of one length; the identity unless given.
+        inputs: `X[k, m]` with orthogonal rows of one length; the identity unless given.
 
     Costs a singular value decomposition.
 
@@ -169,6 +170,6 @@ def factorize_with_decay(
 
 
 def check_strength(strength: float) -> None:
-    r"""Refuse a :math:`\lambda` that is no positive number."""
+    r"""Refuse a $\lambda$ that is no positive number."""
     if not (math.isfinite(strength) and strength > 0):
         raise InvalidInput(f"the strength of the decay must be a positive number, not {strength!r}")

@@ -1,13 +1,14 @@
 r"""The polar problem: which subnetwork agrees most with given output gradients?
 
-.. math::
-    \Omega^\circ(Q)=\sup\{\langle Q,\phi(X,w)\rangle:\theta(w)\le1\}.
+$$
+\Omega^\circ(Q)=\sup\{\langle Q,\phi(X,w)\rangle:\theta(w)\le1\}.
+$$
 
 For a linear unit it is a largest singular value. For a ReLU unit it is
-:math:`\max_{\|w\|\le1}\|Q^\top\max(Xw,0)\|`, a convex function to be *maximized*, which is hard in
+$\max_{\|w\|\le1}\|Q^\top\max(Xw,0)\|$, a convex function to be *maximized*, which is hard in
 general. It is solved exactly where the inputs span two dimensions (an angle is swept) and, for one
 output, where the cells of the activation patterns can be listed; see
-:mod:`~torchtheory.optimization.parallel_networks.activation_cells`. Otherwise a search from many starts gives a lower
+`activation_cells`. Otherwise a search from many starts gives a lower
 bound, and says so. Source: Mathematical Aspects of Deep Learning, Eqs. (4.43), (4.49).
 """
 
@@ -40,12 +41,12 @@ class Polar:
     r"""The best subnetwork found.
 
     Attributes:
-        value: :math:`\langle Q,\phi(X,w)\rangle` for ``weights``.
-        weights: ``[p]``, of penalty 1.
+        value: $\langle Q,\phi(X,w)\rangle$ for `weights`.
+        weights: `[p]`, of penalty 1.
         bound: what no subnetwork of penalty 1 exceeds: the value and its rounding where the
             problem was solved, infinite where it was only searched.
         starts: of the search, 0 if there was none.
-        others: ``[k, p]``, local solutions, among them the best.
+        others: `[k, p]`, local solutions, among them the best.
     """
 
     value: float
@@ -56,7 +57,7 @@ class Polar:
 
     @property
     def exact(self) -> bool:
-        r"""Whether the value is :math:`\Omega^\circ(Q)`, and not a lower bound of it."""
+        r"""Whether the value is $\Omega^\circ(Q)$, and not a lower bound of it."""
         return math.isfinite(self.bound)
 
 
@@ -68,19 +69,19 @@ def polar(
     starts: int = 50,
     generator: RandomSource = None,
 ) -> Polar:
-    r"""Maximize :math:`\langle Q,\phi(X,w)\rangle` over :math:`\theta(w)\le1`.
+    r"""Maximize $\langle Q,\phi(X,w)\rangle$ over $\theta(w)\le1$.
 
     Args:
-        subnetwork: :math:`\phi` and :math:`\theta`.
-        x: ``[m, ...]``.
-        q: ``[m, c]``.
+        subnetwork: $\phi$ and $\theta$.
+        x: `[m, ...]`.
+        q: `[m, c]`.
         starts: of the search where there is no exact method.
         generator: seed or generator of the starts.
 
     Exact for a linear unit; for a ReLU unit on inputs that span at most two dimensions (a bias
     counts as one), or with one output and so few samples that the cells can be listed: up to 300
     in three dimensions, 40 in four, 17 in five. Computed in double precision for units; the
-    weights come in the precision of ``q``.
+    weights come in the precision of `q`.
 
     >>> from torchtheory.optimization.parallel_networks.subnetworks import relu_unit
     >>> x, q = torch.eye(2).double(), torch.tensor([[3.0], [4.0]]).double()
@@ -120,7 +121,7 @@ def polar(
 
 
 def _inputs_of_unit(subnetwork: Subnetwork, x: Tensor, q: Tensor) -> Tensor:
-    """Inputs ``[m, d]`` in double precision, once a probe has shown that it is a unit.
+    """Inputs `[m, d]` in double precision, once a probe has shown that it is a unit.
 
     A penalty or an architecture put in the place of a unit's own would make the exact methods
     answer another question.
@@ -148,7 +149,7 @@ def _inputs_of_unit(subnetwork: Subnetwork, x: Tensor, q: Tensor) -> Tensor:
 
 
 def _directions(x: Tensor, q: Tensor, starts: int, generator: RandomSource) -> tuple[Tensor, float]:
-    """Unit vectors ``[k, d]`` for ``x[m, d]`` of full rank, and by how much the best of them can
+    """Unit vectors `[k, d]` for `x[m, d]` of full rank, and by how much the best of them can
     be off: infinite for those of a search."""
     if x.shape[1] == 0:
         return x.new_zeros(1, 0), 0.0

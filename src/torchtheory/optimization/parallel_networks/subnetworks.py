@@ -1,13 +1,14 @@
 r"""Sums of subnetworks of one architecture, each with its own weights and its own penalty.
 
-.. math::
-    \Phi_r(X,W)=\sum_{i=1}^r\phi(X,W_i),\qquad\Theta_r(W)=\sum_{i=1}^r\theta(W_i).
+$$
+\Phi_r(X,W)=\sum_{i=1}^r\phi(X,W_i),\qquad\Theta_r(W)=\sum_{i=1}^r\theta(W_i).
+$$
 
 A layer of hidden units is such a sum, with one unit a subnetwork; so is a matrix factorization,
 with one column of both factors (the input is the identity); so are deep networks side by side.
-What is known of factorizations with weight decay carries over if :math:`\phi` and :math:`\theta`
-are positively homogeneous of one degree. Inputs are rows, :math:`X[m,\dots]`, and so are outputs,
-``[m, c]``; the weights of one subnetwork are a vector ``[p]``, those of all a matrix ``[r, p]``.
+What is known of factorizations with weight decay carries over if $\phi$ and $\theta$
+are positively homogeneous of one degree. Inputs are rows, $X[m,\dots]$, and so are outputs,
+`[m, c]`; the weights of one subnetwork are a vector `[p]`, those of all a matrix `[r, p]`.
 Source: Mathematical Aspects of Deep Learning, Eqs. (4.44) to (4.47), Figure 4.3.
 """
 
@@ -31,20 +32,20 @@ from torchtheory.core.errors import (
 from torchtheory.nets.chain import as_chain, has_own_forward
 
 OutputLoss = Callable[[Tensor], Tensor]
-"""The loss as a function of all outputs ``[m, c]``: convex and at least 0."""
+"""The loss as a function of all outputs `[m, c]`: convex and at least 0."""
 
 Kind = Literal["linear unit", "relu unit", "other"]
 
 
 @dataclass(frozen=True, slots=True)
 class Subnetwork:
-    r"""The architecture :math:`\phi` of one subnetwork and its penalty :math:`\theta`.
+    r"""The architecture $\phi$ of one subnetwork and its penalty $\theta$.
 
     Attributes:
-        outputs: :math:`\phi`, from ``x[m, ...]`` and ``w[p]`` to ``[m, c]``.
-        penalty: :math:`\theta`, from ``w[p]`` to a number.
-        size: :math:`p`.
-        degree: what both are said to be homogeneous of; see ``check_pair``.
+        outputs: $\phi$, from `x[m, ...]` and `w[p]` to `[m, c]`.
+        penalty: $\theta$, from `w[p]` to a number.
+        size: $p$.
+        degree: what both are said to be homogeneous of; see `check_pair`.
         kind: what is known of it: for a unit the polar problem can be solved exactly.
         bias: whether a unit sees a further input that is always 1.
     """
@@ -58,9 +59,9 @@ class Subnetwork:
 
 
 def linear_unit(inputs: int, outputs: int) -> Subnetwork:
-    r""":math:`\phi(X,w)=(Xw_1)w_2^\top` with weight decay :math:`(\|w_1\|^2+\|w_2\|^2)/2`.
+    r"""$\phi(X,w)=(Xw_1)w_2^\top$ with weight decay $(\|w_1\|^2+\|w_2\|^2)/2$.
 
-    With :math:`X=I` the sum of :math:`r` is a factorization with :math:`r` columns.
+    With $X=I$ the sum of $r$ is a factorization with $r$ columns.
 
     >>> unit = linear_unit(2, 1)
     >>> unit.outputs(torch.eye(2), torch.tensor([1.0, 2.0, 3.0])), unit.penalty(torch.ones(3))
@@ -77,15 +78,15 @@ def relu_unit(
     bias: bool = False,
     penalty: Literal["decay", "product"] = "decay",
 ) -> Subnetwork:
-    r""":math:`\phi(X,w)=\max(Xw_1,0)\,w_2^\top`, a hidden unit with its outgoing weights.
+    r"""$\phi(X,w)=\max(Xw_1,0)\,w_2^\top$, a hidden unit with its outgoing weights.
 
     Args:
-        inputs: :math:`n_0`.
-        outputs: :math:`c`.
-        bias: the last entry of :math:`w_1` belongs to a further input that is always 1. The unit
+        inputs: $n_0$.
+        outputs: $c$.
+        bias: the last entry of $w_1$ belongs to a further input that is always 1. The unit
             stays homogeneous of degree 2 (and its bias is decayed with the rest).
-        penalty: ``decay`` is :math:`(\|w_1\|^2+\|w_2\|^2)/2`, ``product`` is
-            :math:`\|w_1\|\|w_2\|`. Both have the same least value for the same function.
+        penalty: `decay` is $(\|w_1\|^2+\|w_2\|^2)/2$, `product` is
+            $\|w_1\|\|w_2\|$. Both have the same least value for the same function.
 
     >>> unit = relu_unit(1, 1, bias=True)                          # 2 max(x - 1, 0)
     >>> unit.outputs(torch.tensor([[0.0], [3.0]]), torch.tensor([1.0, -1.0, 2.0])).flatten()
@@ -97,13 +98,13 @@ def relu_unit(
 def deep_subnetwork(
     widths: Sequence[int], *, penalty: Literal["decay", "product", "powers"] = "product"
 ) -> Subnetwork:
-    r"""A ReLU network without biases, :math:`n_0\to n_1\to\dots\to n_L`, of degree :math:`L`.
+    r"""A ReLU network without biases, $n_0\to n_1\to\dots\to n_L$, of degree $L$.
 
     Args:
         widths: from the inputs to the outputs, so one more than there are layers.
-        penalty: ``product`` is :math:`\prod_l\|W_l\|_F`, ``powers`` is
-            :math:`\frac1L\sum_l\|W_l\|_F^L`, both of degree :math:`L`; ``decay``,
-            :math:`\frac12\sum_l\|W_l\|_F^2`, has degree 2 and matches two layers only.
+        penalty: `product` is $\prod_l\|W_l\|_F$, `powers` is
+            $\frac1L\sum_l\|W_l\|_F^L$, both of degree $L$; `decay`,
+            $\frac12\sum_l\|W_l\|_F^2$, has degree 2 and matches two layers only.
 
     >>> net = deep_subnetwork([2, 3, 3, 1])
     >>> net.size, net.degree, net.outputs(torch.ones(5, 2), torch.ones(net.size)).shape
@@ -157,17 +158,17 @@ def _unit(inputs: int, outputs: int, bias: bool, kind: Kind, penalty: str) -> Su
 
 
 def with_ones(x: Tensor, bias: bool) -> Tensor:
-    """Inputs ``[m, d]`` with a further column of ones, if the units have a bias."""
+    """Inputs `[m, d]` with a further column of ones, if the units have a bias."""
     return torch.cat([x, x.new_ones(len(x), 1)], 1) if bias else x
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelNetwork:
-    r""":math:`\Phi_r`: :math:`r` subnetworks of one architecture, summed.
+    r"""$\Phi_r$: $r$ subnetworks of one architecture, summed.
 
     Attributes:
         subnetwork: the architecture and its penalty.
-        weights: ``[r, p]``; :math:`r` may be 0.
+        weights: `[r, p]`; $r$ may be 0.
 
     >>> net = ParallelNetwork(linear_unit(2, 2), torch.tensor([[1.0, 0.0, 0.0, 3.0]]))
     >>> net(torch.eye(2)), float(net.penalties().sum())
@@ -191,11 +192,11 @@ class ParallelNetwork:
         return len(self.weights)
 
     def __call__(self, x: Tensor) -> Tensor:
-        r""":math:`\Phi_r(X)`, ``[m, c]``."""
+        r"""$\Phi_r(X)$, `[m, c]`."""
         return self.parts(x).sum(0)
 
     def parts(self, x: Tensor) -> Tensor:
-        r""":math:`\phi(X,W_i)`, ``[r, m, c]``."""
+        r"""$\phi(X,W_i)$, `[r, m, c]`."""
         if x.ndim == 0 or len(x) == 0:
             raise EmptyData("the network needs at least one input")
         x = x.to(self.weights) if x.is_floating_point() else x
@@ -206,18 +207,18 @@ class ParallelNetwork:
         return made
 
     def penalties(self) -> Tensor:
-        r""":math:`\theta(W_i)`, ``[r]``."""
+        r"""$\theta(W_i)$, `[r]`."""
         if not len(self):
             return self.weights.new_zeros(0)
         made: Tensor = torch.func.vmap(self.subnetwork.penalty)(self.weights)
         return made
 
     def objective(self, x: Tensor, loss: OutputLoss, strength: float) -> Tensor:
-        r""":math:`\mathcal L(\Phi_r(X))+\lambda\Theta_r`, differentiable in the weights."""
+        r"""$\mathcal L(\Phi_r(X))+\lambda\Theta_r$, differentiable in the weights."""
         return loss(self(x)) + strength * self.penalties().sum()
 
     def append(self, weights: Tensor) -> ParallelNetwork:
-        """The network with one more subnetwork ``[p]``, or several ``[k, p]``."""
+        """The network with one more subnetwork `[p]`, or several `[k, p]`."""
         if weights.shape[-1:] != (self.subnetwork.size,):
             raise ShapeMismatch(
                 f"a subnetwork has {self.subnetwork.size} weights, and {list(weights.shape)} were "
@@ -227,9 +228,9 @@ class ParallelNetwork:
         return replace(self, weights=torch.cat([self.weights, more]))
 
     def scaled(self, factors: Tensor) -> ParallelNetwork:
-        r"""The network whose part :math:`i` and its penalty are :math:`c_i\ge0` times as large.
+        r"""The network whose part $i$ and its penalty are $c_i\ge0$ times as large.
 
-        The weights are multiplied by :math:`c_i^{1/p}`, with the degree :math:`p`.
+        The weights are multiplied by $c_i^{1/p}$, with the degree $p$.
         """
         if factors.shape != (len(self),) or bool((factors < 0).any()):
             raise InvalidInput(f"{len(self)} factors >= 0 are needed")
@@ -237,7 +238,7 @@ class ParallelNetwork:
         return replace(self, weights=roots[:, None] * self.weights)
 
     def is_zero(self, tolerance: float = 0.0) -> Tensor:
-        """Which subnetworks have no weight above the tolerance, ``[r]``."""
+        """Which subnetworks have no weight above the tolerance, `[r]`."""
         return self.weights.abs().amax(1) <= tolerance
 
     def without_zeros(self, tolerance: float = 0.0) -> ParallelNetwork:
@@ -246,7 +247,7 @@ class ParallelNetwork:
 
 
 def parallel_network(subnetwork: Subnetwork, weights: Tensor | None = None) -> ParallelNetwork:
-    """A network of given weights ``[r, p]``, empty unless given (in double precision).
+    """A network of given weights `[r, p]`, empty unless given (in double precision).
 
     >>> len(parallel_network(relu_unit(2, 1)))
     0
@@ -260,12 +261,12 @@ def split_hidden_units(model: nn.Module, *, keep_output_bias: bool = True) -> Pa
     r"""A dense network with one hidden ReLU layer as the sum of its hidden units.
 
     Biases of the hidden layer are weights of a further input that is always 1. Dropout is off, as
-    in evaluation mode, and behind an ``nn.Flatten`` the units take flat inputs ``[m, d]``.
+    in evaluation mode, and behind an `nn.Flatten` the units take flat inputs `[m, d]`.
 
     Args:
-        model: a linear layer, ``nn.ReLU`` and a linear layer.
+        model: a linear layer, `nn.ReLU` and a linear layer.
         keep_output_bias: an output bias has no place in a homogeneous network, and one that is
-            not 0 is refused; with ``False`` it is left out, for a loss that adds it to the outputs.
+            not 0 is refused; with `False` it is left out, for a loss that adds it to the outputs.
 
     >>> net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2, bias=False))
     >>> x = torch.ones(4, 3)
@@ -300,10 +301,10 @@ def split_hidden_units(model: nn.Module, *, keep_output_bias: bool = True) -> Pa
 
 @dataclass(frozen=True, slots=True)
 class HalfSquares:
-    r"""The loss :math:`\tfrac12\|Y-Z\|_F^2` of outputs :math:`Z`.
+    r"""The loss $\tfrac12\|Y-Z\|_F^2$ of outputs $Z$.
 
     Attributes:
-        targets: :math:`Y`, ``[m, c]``.
+        targets: $Y$, `[m, c]`.
 
     >>> HalfSquares(torch.ones(2, 1))(torch.zeros(2, 1))
     tensor(1.)
@@ -328,5 +329,5 @@ class HalfSquares:
         return (outputs - self.targets.to(outputs)).square().sum() / 2
 
     def dual(self, q: Tensor) -> float:
-        r""":math:`\min_Z\mathcal L(Z)+\langle Q,Z\rangle=\langle Q,Y\rangle-\tfrac12\|Q\|^2`."""
+        r"""$\min_Z\mathcal L(Z)+\langle Q,Z\rangle=\langle Q,Y\rangle-\tfrac12\|Q\|^2$."""
         return float((q * self.targets).sum() - q.square().sum() / 2)
