@@ -90,7 +90,7 @@ def pieces(name: str, model: nn.Module, start: Tensor, end: Tensor, most: int) -
 
 
 def cells(width: int, depth: int, inputs: int) -> None:
-    net = mlp([inputs, *[width] * depth, 1], random=0)
+    net = mlp([inputs, *[width] * depth, 1], generator=0)
     g = torch.Generator().manual_seed(1)
     origin, u, v = torch.randn(3, inputs, generator=g, dtype=torch.float64)
     plane = PlaneSlice(0 * origin, u, v, (-1.0, -1.0), (1.0, 1.0))
@@ -114,7 +114,7 @@ def main() -> None:
     most = min(given.most, 2**15) if given.quick else given.most
     if given.only != "cells":
         start, end = torch.randn(2, 64)
-        pieces("MLP 4 x 256", mlp([64, 256, 256, 256, 256, 10], random=0), start, end, most)
+        pieces("MLP 4 x 256", mlp([64, 256, 256, 256, 256, 10], generator=0), start, end, most)
         pieces("ResNet, 7 layers", SmallResNet(), *torch.randn(2, 1, 8, 8), most)
     if given.only == "pieces":
         return

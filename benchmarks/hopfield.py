@@ -28,7 +28,7 @@ METHODS = ("batched", "numpy blocks", "numpy single")
 def batched(n: int, loads: list[float], trials: int, probes: int) -> tuple[float, float]:
     from torchtheory.nets.hopfield_capacity import capacity_sweep
 
-    sweep = capacity_sweep(n, loads, trials, probes=probes, random=0)
+    sweep = capacity_sweep(n, loads, trials, probes=probes, generator=0)
     return float(sweep.bit_error[-1].mean()), float(sweep.overlap[-1].mean())
 
 

@@ -48,7 +48,7 @@ class Defect:
 
 
 def data(seed: int, samples: int = 300) -> tuple[Pair, Pair]:
-    (x, y), (x_test, y_test) = split(*digits(), test_fraction=0.5, random=seed)
+    (x, y), (x_test, y_test) = split(*digits(), test_fraction=0.5, generator=seed)
     return (x[:samples], y[:samples]), (x_test[:samples], y_test[:samples])
 
 

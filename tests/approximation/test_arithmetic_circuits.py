@@ -29,7 +29,7 @@ def generator(seed: int) -> torch.Generator:
 @given(st.integers(1, 3), st.integers(1, 3), st.booleans(), st.integers(0, 10**6))
 def test_coefficients_are_the_scores(levels: int, r: int, shared: bool, seed: int) -> None:
     m = 2**levels
-    circuit = random_deep_circuit(m, [2] * levels, r, 3, shared=shared, random=seed)
+    circuit = random_deep_circuit(m, [2] * levels, r, 3, shared=shared, generator=seed)
     x = torch.randn(4, m, r, dtype=torch.float64, generator=generator(seed))
     tensor = coefficient_tensor(circuit)
     scores = tensor[None].expand(4, *tensor.shape)
@@ -55,8 +55,8 @@ def test_shallow_rank_is_at_most_its_terms(terms: int, seed: int) -> None:
 def test_deep_ranks() -> None:
     for m, ranks, r, rank in ((4, [3, 3], 3, 9), (8, [2, 2, 2], 2, 16), (8, [1, 2, 2], 2, 1)):
         for shared in (False, True):
-            assert generic_rank(m, ranks, r, shared=shared, random=1) == rank
-        tensor = coefficient_tensor(random_deep_circuit(m, ranks, r, random=1))[0]
+            assert generic_rank(m, ranks, r, shared=shared, generator=1) == rank
+        tensor = coefficient_tensor(random_deep_circuit(m, ranks, r, generator=1))[0]
         assert matricization_rank(tensor) == rank
         assert matricization_rank(tensor, "halves") <= ranks[-1]
 
@@ -72,7 +72,7 @@ def test_matricize_by_hand() -> None:
 def test_least_squares_finds_a_tensor_of_few_terms() -> None:
     factors = torch.randn(4, 2, 3, dtype=torch.float64, generator=generator(0))
     tensor = torch.einsum("za,zb,zc,zd->abcd", *factors)
-    made = coefficient_tensor(best_shallow_circuit(tensor, 2, sweeps=200, random=3))[0]
+    made = coefficient_tensor(best_shallow_circuit(tensor, 2, sweeps=200, generator=3))[0]
     assert float((made - tensor).norm() / tensor.norm()) < 1e-6
 
 

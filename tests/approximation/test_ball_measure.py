@@ -38,7 +38,7 @@ def test_distribution_increases_to_one():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 def test_draws_have_the_distribution(n):
-    x = draw_band_limited(3000, n, random=5)
+    x = draw_band_limited(3000, n, generator=5)
     assert x.shape == (3000, n)
     lengths = x.norm(dim=1).clamp(max=50.0)
     ranks = length_distribution(lengths, n)

@@ -115,7 +115,7 @@ def test_gaussian_density_of_the_exercise():
 )
 def test_draws_give_back_the_function(f):
     g = torch.Generator().manual_seed(3)
-    x = ball_points(4, 2, random=1)
+    x = ball_points(4, 2, generator=1)
     n = 40_000
     w, phase = f.draw_plain(n, g)
     plain = f.mass * torch.cos(x @ w.T + phase)
@@ -132,9 +132,9 @@ def test_draws_give_back_the_function(f):
 
 def test_network_is_the_mean_of_its_steps():
     f = two_waves()
-    net = barron_network(f, 30, 1.5, random=4)
+    net = barron_network(f, 30, 1.5, generator=4)
     steps = draw_steps(f, 30, 1.5, 4)
-    x = ball_points(50, 2, 1.5, random=0)
+    x = ball_points(50, 2, 1.5, generator=0)
     torch.testing.assert_close(net.model(x)[:, 0].detach(), steps(x).mean(1) + f.at_origin())
     assert net.weight_sum == pytest.approx(total_variation(f, 1.5))
     assert net.guarantee == pytest.approx((3 * f.barron_constant) ** 2 / 30)
@@ -151,8 +151,8 @@ def test_steep_sigmoids_become_steps():
 
 def test_best_network_is_no_worse_than_the_mean_and_wants_the_ball():
     f = GaussianBump(2)
-    x = ball_points(100, 2, random=0)
-    best, errors = best_network(f, 40, x, 6, random=2)
+    x = ball_points(100, 2, generator=0)
+    best, errors = best_network(f, 40, x, 6, generator=2)
     with torch.no_grad():
         again = float((best.model(x)[:, 0] - f(x)).square().mean())
     assert again == pytest.approx(min(errors))

@@ -54,7 +54,7 @@ def test_greedy_choice_by_brute_force():
 
 def test_sampled_terms_are_multiples_of_the_mass():
     points, weights = torch.eye(5).double(), torch.tensor([1.0, -1.0, 2.0, 0.0, 4.0]).double()
-    made = few_terms(points, weights, 16, method="sample", random=1)
+    made = few_terms(points, weights, 16, method="sample", generator=1)
     counts = made.coefficients.abs() / 8 * 16
     assert torch.equal(counts, counts.round())
     assert counts.sum() == 16
@@ -65,7 +65,7 @@ def test_sampled_terms_are_multiples_of_the_mass():
 @settings(max_examples=20, deadline=None)
 def test_pruned_networks_keep_the_bound(seed, keep):
     g = torch.Generator().manual_seed(seed)
-    net = mlp([3, 120, 1], random=g)
+    net = mlp([3, 120, 1], generator=g)
     with torch.no_grad():
         for p in net.parameters():
             p.mul_(3)

@@ -25,7 +25,7 @@ from torchtheory.nets.feedforward import mlp
 )
 def test_convolutional_network_is_the_dense_one(sizes: list[int], channels: int, seed: int) -> None:
     inputs = channels * int(torch.tensor(sizes).prod())
-    net = mlp([inputs, 5, 4, 2], "tanh", random=seed)
+    net = mlp([inputs, 5, 4, 2], "tanh", generator=seed)
     made = as_convolutional(net, sizes, channels=channels)
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(3, channels, *sizes, dtype=torch.float64, generator=draw)

@@ -90,7 +90,7 @@ def test_soft_indicator_away_from_its_ends(
 
 def test_ridge_units_are_a_prefix_and_follow_the_dtype() -> None:
     x = torch.rand(7, 3, generator=torch.Generator().manual_seed(0))
-    short, long = (ridge_units("tanh", m, x, random=4) for m in (3, 9))
+    short, long = (ridge_units("tanh", m, x, generator=4) for m in (3, 9))
     assert short.dtype == torch.float32
     torch.testing.assert_close(short, long[:, :3])
 
@@ -99,13 +99,13 @@ def test_ridge_units_are_a_prefix_and_follow_the_dtype() -> None:
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 10**6))
 def test_rank_of_powers_is_the_number_of_monomials(d: int, q: int, seed: int) -> None:
     x = torch.rand(25, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    found = discriminatory_test(lambda z: z**q, x, 60, steepness=5.0, random=seed)
+    found = discriminatory_test(lambda z: z**q, x, 60, steepness=5.0, generator=seed)
     assert found.rank == min(25, polynomial_rank(q, d))
     assert found.rank == np.linalg.matrix_rank(
-        ridge_units(lambda z: z**q, 60, x, steepness=5.0, random=seed).numpy()
+        ridge_units(lambda z: z**q, 60, x, steepness=5.0, generator=seed).numpy()
     )
     if found.null_measure is not None:
-        fresh = ridge_units(lambda z: z**q, 30, x, random=seed + 1)
+        fresh = ridge_units(lambda z: z**q, 30, x, generator=seed + 1)
         assert (found.null_measure @ fresh).abs().max() < 1e-9
         assert found.null_measure.abs().sum().item() == pytest.approx(1.0)
 
@@ -150,7 +150,7 @@ def test_chosen_sharpness_keeps_its_promise(d: int, error: float, seed: int) -> 
         error,
         ((0.0, 1.0),) * d,
         2000,
-        random=seed,
+        generator=seed,
         confidence=0.9999,
     )
     assert found.low <= error

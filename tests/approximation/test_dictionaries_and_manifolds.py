@@ -150,7 +150,7 @@ def test_swiss_roll_is_that_of_scikit_learn() -> None:
     x, t = make_swiss_roll(50, random_state=0)
     u = torch.tensor(np.stack([t, x[:, 1]], 1))
     np.testing.assert_allclose(swiss_roll_sheet()(u).numpy(), x, atol=1e-12)
-    flat, wide = swiss_roll_sheet()(u), swiss_roll_sheet(40, random=1)(u)
+    flat, wide = swiss_roll_sheet()(u), swiss_roll_sheet(40, generator=1)(u)
     assert (torch.cdist(flat, flat) - torch.cdist(wide, wide)).abs().max() < 1e-6
     with pytest.raises(InvalidInput, match="fit"):
         random_frame(3, 2)
@@ -161,7 +161,7 @@ def test_swiss_roll_is_that_of_scikit_learn() -> None:
 @pytest.mark.parametrize("d", [1, 2, 4])
 def test_intrinsic_dimension_of_cubes(d: int) -> None:
     x = torch.rand(1500, d, dtype=torch.float64, generator=torch.Generator().manual_seed(d))
-    x = x @ random_frame(d, 20, random=0)
+    x = x @ random_frame(d, 20, generator=0)
     assert intrinsic_dimension(x) == pytest.approx(d, rel=0.12)
     with pytest.raises(InvalidInput, match="equal"):
         intrinsic_dimension(torch.zeros(20, 2))
@@ -172,7 +172,7 @@ def test_intrinsic_dimension_of_cubes(d: int) -> None:
 def test_circle_network_does_not_see_the_space() -> None:
     found = []
     for ambient in (2, 9, 50):
-        circle = circle_curve(ambient, random=0)
+        circle = circle_curve(ambient, generator=0)
         u = circle.draw(500, 0)
         charts = tangent_charts(circle(u), 1, 0.6, 0.3)
         fresh = circle.draw(300, 1)

@@ -104,7 +104,7 @@ def test_uniform_fit_is_chebyshevs() -> None:
 
 
 def test_random_units_are_nested() -> None:
-    few, many = (random_units("tanh", m, X, random=3) for m in (4, 9))
+    few, many = (random_units("tanh", m, X, generator=3) for m in (4, 9))
     torch.testing.assert_close(few, many[:, :4])
     assert span_error(many, X**2) < span_error(few, X**2)
     with pytest.raises(InvalidInput):

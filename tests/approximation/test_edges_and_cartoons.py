@@ -157,17 +157,17 @@ def test_exponents() -> None:
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([1, 2, 3]))
 def test_cartoons_keep_their_norms(seed: int, smoothness: int) -> None:
-    drawing = cartoon(smoothness, random=seed)
+    drawing = cartoon(smoothness, generator=seed)
     parts = (drawing.background, drawing.inside, drawing.radius)
     assert all(part.norm_bound(smoothness) <= 1 + 1e-12 for part in parts)
     curve = drawing.boundary(torch.linspace(0, 6.2, 500, dtype=torch.float64))
     assert bool(((curve > 0) & (curve < 1)).all())
-    again = cartoon(smoothness, random=seed)
+    again = cartoon(smoothness, generator=seed)
     assert torch.equal(drawing.image(8), again.image(8))
 
 
 def test_cartoon_network_and_its_error() -> None:
-    drawing = cartoon(2, random=3)
+    drawing = cartoon(2, generator=3)
     net = cartoon_network(drawing, 24)
     values = lambda x: net(x)[:, 0]  # noqa: E731
     width = 1.2 * polygon_distance(drawing, 24) + 1e-3
@@ -223,12 +223,12 @@ def test_greedy_terms_are_those_of_scikit_learn() -> None:
 
 
 def test_pixels_are_the_cells() -> None:
-    drawing = cartoon(1, random=1)
+    drawing = cartoon(1, generator=1)
     assert torch.equal(drawing.image(5).flatten(), drawing(cell_centers(SQUARE, 5)))
 
 
 def test_edge_is_the_mean_of_four_points() -> None:
-    drawing = cartoon(2, random=3)
+    drawing = cartoon(2, generator=3)
     fine = drawing.indicator(cell_centers(SQUARE, 12)).reshape(6, 2, 6, 2)
     edge = drawing.edge(6)
     assert torch.equal(edge, fine.mean((1, 3)))

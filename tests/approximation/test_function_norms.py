@@ -68,7 +68,7 @@ def test_holder_constants_by_hand() -> None:
 
 
 def test_network_norm() -> None:
-    net = mlp([1, 8, 8, 1], random=0)
+    net = mlp([1, 8, 8, 1], generator=0)
     exact = network_lipschitz_norm(net, (-2.0, 3.0))
     x = torch.linspace(-2, 3, 20001, dtype=torch.float64).unsqueeze(1).requires_grad_()
     (slope,) = torch.autograd.grad(net(x).sum(), x)

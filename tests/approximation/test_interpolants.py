@@ -120,7 +120,7 @@ def test_box_network_shares_walls() -> None:
     torch.testing.assert_close(own(x), shared(x))
     assert own.size.units == folklore_size(3.0, 0.4, 2).units
     assert shared.size.units == folklore_size(3.0, 0.4, 2).shared_units
-    assert mean_error(g, shared, 2000, random=0).high <= shared.bound
+    assert mean_error(g, shared, 2000, generator=0).high <= shared.bound
     zero = box_network(lambda x: 0 * x[:, 0], 2, 1.0, 0.5)
     assert not zero(x).any()
 

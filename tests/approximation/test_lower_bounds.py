@@ -73,7 +73,7 @@ def test_a_nonlinear_encoder_is_met() -> None:
 
     with pytest.raises(InvalidInput, match="not linear"):
         linear_witness(encode, 3, 1)
-    w = antipodal_witness(encode, 3, 1, random=1)
+    w = antipodal_witness(encode, 3, 1, generator=1)
     assert w.residual < 1e-8
 
 

@@ -50,7 +50,7 @@ def test_expected_error_is_the_mean_over_all_choices(seed: int, k: int) -> None:
 def test_averages_have_the_mixture_as_mean() -> None:
     points = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weights = torch.tensor([1.0, -2.0, 0.5, 0.0, 1.0, -0.5], dtype=torch.float64)
-    found = maurey_average(points, weights, 5, 20_000, random=1)
+    found = maurey_average(points, weights, 5, 20_000, generator=1)
     away = (found.mean(0) - weights @ points).abs() / (found.std(0) / 20_000**0.5)
     assert away.max() < 5
 
@@ -62,7 +62,7 @@ def test_compressed_network_keeps_the_offset_and_the_given_model() -> None:
     x = torch.randn(30, 2, dtype=torch.float64)
     errors = []
     for seed in range(60):
-        slim = compress_network(wide, x, 15, random=seed)
+        slim = compress_network(wide, x, 15, generator=seed)
         assert slim.units <= 15
         errors.append(float((slim.model(x) - wide(x)).detach().square().mean()))
     mean = sum(errors) / len(errors)
@@ -132,7 +132,7 @@ def test_crossing_is_where_it_says() -> None:
 def test_compression_takes_any_precision_and_refuses_the_rest() -> None:
     wide = nn.Sequential(nn.Linear(2, 20), nn.Tanh(), nn.Linear(20, 1))
     for x in (torch.randn(5, 2), torch.randn(5, 2).double()):
-        slim = compress_network(wide, x, 6, random=0).model
+        slim = compress_network(wide, x, 6, generator=0).model
         assert slim(x.float()).dtype == torch.float32
     for bad, error in (
         (torch.zeros(0, 2), EmptyData),

@@ -45,7 +45,7 @@ def normal(seed: int, *shape: int) -> Tensor:
 def test_memorizers_fit_and_are_counted(seed: int, m: int, d: int, k: int, name: str) -> None:
     x, y = normal(seed, m, d), normal(seed + 1, m, k)
     for line, make in ((False, shallow_memorizer), (True, line_memorizer)):
-        made = make(x, y, name, random=seed)
+        made = make(x, y, name, generator=seed)
         apart = float((made.network(x) - y).abs().max())
         assert apart == pytest.approx(made.residual, rel=0.1, abs=1e-12)
         assert made.residual <= 1e-8 * made.condition
@@ -57,7 +57,7 @@ def test_memorizers_fit_and_are_counted(seed: int, m: int, d: int, k: int, name:
 def test_memorizers_of_forty_points(name: str) -> None:
     x, y = normal(8, 40, 5), normal(9, 40, 2)
     for make in (shallow_memorizer, line_memorizer):
-        torch.testing.assert_close(make(x, y, name, random=3).network(x), y, atol=1e-8, rtol=0)
+        torch.testing.assert_close(make(x, y, name, generator=3).network(x), y, atol=1e-8, rtol=0)
         single = make(x[:1], y[:1], name)
         torch.testing.assert_close(single.network(x[:1]), y[:1])
 
@@ -133,15 +133,15 @@ def test_sontag_of_constant_values() -> None:
 
 def test_convolutional_fit_needs_the_width() -> None:
     x, y = normal(3, 24, 2, 7, 7), normal(4, 24, 2)
-    wide = convolutional_interpolant(x, y, (3, 24), random=0)
+    wide = convolutional_interpolant(x, y, (3, 24), generator=0)
     assert wide.rank == 24
     assert wide.residual < 1e-8
     # two sides of (7 - 3 + 1) // 2 - 1 = 1 leave one neuron a channel
-    narrow = convolutional_interpolant(x, y, (3, 23), random=0)
+    narrow = convolutional_interpolant(x, y, (3, 23), generator=0)
     assert narrow.rank == 23
     assert narrow.residual > 1e-3
     state = torch.random.get_rng_state()
-    pooled_network((1, 8, 8), (2, 2), random=1)
+    pooled_network((1, 8, 8), (2, 2), generator=1)
     assert torch.equal(state, torch.random.get_rng_state())
     with pytest.raises(ShapeMismatch):
         convolutional_interpolant(x[0], y, (3, 8))

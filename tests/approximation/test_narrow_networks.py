@@ -82,7 +82,7 @@ def test_narrow_networks_never_rise_on_the_path(
     seed: int, d: int, depth: int, narrower: bool
 ) -> None:
     width = max(1, d - 1) if narrower else d
-    net = mlp([d, *[width] * depth, 1], random=seed).requires_grad_(False)
+    net = mlp([d, *[width] * depth, 1], generator=seed).requires_grad_(False)
     corners, ray = level_path(net, torch.zeros(d).double())
     path = torch.cat([corners, corners[-1] + ray * torch.tensor([[1.0], [10.0]])])
     values = net(path)[:, 0]
@@ -165,7 +165,7 @@ def test_residual_memorizer(classes: int) -> None:
     source = as_generator(5)
     x = nn.functional.normalize(normal(source, 120, 60))
     labels = torch.randint(0, classes, (120,), generator=source)
-    made = residual_memorizer(x, labels, 38, random=1)
+    made = residual_memorizer(x, labels, 38, generator=1)
     assert made.residual < 1e-9
     assert made.blocks == math.ceil(120 / 38)
     assert torch.equal(made.network(x).argmax(1), labels)

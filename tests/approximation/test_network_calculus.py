@@ -24,8 +24,8 @@ def points(seed: int, d: int) -> torch.Tensor:
 @settings(max_examples=20, deadline=None)
 @given(widths, widths, st.integers(1, 3), seeds)
 def test_composition(first: list[int], then: list[int], middle: int, seed: int) -> None:
-    inner = mlp([2, *first, middle], random=seed)
-    outer = mlp([middle, *then, 2], random=seed + 1)
+    inner = mlp([2, *first, middle], generator=seed)
+    outer = mlp([middle, *then, 2], generator=seed + 1)
     made = compose(outer, inner)
     x = points(seed, 2)
     torch.testing.assert_close(made(x), outer(inner(x)), rtol=0, atol=1e-12)
@@ -37,7 +37,7 @@ def test_composition(first: list[int], then: list[int], middle: int, seed: int) 
 @settings(max_examples=20, deadline=None)
 @given(widths, widths, seeds, st.floats(-3, 3))
 def test_stacking_and_adding(first: list[int], then: list[int], seed: int, c: float) -> None:
-    f, g = mlp([3, *first, 2], random=seed), mlp([3, *then, 2], random=seed + 1)
+    f, g = mlp([3, *first, 2], generator=seed), mlp([3, *then, 2], generator=seed + 1)
     x = points(seed, 3)
     torch.testing.assert_close(stack(f, g)(x), torch.cat([f(x), g(x)], 1), rtol=0, atol=1e-12)
     total = combine([c, 1.0], [f, g])
@@ -53,7 +53,7 @@ def test_stacking_and_adding(first: list[int], then: list[int], seed: int, c: fl
 @settings(max_examples=20, deadline=None)
 @given(widths, st.integers(0, 3), seeds)
 def test_deepening(hidden: list[int], more: int, seed: int) -> None:
-    f = mlp([2, *hidden, 3], random=seed)
+    f = mlp([2, *hidden, 3], generator=seed)
     deep = deepen(f, network_size(f).depth + more)
     x = points(seed, 2)
     torch.testing.assert_close(deep(x), f(x), rtol=0, atol=1e-12)
@@ -61,7 +61,7 @@ def test_deepening(hidden: list[int], more: int, seed: int) -> None:
 
 
 def test_nothing_given_is_changed() -> None:
-    f = mlp([2, 3, 1], random=0)
+    f = mlp([2, 3, 1], generator=0)
     before = [p.clone() for p in f.parameters()]
     combine([2.0, 1.0], [f, f])[0].weight.zero_()  # type: ignore[union-attr, operator]
     assert all(torch.equal(a, b) for a, b in zip(before, f.parameters(), strict=True))
@@ -69,13 +69,13 @@ def test_nothing_given_is_changed() -> None:
 
 
 def test_layers_and_back() -> None:
-    f = mlp([2, 3, 1], "tanh", bias=False, random=0)
+    f = mlp([2, 3, 1], "tanh", bias=False, generator=0)
     x = points(0, 2)
     torch.testing.assert_close(chain(*affine_layers(f))(x), f(x))
 
 
 def test_refused() -> None:
-    relu, tanh = mlp([2, 3, 1], random=0), mlp([2, 3, 1], "tanh", random=0)
+    relu, tanh = mlp([2, 3, 1], generator=0), mlp([2, 3, 1], "tanh", generator=0)
     with pytest.raises(UnsupportedModel):
         stack(relu, tanh)
     with pytest.raises(UnsupportedModel):
@@ -87,11 +87,11 @@ def test_refused() -> None:
     with pytest.raises(ShapeMismatch):
         compose(relu, relu)
     with pytest.raises(ShapeMismatch):
-        stack(relu, mlp([3, 1], random=0))
+        stack(relu, mlp([3, 1], generator=0))
     with pytest.raises(ShapeMismatch):
         combine([1.0], [relu, relu])
     with pytest.raises(InvalidInput):
-        combine([1.0, 1.0], [relu, mlp([2, 2], random=0)])
+        combine([1.0, 1.0], [relu, mlp([2, 2], generator=0)])
     with pytest.raises(InvalidInput):
         deepen(relu, 1)
     with pytest.raises(InvalidInput):

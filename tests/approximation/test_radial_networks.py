@@ -42,7 +42,7 @@ def test_sizes_give_the_error(lipschitz, d, error):
 
 
 def test_sum_over_coordinates_with_two_hidden_layers():
-    f = mlp([1, 3, 4, 2], random=1)
+    f = mlp([1, 3, 4, 2], generator=1)
     x = torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         wanted = sum(f(x[:, i : i + 1]) for i in range(5))
@@ -75,7 +75,7 @@ def test_shells_by_hand():
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
 def test_shells_are_met_away_from_their_radii(d, number, seed):
-    shells = radial_shells(d, number, 1.5, random=seed)
+    shells = radial_shells(d, number, 1.5, generator=seed)
     pieces, ramp = 30, 1e-3
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(200, d, generator=g, dtype=torch.float64)
@@ -99,7 +99,7 @@ def test_equal_widths_fill_the_budget(d, budget):
 def test_comparison_is_reproducible_and_refuses():
     x = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
     runs = [
-        compare_depth(lambda x: x[:, 0].abs(), x, x, parameters=80, steps=20, random=4)
+        compare_depth(lambda x: x[:, 0].abs(), x, x, parameters=80, steps=20, generator=4)
         for _ in range(2)
     ]
     assert torch.equal(runs[0].shallow, runs[1].shallow)

@@ -38,7 +38,7 @@ def test_mean_over_the_threshold_is_the_wave(frequency, phase, z):
 
 def test_pairs_are_unbiased_and_bounded():
     f = wave()
-    pairs = draw_step_pairs(f, 40_000, random=1)
+    pairs = draw_step_pairs(f, 40_000, generator=1)
     x = torch.tensor([[-0.9], [-0.3], [0.0], [0.5], [1.0]]).double()
     values = pairs(x)
     assert values.abs().max() <= f.barron_constant
@@ -51,7 +51,7 @@ def test_pairs_are_unbiased_and_bounded():
 @settings(max_examples=15, deadline=None)
 def test_networks_are_means_of_their_pairs(seed, radius):
     f = GaussianBump(3, 0.8, center=[0.1, 0.0, -0.2])
-    pairs = draw_step_pairs(f, 30, radius, random=seed)
+    pairs = draw_step_pairs(f, 30, radius, generator=seed)
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(seed)).double()
     wanted = pairs(x).mean(1) + f.at_origin()
     assert torch.allclose(step_pair_network(pairs)(x)[:, 0], wanted)
@@ -63,7 +63,7 @@ def test_networks_are_means_of_their_pairs(seed, radius):
 
 def test_exponentials_are_exact_at_the_origin_and_unbiased():
     f = wave()
-    made = [sampled_exponentials(f, 1, random=seed) for seed in range(40)]
+    made = [sampled_exponentials(f, 1, generator=seed) for seed in range(40)]
     x = torch.tensor([[0.0], [0.4]]).double()
     values = torch.stack([m(x) for m in made])
     assert torch.allclose(values[:, 0].real, f(x[:1]).expand(40))
@@ -76,7 +76,8 @@ def test_exponential_error_is_the_variance():
     f = GaussianBump(2, 0.5)
     x = torch.tensor([[0.6, -0.5]]).double()
     errors = [
-        float((sampled_exponentials(f, 20, random=s)(x) - f(x)).abs().square()) for s in range(400)
+        float((sampled_exponentials(f, 20, generator=s)(x) - f(x)).abs().square())
+        for s in range(400)
     ]
     assert sum(errors) / 400 <= f.barron_constant**2 / 20
 

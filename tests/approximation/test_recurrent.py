@@ -161,8 +161,8 @@ def test_ascent_only_finds_more() -> None:
     one = DynamicalSystem(1, 1, 1, lambda h, x: torch.sin(3 * h) + x, lambda h: h)
     two = DynamicalSystem(1, 1, 1, lambda h, x: torch.sin(2.9 * h) + x, lambda h: h)
     args = (one, two, lambda h: h, lambda h: h, (0, 1), (-0.3, 0.3), 6)
-    plain = system_distance(*args, samples=30, random=1)  # type: ignore[arg-type]
-    more = system_distance(*args, samples=30, ascent=5, random=1)  # type: ignore[arg-type]
+    plain = system_distance(*args, samples=30, generator=1)  # type: ignore[arg-type]
+    more = system_distance(*args, samples=30, ascent=5, generator=1)  # type: ignore[arg-type]
     assert bool((more.states >= plain.states - 1e-15).all())
     assert more.accuracy > plain.accuracy
 
@@ -175,12 +175,12 @@ def test_simulation_keeps_its_promise(seed: int, slope: float, sigma: str) -> No
     system = DynamicalSystem(
         1, 1, 1, lambda h, x: torch.sin(slope * h) + 0.3 * x, lambda h: h.square()
     )
-    made = recurrent_fit(system, (-1, 1), (-1, 1), 8, 24, nonlinearity=sigma, random=seed)
+    made = recurrent_fit(system, (-1, 1), (-1, 1), 8, 24, nonlinearity=sigma, generator=seed)
     h = rand(seed, 5, 1)
     torch.testing.assert_close(made.decode(made.encode(h)), h, atol=1e-8, rtol=0)
     found = system_distance(
         system, made.rnn.system, made.decode, made.encode, (-1, 1), (-1, 1), 8,
-        samples=60, random=seed,
+        samples=60, generator=seed,
     )  # fmt: skip
     assert bool((found.states <= made.state_bounds(8) + 1e-8).all())
     assert bool((found.outputs[1:] <= made.output_bounds(8) + 1e-8).all())
@@ -229,7 +229,7 @@ def test_geometric_cutoff(q: float, delta: float) -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 2), st.integers(0, 7))
 def test_register_is_exact(seed: int, memory: int, inputs: int, length: int) -> None:
-    net = mlp([memory * inputs + 1, 5, 2], "relu", random=seed)
+    net = mlp([memory * inputs + 1, 5, 2], "relu", generator=seed)
     rnn = sequence_network(net, inputs, memory, fill=0.5)
     x = rand(seed, 3, length, inputs) - 0.5
     torch.testing.assert_close(rnn(x), net(windows(x, memory, 0.5)).detach())

@@ -142,7 +142,7 @@ def test_sparse_network() -> None:
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 10**6))
 def test_bits_there_and_back(widths: list[int], seed: int) -> None:
     grid = WeightGrid(0.1, 2)
-    net = mlp(widths, random=seed)
+    net = mlp(widths, generator=seed)
     rounded = quantize(net, grid)
     for before, after in zip(net.parameters(), rounded.parameters(), strict=True):
         assert float((before.detach() - after).abs().max()) <= grid.spacing / 2
@@ -155,13 +155,13 @@ def test_bits_there_and_back(widths: list[int], seed: int) -> None:
 
 def test_bits_refused() -> None:
     grid = WeightGrid(0.25, 1)
-    net = mlp([2, 3, 1], random=0)
+    net = mlp([2, 3, 1], generator=0)
     with pytest.raises(InvalidInput, match="quantize"):
         encode(net, grid)
     with pytest.raises(InvalidInput, match="beyond the grid"):
         quantize(chain([(torch.full((1, 1), 9.0), torch.zeros(1))], []), grid)
     with pytest.raises(UnsupportedModel):
-        encode(mlp([1, 1, 1], "tanh", random=0), grid)
+        encode(mlp([1, 1, 1], "tanh", generator=0), grid)
     text = encode(quantize(net, grid), grid)
     for bad in ("", "2", text[:-1], text + "0", "1" * 200):
         with pytest.raises(InvalidInput):

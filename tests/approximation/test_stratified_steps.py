@@ -34,18 +34,18 @@ def test_half_spaces_are_uniform(d: int) -> None:
 def test_the_mean_of_many_cells_is_the_bowl(d: int) -> None:
     x = torch.randn(30, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1)
-    steps = steps_in_strata(threshold, {1: 4000, 2: 120, 3: 40}[d], d, random=1)
+    steps = steps_in_strata(threshold, {1: 4000, 2: 120, 3: 40}[d], d, generator=1)
     expected = (x.square().sum(1) / d - 1) / 4
     assert float((steps(x).mean(1) - expected).abs().max()) < 2e-3
 
 
 def test_one_step_a_cell() -> None:
-    steps = steps_in_strata(threshold, 10, 1, random=0)
+    steps = steps_in_strata(threshold, 10, 1, generator=0)
     cells = ((steps.thresholds + 1) / 2 * 10).floor()
     assert cells.tolist() == list(range(10))
-    plain = steps_in_strata(threshold, 10, 1, strata=False, random=0)
+    plain = steps_in_strata(threshold, 10, 1, strata=False, generator=0)
     assert len(set(((plain.thresholds + 1) / 2 * 10).floor().tolist())) < 10
-    both = steps_in_strata(threshold, 5, 2, random=0)
+    both = steps_in_strata(threshold, 5, 2, generator=0)
     angle = torch.atan2(both.directions[:, 1], both.directions[:, 0]) % (2 * math.pi)
     pairs = zip((angle / (2 * math.pi) * 5).floor(), ((both.thresholds + 1) * 2.5).floor(),
                 strict=True)  # fmt: skip
@@ -54,7 +54,7 @@ def test_one_step_a_cell() -> None:
 
 def test_the_same_seed_draws_the_same() -> None:
     before = torch.get_rng_state()
-    one, other = (steps_in_strata(threshold, 4, 3, random=7) for _ in range(2))
+    one, other = (steps_in_strata(threshold, 4, 3, generator=7) for _ in range(2))
     assert torch.equal(one.directions, other.directions)
     assert torch.equal(torch.get_rng_state(), before)
 

@@ -277,7 +277,7 @@ def test_complexities_exceed_what_networks_reach(kind: str) -> None:
     values = torch.stack(outputs)
     assert float(values.abs().max()) <= float(constant.norm(dim=1).max())
     reached = estimate_rademacher(
-        lambda signs: (signs @ values.T / 30).amax(1), 30, draws=400, random=0
+        lambda signs: (signs @ values.T / 30).amax(1), 30, draws=400, generator=0
     )
     assert reached.low <= unit
 

@@ -69,9 +69,15 @@ def interrupted(run: Run) -> None:
     raise KeyboardInterrupt
 
 
+def forget_labs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no labs, neither registered nor in the package."""
+    monkeypatch.setattr(labs_module, "_LABS", {})
+    monkeypatch.setattr(labs_module, "_shipped", lambda: {})
+
+
 def register(monkeypatch: pytest.MonkeyPatch, *functions: Callable[..., object]) -> None:
     """These are all the labs there are."""
-    monkeypatch.setattr(labs_module, "_LABS", {})
+    forget_labs(monkeypatch)
     for function in functions:
         title = "The interval [a, b] and [/x]"
         lab(f"zz-{function.__name__}", room="nets", covers=["N-08"], title=title)(function)

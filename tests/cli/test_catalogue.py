@@ -6,11 +6,10 @@ import pytest
 
 from torchtheory.core import catalogue
 from torchtheory.core.record import Control
-from torchtheory.labs.engine import registry as labs_module
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 
-from .calls import Call
+from .calls import Call, forget_labs
 
 
 def test_index(call: Call) -> None:
@@ -55,7 +54,7 @@ def test_errata(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(run: Run) -> None:
         raise RuntimeError("no numbers")
 
-    monkeypatch.setattr(labs_module, "_LABS", {})
+    forget_labs(monkeypatch)
     lab("zz-errata", room="nets", covers=["N-08"], title="t", errata=[key])(refuting)
     data = call("errata", "--json").json["errata"]
     (erratum,) = data

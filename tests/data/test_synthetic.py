@@ -20,19 +20,19 @@ from torchtheory.data.synthetic import (
 @given(st.integers(0, 1000), st.floats(0, 2), st.floats(-1, 1))
 @settings(max_examples=50, deadline=None)
 def test_the_margin_is_kept(seed: int, margin: float, bias: float) -> None:
-    x, y, w, b = separable_gaussians(30, 3, margin=margin, bias=bias, random=seed)
+    x, y, w, b = separable_gaussians(30, 3, margin=margin, bias=bias, generator=seed)
     assert float(w.norm()) == pytest.approx(1)
     assert float((y * (x @ w + b)).min()) >= margin - 1e-12
     assert set(y.tolist()) <= {-1.0, 1.0}
 
 
 def test_seeds_and_generators() -> None:
-    a, b = (separable_gaussians(5, 2, margin=0.1, random=3) for _ in range(2))
+    a, b = (separable_gaussians(5, 2, margin=0.1, generator=3) for _ in range(2))
     assert torch.equal(a.x, b.x)
     state = torch.random.get_rng_state()
     g = torch.Generator().manual_seed(3)
-    assert torch.equal(separable_gaussians(5, 2, margin=0.1, random=g).x, a.x)
-    assert not torch.equal(separable_gaussians(5, 2, margin=0.1, random=g).x, a.x)
+    assert torch.equal(separable_gaussians(5, 2, margin=0.1, generator=g).x, a.x)
+    assert not torch.equal(separable_gaussians(5, 2, margin=0.1, generator=g).x, a.x)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -51,12 +51,12 @@ def test_dtype(dtype: torch.dtype) -> None:
 
 def test_logistic_frequencies() -> None:
     # with no signal labels are fair coins: 5 standard deviations of 20 000 of them
-    y = logistic_sample(20_000, 2, signal=0.0, random=0).y
+    y = logistic_sample(20_000, 2, signal=0.0, generator=0).y
     assert abs(float(y.mean()) - 0.5) < 5 * 0.5 / math.sqrt(20_000)
 
 
 def test_linear_model() -> None:
-    x, y, w, _ = linear_sample(7, 3, noise=0.0, random=2)
+    x, y, w, _ = linear_sample(7, 3, noise=0.0, generator=2)
     assert torch.allclose(x @ w, y)
     assert int(torch.linalg.matrix_rank(linear_sample(9, 5, rank=2).x)) == 2
 

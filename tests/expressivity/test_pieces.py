@@ -65,7 +65,7 @@ def _check(model: nn.Module, start: Tensor, end: Tensor, samples: int = 4001) ->
 @given(seed=st.integers(0, 10**6), depth=st.integers(1, 3))
 def test_dense_networks_against_sampling(seed: int, depth: int) -> None:
     g = torch.Generator().manual_seed(seed)
-    net = mlp([3, *[7] * depth, 2], random=g)
+    net = mlp([3, *[7] * depth, 2], generator=g)
     a, b = torch.randn(2, 3, generator=g, dtype=torch.float64) * 4
     _check(net, a, b)
 

@@ -41,9 +41,9 @@ from torchtheory.nets.feedforward import mlp
 class MaxNet(nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.a = mlp([2, 9], random=seed)
-        self.b = mlp([3, 6], random=seed + 1)
-        self.c = mlp([3, 3], random=seed + 2)
+        self.a = mlp([2, 9], generator=seed)
+        self.b = mlp([3, 6], generator=seed + 1)
+        self.c = mlp([3, 3], generator=seed + 2)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.b(self.a(x).reshape(-1, 3, 3).amax(-1))
@@ -59,7 +59,7 @@ def _sampled(model: nn.Module, low: float, high: float, n: int = 30000) -> int:
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_plane_is_divided_without_gap_or_overlap(seed: int) -> None:
-    net = mlp([2, 6, 5, 2], random=seed)
+    net = mlp([2, 6, 5, 2], generator=seed)
     plane = PlaneSlice.of_the_plane((-3, -2), (3, 2))
     found = plane_arrangement(net, plane)
     c = found.complex
@@ -150,7 +150,7 @@ def test_decision_boundary_of_three_classes() -> None:
 
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e13])
 def test_linear_regions_whatever_the_scale(size: float) -> None:
-    net = mlp([2, 6, 5, 2], random=3)
+    net = mlp([2, 6, 5, 2], generator=3)
     plane = PlaneSlice.of_the_plane((-2, -2), (2, 2))
     wide = PlaneSlice.of_the_plane((-2 * size, -2 * size), (2 * size, 2 * size))
     scaled = nn.Sequential(mlp([2, 2]), net)
@@ -178,7 +178,7 @@ def test_parts_of_a_boundary_whatever_the_scale(size: float) -> None:
 
 
 def test_count_regions_in_all_places() -> None:
-    net = mlp([2, 5, 1], random=1)
+    net = mlp([2, 5, 1], generator=1)
     two = torch.full((2,), 2.0)
     plane = PlaneSlice.of_the_plane((-2, -2), (2, 2))
     assert count_regions(net, Box(-two, two), "patterns") == count_regions(net, plane, "patterns")
@@ -221,8 +221,8 @@ def test_refused_slices() -> None:
 
 def test_length_of_images() -> None:
     assert image_length(nn.Identity(), circle(400)) == pytest.approx(2 * math.pi, rel=1e-4)
-    one = gaussian_network([2, 8, 8], bias="power", random=3)
-    three = gaussian_network([2, 8, 8], 3.0, bias="power", random=3)
+    one = gaussian_network([2, 8, 8], bias="power", generator=3)
+    three = gaussian_network([2, 8, 8], 3.0, bias="power", generator=3)
     assert image_length(three, circle(20)) == pytest.approx(9 * image_length(one, circle(20)))
     steps = circle(7).diff(dim=0).norm(dim=1)
     torch.testing.assert_close(steps, steps[:1].expand_as(steps), rtol=1e-14, atol=0)

@@ -100,7 +100,7 @@ def test_by_hand() -> None:
 @given(st.integers(0, 10**6), st.integers(1, 9))
 def test_one_hidden_layer_has_few_intervals(seed: int, width: int) -> None:
     source = torch.Generator().manual_seed(seed)
-    net = mlp([1, width, 1], "relu", random=source).requires_grad_(False)
+    net = mlp([1, width, 1], "relu", generator=source).requires_grad_(False)
     for p in net.parameters():
         p.copy_(torch.randn(p.shape, generator=source, dtype=torch.float64))
     pieces = affine_pieces(net, -8.0, 8.0)

@@ -62,7 +62,7 @@ def test_norms_by_hand() -> None:
 )
 def test_dense_chains(widths: list[int], bias: bool, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    net = mlp(widths, bias=bias, random=generator)
+    net = mlp(widths, bias=bias, generator=generator)
     x = torch.randn(3, widths[0], dtype=torch.float64, generator=generator)
     listed = path_features(net, x)
     for k in range(widths[-1]):
@@ -95,7 +95,7 @@ def test_graphs(seed: int) -> None:
     for u, v in ((0, 2), (0, 4), (1, 3), (2, 4)):
         if torch.rand((), generator=generator) < 0.6:
             graph.add_edge(u, v)
-    net = GraphNetwork(graph, random=generator)
+    net = GraphNetwork(graph, generator=generator)
     x = torch.randn(3, net.features, dtype=torch.float64, generator=generator)
     for k in range(net.widths[4]):
         table = every_path(net, x, output=k)
@@ -144,14 +144,14 @@ def test_the_model_stays_as_it_was() -> None:
     assert net[2].training
     assert all(bool((v == before[k]).all()) for k, v in net.state_dict().items())
     assert all(p.grad is None for p in net.parameters())
-    graph = GraphNetwork(nx.path_graph(3, create_using=nx.DiGraph), random=0)
+    graph = GraphNetwork(nx.path_graph(3, create_using=nx.DiGraph), generator=0)
     weights = [p.clone() for p in graph.parameters()]
     graph_path_norms(graph)
     assert all(bool((a == b).all()) for a, b in zip(weights, graph.parameters(), strict=True))
 
 
 def test_refused() -> None:
-    net = mlp([2, 3, 1], random=0)
+    net = mlp([2, 3, 1], generator=0)
     x = torch.ones(1, 2).double()
     with pytest.raises(UnsupportedModel, match="Tanh"):
         every_path(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)), x)
@@ -170,4 +170,4 @@ def test_refused() -> None:
     graph = nx.DiGraph([("x", "h"), ("h", "y")])
     graph.nodes["h"]["activation"] = "tanh"
     with pytest.raises(UnsupportedModel, match="vertex h"):
-        every_path(GraphNetwork(graph, random=0), torch.ones(1, 1).double())
+        every_path(GraphNetwork(graph, generator=0), torch.ones(1, 1).double())

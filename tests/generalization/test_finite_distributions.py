@@ -96,11 +96,11 @@ def test_empirical_law_agrees_with_scikit_learn() -> None:
 def test_draws_follow_the_law() -> None:
     mass = torch.tensor([0.0, 0.2, 0.0, 0.5, 0.3, 0.0]).double()
     law = FiniteDistribution.of(torch.arange(6).double(), torch.zeros(6).double(), mass)
-    counts = torch.bincount(law.draw(20_000, random=1), minlength=6)
+    counts = torch.bincount(law.draw(20_000, generator=1), minlength=6)
     assert counts[[0, 2, 5]].tolist() == [0, 0, 0]
     kept = [1, 3, 4]
     assert stats.chisquare(counts[kept].numpy(), 20_000 * mass[kept].numpy()).pvalue > 1e-3
-    torch.testing.assert_close(law.draw(5, random=3), law.draw(5, random=3))
+    torch.testing.assert_close(law.draw(5, generator=3), law.draw(5, generator=3))
 
 
 def test_empirical_masses_count() -> None:

@@ -27,7 +27,7 @@ def networks(seed: int) -> list[tuple[nn.Module, tuple[int, ...]]]:
     conv = nn.Sequential(
         nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(8, 2)
     )
-    return [(mlp([3, 4, 3, 2], random=seed), (3,)), (conv.double(), (1, 4, 4))]
+    return [(mlp([3, 4, 3, 2], generator=seed), (3,)), (conv.double(), (1, 4, 4))]
 
 
 @settings(max_examples=15, deadline=None)
@@ -83,7 +83,7 @@ def test_one_path_by_hand() -> None:
 
 
 def test_negative_eigenvalue_and_full_span() -> None:
-    net = mlp([3, 2], bias=False, random=0)
+    net = mlp([3, 2], bias=False, generator=0)
     x, y = numbers(0)(20, 3), numbers(1)(20, 2)
     found = decompose_gap(net, (2 * x, y), (x, y))
     assert found.largest_eigenvalue < 0
@@ -92,7 +92,7 @@ def test_negative_eigenvalue_and_full_span() -> None:
 
 
 def test_equal_sets_have_no_gap_and_a_zero_network_the_labels() -> None:
-    net, x, y = mlp([3, 4, 2], random=0), numbers(0)(8, 3), numbers(1)(8, 2)
+    net, x, y = mlp([3, 4, 2], generator=0), numbers(0)(8, 3), numbers(1)(8, 2)
     same = decompose_gap(net, (x, y), (x, y))
     assert same.gap == pytest.approx(0, abs=1e-12)
     assert same.bound == pytest.approx(0, abs=1e-6)
@@ -105,7 +105,7 @@ def test_equal_sets_have_no_gap_and_a_zero_network_the_labels() -> None:
 
 
 def test_single_precision_and_one_output() -> None:
-    net = mlp([3, 4, 1], random=0).float()
+    net = mlp([3, 4, 1], generator=0).float()
     x, y = torch.randn(6, 3), torch.randn(6)
     found = decompose_gap(net, (x, y), (2 * x, y))
     assert found.linear.dtype is torch.float64

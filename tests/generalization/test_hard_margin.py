@@ -32,7 +32,7 @@ POINTS = torch.tensor([[1.0, 1.0], [1.0, -2.0]], dtype=torch.float64)
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 5))
 def test_kkt_and_an_independent_solver(seed: int, d: int) -> None:
-    x, y, *_ = separable_gaussians(12, d, margin=0.3, random=seed)
+    x, y, *_ = separable_gaussians(12, d, margin=0.3, generator=seed)
     found = hard_margin_svm(x, y)
     z = y[:, None] * x
     residuals = kkt_residuals(
@@ -59,7 +59,7 @@ def test_kkt_and_an_independent_solver(seed: int, d: int) -> None:
 
 
 def test_against_scikit_learn() -> None:
-    x, y, *_ = separable_gaussians(30, 3, margin=0.3, random=3)
+    x, y, *_ = separable_gaussians(30, 3, margin=0.3, generator=3)
     mirrored = torch.cat([x, -x])  # symmetric under the origin, so that the bias is 0
     labels = torch.cat([y, -y])
     theirs = SVC(C=1e10, kernel="linear", tol=1e-10).fit(mirrored.numpy(), labels.numpy())

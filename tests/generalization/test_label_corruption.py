@@ -37,9 +37,9 @@ def images(seed: int, *shape: int) -> torch.Tensor:
 
 def test_share_zero_keeps_and_share_one_forgets() -> None:
     y = torch.arange(5000) % 5
-    assert torch.equal(corrupted_labels(y, 5, 0.0, random=1), y)
-    drawn = random_labels(y, 5, random=1)
-    assert torch.equal(drawn, corrupted_labels(y, 5, 1.0, random=1))
+    assert torch.equal(corrupted_labels(y, 5, 0.0, generator=1), y)
+    drawn = random_labels(y, 5, generator=1)
+    assert torch.equal(drawn, corrupted_labels(y, 5, 1.0, generator=1))
     # independent of the true labels, and uniform: a chi-squared test of the whole table
     table = torch.bincount(5 * y + drawn, minlength=25).reshape(5, 5).numpy()
     assert stats.chi2_contingency(table).pvalue > 0.01
@@ -50,7 +50,7 @@ def test_share_zero_keeps_and_share_one_forgets() -> None:
 @settings(max_examples=30, deadline=None)
 def test_share_of_wrong_labels(share: float, classes: int, seed: int) -> None:
     y = torch.arange(4000) % classes
-    new = corrupted_labels(y, classes, share, random=seed)
+    new = corrupted_labels(y, classes, share, generator=seed)
     wrong = float((new != y).double().mean())
     expected = share * (1 - 1 / classes)
     assert abs(wrong - expected) <= 6 * (expected * (1 - expected) / 4000) ** 0.5 + 1e-9
@@ -62,7 +62,7 @@ def test_share_of_wrong_labels(share: float, classes: int, seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 def test_corruption_is_nested_in_the_share(a: float, b: float, seed: int) -> None:
     y = torch.arange(300) % 7
-    small, large = (corrupted_labels(y, 7, p, random=seed) for p in sorted((a, b)))
+    small, large = (corrupted_labels(y, 7, p, generator=seed) for p in sorted((a, b)))
     changed = small != y
     assert torch.equal(small[changed], large[changed])
 
@@ -71,9 +71,9 @@ def test_corruption_is_nested_in_the_share(a: float, b: float, seed: int) -> Non
 @settings(max_examples=30, deadline=None)
 def test_one_permutation_for_all_images(shape: list[int], seed: int) -> None:
     train, test = images(seed, 4, *shape), images(seed + 1, 3, *shape)
-    a, b = shuffled_pixels(train, test, random=seed)
+    a, b = shuffled_pixels(train, test, generator=seed)
     size = train[0].numel()
-    order = shuffled_pixels(torch.arange(size).view(1, *shape), random=seed)[0].flatten()
+    order = shuffled_pixels(torch.arange(size).view(1, *shape), generator=seed)[0].flatten()
     assert torch.equal(order.sort().values, torch.arange(size))
     assert torch.equal(a.flatten(1), train.flatten(1)[:, order])
     assert torch.equal(b.flatten(1), test.flatten(1)[:, order])
@@ -86,7 +86,7 @@ def test_one_permutation_for_all_images(shape: list[int], seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 def test_random_pixels_keep_each_image_s_values(shape: list[int], seed: int) -> None:
     x = images(seed, 5, *shape)
-    new = random_pixels(x, random=seed)
+    new = random_pixels(x, generator=seed)
     assert new.shape == x.shape
     assert torch.equal(new.flatten(1).sort(1).values, x.flatten(1).sort(1).values)
 
@@ -96,7 +96,7 @@ def test_every_image_has_a_permutation_of_its_own() -> None:
     rows = {tuple(r) for r in random_pixels(x).tolist()}
     assert len(rows) == 20
     # uniform: every value is equally often in every place
-    many = random_pixels(torch.arange(3).expand(6000, 3), random=2)
+    many = random_pixels(torch.arange(3).expand(6000, 3), generator=2)
     orders = np.unique(many.numpy(), axis=0, return_counts=True)[1]
     assert len(orders) == 6
     assert stats.chisquare(orders).pvalue > 0.01
@@ -104,7 +104,7 @@ def test_every_image_has_a_permutation_of_its_own() -> None:
 
 def test_gaussian_images_have_the_moments_of_the_set() -> None:
     x = 3 + 2 * images(0, 400, 6, 6).double()
-    new = gaussian_images(x, random=3)
+    new = gaussian_images(x, generator=3)
     assert new.dtype == torch.float64
     assert abs(float(new.mean() - x.mean())) < 0.03
     assert abs(float(new.std() / x.std()) - 1) < 0.03
@@ -117,13 +117,13 @@ def test_the_given_images_stay(kind: str) -> None:
     train, test = images(0, 6, 2, 3), images(1, 4, 2, 3)
     kept = train.clone(), test.clone()
     state = torch.get_rng_state()
-    a, b = corrupted_images(kind, train, test, random=4)
+    a, b = corrupted_images(kind, train, test, generator=4)
     assert torch.equal(torch.get_rng_state(), state)
     assert a.shape == train.shape
     assert b.shape == test.shape
     assert torch.equal(train, kept[0])
     assert torch.equal(test, kept[1])
-    again = corrupted_images(kind, train, test, random=4)
+    again = corrupted_images(kind, train, test, generator=4)
     assert torch.equal(a, again[0])
     assert torch.equal(b, again[1])
 

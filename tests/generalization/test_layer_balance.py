@@ -79,7 +79,7 @@ def test_alignment_bound_holds_with_the_layers_own_matrices(seed: int) -> None:
 def test_balanced_weights(seed: int, rank: int) -> None:
     left, right = weights(seed, (rank, 4)), weights(seed + 1, (5, rank))
     product = left[0] @ right[0]
-    layers = balanced_weights(product, [3, 6, 4], random=seed)
+    layers = balanced_weights(product, [3, 6, 4], generator=seed)
     made = torch.linalg.multi_dot(layers[::-1])
     assert torch.allclose(made, product, atol=1e-9)
     assert all(float(m.abs().max()) < 1e-9 for m in layer_balance_of(layers).matrices)

@@ -117,7 +117,7 @@ def test_error_minimizer_is_optimal_and_stays_in_its_class() -> None:
 
 
 def test_trained_network_is_the_same_alone_and_in_a_batch() -> None:
-    rule = train_network(plane(5), 3, steps=30, rate=0.5, random=4)
+    rule = train_network(plane(5), 3, steps=30, rate=0.5, generator=4)
     generator = torch.Generator().manual_seed(0)
     seen = torch.randint(0, 5, (6, 3), generator=generator)
     labels = torch.randint(0, 2, (6, 3), generator=generator).double() * 2 - 1

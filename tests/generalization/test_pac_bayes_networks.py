@@ -29,7 +29,7 @@ from torchtheory.generalization.pac_bayes.bound_training import (
     differentiable_risk,
     minimize_bound,
 )
-from torchtheory.generalization.pac_bayes.certification import certify
+from torchtheory.generalization.pac_bayes.certification import risk_certificate
 from torchtheory.generalization.pac_bayes.flat_minima import flatness
 from torchtheory.generalization.pac_bayes.gaussian_layers import GaussianLayer
 from torchtheory.generalization.pac_bayes.gaussian_prior import GaussianPrior, ScaleGrid
@@ -108,7 +108,7 @@ def test_the_means_are_the_network() -> None:
 
 def test_local_noise_has_the_moments_of_drawn_weights() -> None:
     net = dense(3, 4, 2).double()
-    network = StochasticNetwork(net, spread=0.3, random=1)
+    network = StochasticNetwork(net, spread=0.3, generator=1)
     x = torch.randn(1, 3, generator=torch.Generator().manual_seed(0)).double()
     rows = network(x.expand(40_000, -1), "local").detach()
     drawn = torch.cat([network(x, "weights").detach() for _ in range(3000)])
@@ -135,7 +135,7 @@ def test_the_model_is_not_changed() -> None:
     before = copy.deepcopy(net.state_dict())
     state = torch.get_rng_state()
     x, y = digits()
-    certify(net, (x[:200], y[:200]), prior="data", prior_epochs=1, epochs=1, passes=1)
+    risk_certificate(net, (x[:200], y[:200]), prior="data", prior_epochs=1, epochs=1, passes=1)
     assert net.training
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     assert torch.equal(state, torch.get_rng_state())
@@ -176,7 +176,7 @@ def test_scale_grid() -> None:
 def test_gradients_of_the_bound(fixed: bool) -> None:
     """The closed forms of a step against autograd through the whole bound."""
     net = dense(4, 6, 1).double()
-    network = StochasticNetwork(net, spread=0.2, random=3)
+    network = StochasticNetwork(net, spread=0.2, generator=3)
     other = fresh_initialization(net, 1)
     center = {k: p.detach() for k, p in other.named_parameters()}
     prior = GaussianPrior(center, dict.fromkeys(center, 0.09) if fixed else None)
@@ -251,7 +251,7 @@ def test_frozen_variances_and_natural_steps() -> None:
     y = (x[:, :1] > 0).double()
 
     def gradients(*, frozen: bool, natural: bool) -> tuple[StochasticNetwork, float]:
-        network = StochasticNetwork(net, spread=0.2, random=3)
+        network = StochasticNetwork(net, spread=0.2, generator=3)
         with torch.no_grad():
             for tensor in network.log_variances.values():
                 tensor.add_(torch.linspace(0, 1, tensor.numel()).reshape(tensor.shape))
@@ -301,7 +301,7 @@ def test_variances_every_so_many_steps() -> None:
     prior = GaussianPrior({k: p.detach() for k, p in net.named_parameters()})
 
     def run(**options: Any) -> tuple[StochasticNetwork, list[BoundEpoch]]:
-        network = StochasticNetwork(net, spread=spread_like(net, 0.3), random=0)
+        network = StochasticNetwork(net, spread=spread_like(net, 0.3), generator=0)
         history = minimize_bound(
             network, prior, samples, constant=20.0, noise="local", variance_rate=0.1, **options
         )
@@ -326,7 +326,7 @@ def test_variances_every_so_many_steps() -> None:
 
 def test_integrated_risk_is_the_error() -> None:
     net = dense(4, 6, 1).double()
-    network = StochasticNetwork(net, spread=0.3, random=0)
+    network = StochasticNetwork(net, spread=0.3, generator=0)
     x = torch.randn(500, 4, generator=torch.Generator().manual_seed(1)).double()
     y = (x[:, :1] > 0).double()
     exact = gibbs_risk(network, Samples(x, y), passes=60)
@@ -349,7 +349,7 @@ def test_gibbs_bound_covers() -> None:
     samples = Samples(torch.ones(60, 1), torch.ones(60, 1))
     missed = 0
     for seed in range(200):
-        network = StochasticNetwork(net, spread=1.0, random=seed)
+        network = StochasticNetwork(net, spread=1.0, generator=seed)
         missed += gibbs_risk(network, samples, passes=1, delta=0.1).upper < truth
     assert 0 < missed <= 34  # 0.1 of 200, and three standard deviations
 
@@ -413,7 +413,7 @@ def test_certificate_adds_up() -> None:
     x, y = digits()
     net = dense(64, 40, 10)
     train, test = split(x, y, 397 / 1797)  # the last digits are other writers': not one law
-    c = certify(net, train, prior="data", test=test, epochs=1, seed=5)
+    c = risk_certificate(net, train, prior="data", test=test, epochs=1, seed=5)
     assert (c.samples, c.prior_samples, c.valid, c.vacuous) == (700, 700, True, False)
     assert c.confidence == pytest.approx(0.965)
     allowed = (c.kl + c.scale_cost + c.log_constant - math.log(c.delta)) / c.samples
@@ -423,16 +423,16 @@ def test_certificate_adds_up() -> None:
     assert c.test.estimate < c.bound < 0.3
     assert json.loads(json.dumps(c.to_json()))["bound"] == c.bound
     assert "prior: trained on 700 samples" in c.summary()
-    again = certify(net, train, prior="data", test=test, epochs=1, seed=5)
+    again = risk_certificate(net, train, prior="data", test=test, epochs=1, seed=5)
     assert again.to_json() == c.to_json()
 
 
 def test_certificate_from_scratch_and_of_a_convolution() -> None:
     x, y = digits()
-    c = certify(dense(64, 30, 1), (x, (y >= 5).long()), epochs=2, learning_rate=5e-3)
+    c = risk_certificate(dense(64, 30, 1), (x, (y >= 5).long()), epochs=2, learning_rate=5e-3)
     assert c.scale_cost > 0
     assert (c.samples, c.prior_samples) == (len(x), 0)
-    conv = certify(convolutional(), (x, y), prior="data", epochs=1, passes=4)
+    conv = risk_certificate(convolutional(), (x, y), prior="data", epochs=1, passes=4)
     assert conv.empirical.block == 32
     assert conv.bound < 0.4
     assert conv.empirical.upper > conv.empirical.estimate
@@ -442,16 +442,16 @@ def test_a_module_as_prior_must_say_what_it_saw() -> None:
     x, y = digits()
     net, prior = dense(64, 10, 10), dense(64, 10, 10)
     with pytest.raises(InvalidInput, match="prior_data"):
-        certify(net, (x, y), prior=prior)
+        risk_certificate(net, (x, y), prior=prior)
     with pytest.raises(EmptyData, match="0 are left"):
-        certify(net, (x, y), prior=prior, prior_data=range(len(x)))
+        risk_certificate(net, (x, y), prior=prior, prior_data=range(len(x)))
     with pytest.raises(InvalidInput, match="from 0 to 1796"):
-        certify(net, (x, y), prior=prior, prior_data=[5000])
+        risk_certificate(net, (x, y), prior=prior, prior_data=[5000])
     with pytest.raises(InvalidType):
-        certify(net, (x, y), prior=prior, prior_data=[0.5])
+        risk_certificate(net, (x, y), prior=prior, prior_data=[0.5])
     with pytest.raises(ShapeMismatch, match="same network"):
-        certify(net, (x, y), prior=dense(64, 11, 10), prior_data=())
-    c = certify(net, (x, y), prior=prior, prior_data=[3, 3, 7], epochs=0, passes=1)
+        risk_certificate(net, (x, y), prior=dense(64, 11, 10), prior_data=())
+    c = risk_certificate(net, (x, y), prior=prior, prior_data=[3, 3, 7], epochs=0, passes=1)
     assert (c.samples, c.prior_samples) == (len(x) - 2, 2)
 
 
@@ -462,12 +462,16 @@ def test_a_cheating_prior_is_found_out() -> None:
     cheat = dense(20, 200, 1)
     fit(cheat, (x[:300], y[:300]), epochs=120, learning_rate=1e-2)
     settings = {"prior": cheat, "prior_spread": 0.01, "epochs": 0, "passes": 1}
-    lie = certify(cheat, (x[:300], y[:300]), prior_data=(), test=(x[300:], y[300:]), **settings)
+    lie = risk_certificate(
+        cheat, (x[:300], y[:300]), prior_data=(), test=(x[300:], y[300:]), **settings
+    )
     assert not lie.valid
     assert lie.bound == 1
     assert lie.claimed < 0.3
     assert lie.summary().startswith("INVALID: the prior's network errs on 0.0")
-    honest = certify(cheat, (x, y), prior_data=range(300), test=(x[300:], y[300:]), **settings)
+    honest = risk_certificate(
+        cheat, (x, y), prior_data=range(300), test=(x[300:], y[300:]), **settings
+    )
     assert honest.valid
     assert honest.bound > 0.5
 
@@ -488,11 +492,11 @@ def test_refused_input() -> None:
         {"start_epochs": -1},
     ):
         with pytest.raises(InvalidInput):
-            certify(net, (x[:50], y[:50]), **wrong)  # type: ignore[arg-type]
+            risk_certificate(net, (x[:50], y[:50]), **wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="not a regression"):
-        certify(nn.Linear(64, 1), (x, x[:, 10:11]))
+        risk_certificate(nn.Linear(64, 1), (x, x[:, 10:11]))
     with pytest.raises(EmptyData):
-        certify(net, (x[:9], y[:9]), prior="data")
+        risk_certificate(net, (x[:9], y[:9]), prior="data")
     with pytest.raises(UnsupportedModel, match="batch normalization"):
         StochasticNetwork(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
     with pytest.raises(InvalidInput, match="no parameters"):

@@ -109,7 +109,7 @@ def test_linear_bounds_are_ordered(m: int, d: int, seed: int) -> None:
 
 def test_estimate_covers_the_exact_value() -> None:
     supremum = finite_class(normal(10, 8))
-    found = estimate_rademacher(supremum, 8, draws=4000, random=3)
+    found = estimate_rademacher(supremum, 8, draws=4000, generator=3)
     assert found.low <= exact_rademacher(supremum, 8) <= found.high
 
 
@@ -180,7 +180,7 @@ def test_frobenius_bound_scales_with_every_layer() -> None:
 
 
 def test_normalized_network_is_the_same_up_to_its_factor() -> None:
-    net = mlp([3, 5, 4, 2], "relu", bias=False, random=1)
+    net = mlp([3, 5, 4, 2], "relu", bias=False, generator=1)
     weights = [p.clone() for p in net.parameters()]
     unit, factor = normalize_layers(net)
     x = normal(10, 3)

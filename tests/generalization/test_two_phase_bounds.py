@@ -65,7 +65,7 @@ def test_radii_by_hand() -> None:
 @given(st.integers(0, 10_000))
 @settings(max_examples=15, deadline=None)
 def test_constants_equal_the_listed_ones(seed: int) -> None:
-    net = mlp([2, 3, 2, 1], random=seed)
+    net = mlp([2, 3, 2, 1], generator=seed)
     x, y = normal(seed, 9, 2), normal(seed + 1, 9, 2)
     masses = torch.softmax(normal(seed + 2, 9), 0)
     exact = measure_feature_law(net, (x, y), masses=masses, listed=True)
@@ -167,7 +167,7 @@ def test_margin_bound_by_hand_and_on_a_grid() -> None:
 
 
 def test_complexity_of_the_ball() -> None:
-    net = mlp([2, 4, 3, 1], random=1)
+    net = mlp([2, 4, 3, 1], generator=1)
     x = normal(3, 6, 2)
     z = path_features(net, x).features
     assert feature_radius(net, x) == pytest.approx(float(z.square().sum(1).mean().sqrt()))

@@ -57,7 +57,7 @@ def test_by_hand() -> None:
 @settings(max_examples=25, deadline=None)
 def test_equals_the_sum_over_paths(seed: int) -> None:
     for make, shape in (
-        (lambda s: mlp([3, 4, 3, 2], random=s), (3,)),
+        (lambda s: mlp([3, 4, 3, 2], generator=s), (3,)),
         (lambda s: convolutional(s, 2), (1, 4, 4)),
     ):
         values, gates, x = make(seed), make(seed + 50_000), normal(seed, 5, *shape)
@@ -81,7 +81,7 @@ def test_gradient_of_tied_gates_is_the_ordinary_one(stride: int) -> None:
 @given(st.integers(0, 10_000), st.floats(-3, 3), st.floats(-3, 3))
 @settings(max_examples=25, deadline=None)
 def test_linear_in_a_layer(seed: int, a: float, b: float) -> None:
-    gates, one, two = (mlp([3, 5, 2], bias=False, random=seed + i) for i in range(3))
+    gates, one, two = (mlp([3, 5, 2], bias=False, generator=seed + i) for i in range(3))
     two[2] = copy.deepcopy(one[2])
     both = copy.deepcopy(one)
     both[0] = dense(a * one[0].weight.detach() + b * two[0].weight.detach())
@@ -113,7 +113,7 @@ def test_traced_model_and_precision() -> None:
 
 
 def test_training_moves_values_only_and_leaves_the_model_alone() -> None:
-    net = mlp([2, 8, 1], random=0).train()
+    net = mlp([2, 8, 1], generator=0).train()
     net[0].weight.grad = torch.ones_like(net[0].weight)
     kept = copy.deepcopy(net.state_dict())
     x = normal(0, 60, 2)

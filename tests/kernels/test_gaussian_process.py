@@ -92,22 +92,22 @@ def test_marginal_likelihood_carries_gradients():
 def test_draws_have_the_covariance(method):
     t = torch.tensor([0.0, 0.5, 1.0, 2.5]).double()
     draws = 20_000
-    f = sample_paths(gaussian(), t, draws, mean=torch.sin, method=method, random=0)
+    f = sample_paths(gaussian(), t, draws, mean=torch.sin, method=method, generator=0)
     assert f.shape == (draws, 4)
     expected = gaussian()(t)
     error = ((expected**2 + torch.outer(expected.diagonal(), expected.diagonal())) / draws).sqrt()
     centered = f - torch.sin(t)
     assert bool((((centered.T @ centered) / draws - expected).abs() < 5 * error).all())
     assert bool((centered.mean(0).abs() < 5 / math.sqrt(draws)).all())
-    again = sample_paths(gaussian(), t, draws, mean=torch.sin, method=method, random=0)
+    again = sample_paths(gaussian(), t, draws, mean=torch.sin, method=method, generator=0)
     assert torch.equal(f, again)
 
 
 def test_draws_of_a_singular_process():
     t = torch.linspace(-1, 1, 200, dtype=torch.float64)
-    lines = sample_paths(linear(), t, 4, method="eigenvalues", random=0)
+    lines = sample_paths(linear(), t, 4, method="eigenvalues", generator=0)
     torch.testing.assert_close(lines, torch.outer(lines[:, -1], t), rtol=0, atol=1e-6)
-    close = sample_paths(linear(), t, 4, random=0)
+    close = sample_paths(linear(), t, 4, generator=0)
     torch.testing.assert_close(close, torch.outer(close[:, -1], t), rtol=0, atol=1e-3)
     with pytest.raises(SingularKernelMatrix, match="ridge"):
         sample_paths(linear(), t, 4, jitter=0.0)

@@ -46,7 +46,7 @@ def test_norms_and_rademacher_sums(seed: int, activation: str) -> None:
     signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0]).double()] * 6)
     exact = torch.linalg.matrix_norm(torch.einsum("sk,kij->sij", signs, grams)) / 6
     assert float(exact.mean()) <= bound / math.sqrt(6) * (1 + 1e-12)
-    drawn = rademacher_draws(x, w, activation, draws=5, random=seed)
+    drawn = rademacher_draws(x, w, activation, draws=5, generator=seed)
     # every draw is one of the 64 sign patterns
     assert bool(((drawn[:, None] - exact).abs().min(1).values < 1e-12).all())
 

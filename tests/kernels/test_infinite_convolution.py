@@ -93,7 +93,7 @@ def test_blocks_symmetry_and_many_channels(
             [2, 150, 150],
             1,
             (4, 4),
-            random=seed,
+            generator=seed,
             dtype=torch.float64,
             **chosen,  # type: ignore[arg-type]
         )

@@ -152,7 +152,7 @@ def test_wide_networks_come_close(scaling: str, name: str) -> None:
                     name,
                     bias_variance=0.5,
                     scaling=scaling,  # type: ignore[arg-type]
-                    random=seed,
+                    generator=seed,
                     dtype=torch.float64,
                 ),
                 x,

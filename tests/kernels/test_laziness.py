@@ -29,7 +29,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def trained() -> tuple[nn.Module, nn.Module, Tensor, Tensor]:
-    start = mlp([2, 6, 2], "tanh", random=0)
+    start = mlp([2, 6, 2], "tanh", generator=0)
     end, x, y = copy.deepcopy(start), randn(7, 2), randn(7, 2, seed=1)
     fit(end, (x, y), epochs=10, optimizer="sgd", learning_rate=0.5)
     return start, end, x, y
@@ -105,9 +105,9 @@ def test_inputs_beyond_the_limit_and_many_outputs() -> None:
     report = measure_laziness(end, start, x, limit=5)
     assert (report.samples, report.note) == (5, "5 of 50 inputs, drawn at random")
     assert measure_laziness(end, start, x, limit=5) == report
-    assert measure_laziness(end, start, x, limit=5, seed=1) != report
-    wide = mlp([2, 3, 200], "tanh", random=0)
-    report = measure_laziness(wide, mlp([2, 3, 200], "tanh", random=1), x[:4])
+    assert measure_laziness(end, start, x, limit=5, generator=1) != report
+    wide = mlp([2, 3, 200], "tanh", generator=0)
+    report = measure_laziness(wide, mlp([2, 3, 200], "tanh", generator=1), x[:4])
     assert report.note.endswith("summed over the outputs")
 
 
@@ -137,7 +137,7 @@ def test_refused() -> None:
     with pytest.raises(InvalidInput, match="limit"):
         measure_laziness(end, start, x, limit=0)
     with pytest.raises(ShapeMismatch):
-        measure_laziness(end, mlp([2, 5, 2], random=0), x)
+        measure_laziness(end, mlp([2, 5, 2], generator=0), x)
     with pytest.raises(ShapeMismatch):
         kernel_drift(torch.eye(2), torch.eye(3))
     with pytest.raises(ShapeMismatch):

@@ -69,7 +69,7 @@ def models() -> list[tuple[nn.Module, Tensor]]:
             for p in model.parameters():
                 nn.init.normal_(p, std=0.3)
     return [
-        (mlp([3, 6, 2], "tanh", random=0), randn(5, 3)),
+        (mlp([3, 6, 2], "tanh", generator=0), randn(5, 3)),
         (convolution.double().eval(), randn(5, 1, 6, 6)),
         (attention.double().eval(), randn(3, 5, 4)),
         (Recurrent().double(), randn(3, 5, 3)),
@@ -120,7 +120,7 @@ def test_any_module(case: int) -> None:
 @given(seed=st.integers(0, 10**6), a=st.floats(-3, 3), b=st.floats(-3, 3))
 @settings(max_examples=20, deadline=None)
 def test_affine_in_the_parameters(seed: int, a: float, b: float) -> None:
-    net, x = mlp([2, 4, 1], "tanh", random=seed), randn(3, 2, seed=seed)
+    net, x = mlp([2, 4, 1], "tanh", generator=seed), randn(3, 2, seed=seed)
     origin = linearize(net)(x)
 
     def change(weights: list[float]) -> Tensor:
@@ -134,7 +134,7 @@ def test_affine_in_the_parameters(seed: int, a: float, b: float) -> None:
 
 
 def test_kernel_is_constant_and_that_of_the_network() -> None:
-    net, x = mlp([3, 5, 2], "tanh", random=0), randn(4, 3)
+    net, x = mlp([3, 5, 2], "tanh", generator=0), randn(4, 3)
     lin = linearize(net)
     expected = empirical_ntk(net, x)
     torch.testing.assert_close(empirical_ntk(lin, x), expected)
@@ -143,7 +143,7 @@ def test_kernel_is_constant_and_that_of_the_network() -> None:
 
 
 def test_training_by_torch_and_by_fit() -> None:
-    net, x, y = mlp([2, 8, 1], "tanh", random=0), randn(6, 2), randn(6, 1, seed=3)
+    net, x, y = mlp([2, 8, 1], "tanh", generator=0), randn(6, 2), randn(6, 1, seed=3)
     ours, theirs = linearize(net), linearize(net)
     history = fit(ours, (x, y), epochs=30, batch_size=6, optimizer="sgd", learning_rate=0.1)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
@@ -157,14 +157,14 @@ def test_training_by_torch_and_by_fit() -> None:
 
 
 def test_frozen_parameters_and_state_dict_and_precision() -> None:
-    net, x = mlp([2, 4, 1], "tanh", random=0), randn(3, 2)
+    net, x = mlp([2, 4, 1], "tanh", generator=0), randn(3, 2)
     net[0].requires_grad_(False)
     lin = linearize(net)
     trainable = [k for k, p in lin.named_parameters() if p.requires_grad]
     assert trainable == ["displaced.2.weight", "displaced.2.bias"]
     torch.testing.assert_close(empirical_ntk(lin, x), empirical_ntk(net, x))
     move(lin)
-    other = linearize(mlp([2, 4, 1], "tanh", random=5))
+    other = linearize(mlp([2, 4, 1], "tanh", generator=5))
     other.load_state_dict(lin.state_dict())
     assert torch.equal(other(x), lin(x))
     again = copy.deepcopy(lin).to(torch.float32)
@@ -173,13 +173,13 @@ def test_frozen_parameters_and_state_dict_and_precision() -> None:
 
 
 def test_at_other_parameters() -> None:
-    net, other, x = mlp([2, 4, 1], random=0), mlp([2, 4, 1], random=1), randn(3, 2)
+    net, other, x = mlp([2, 4, 1], generator=0), mlp([2, 4, 1], generator=1), randn(3, 2)
     for given_as in (other, other.state_dict(), dict(other.named_parameters())):
         assert torch.equal(linearize(net, given_as)(x), other(x))
 
 
 def test_gap_is_of_second_order() -> None:
-    net, x = mlp([3, 6, 1], "tanh", random=0), randn(4, 3)
+    net, x = mlp([3, 6, 1], "tanh", generator=0), randn(4, 3)
     start = copy.deepcopy(net)
     gaps = []
     for size in (1e-3, 2e-3):
@@ -212,7 +212,7 @@ def test_smoothness_constants(name: str) -> None:
 @settings(max_examples=40, deadline=None)
 def test_two_layer_bound(seed: int, width: int, size: float, name: str) -> None:
     layer = {"tanh": nn.Tanh, "logistic": nn.Sigmoid, "softplus": nn.Softplus}[name]
-    net = mlp([3, width, 2], layer, random=seed)
+    net = mlp([3, width, 2], layer, generator=seed)
     start = copy.deepcopy(net)
     move(net[0], size / math.sqrt(4 * width), seed)
     found = two_layer_gap(net, start, randn(4, 3, seed=seed))
@@ -258,6 +258,6 @@ def test_refused() -> None:
         linearize(net, 3)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedModel, match="chain of linear layer"):
         two_layer_gap(net, net, torch.ones(1, 2))
-    two = mlp([2, 3, 1], "tanh", random=0)
+    two = mlp([2, 3, 1], "tanh", generator=0)
     with pytest.raises(InvalidInput, match="only the first layer moves"):
-        two_layer_gap(two, mlp([2, 3, 1], "tanh", random=1), torch.ones(1, 2).double())
+        two_layer_gap(two, mlp([2, 3, 1], "tanh", generator=1), torch.ones(1, 2).double())

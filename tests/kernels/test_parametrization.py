@@ -51,11 +51,11 @@ def test_forward_pass_is_the_formula() -> None:
 
 
 def test_parameters_are_standard_normal_and_seeded() -> None:
-    net = ntk_mlp([100, 200, 50], bias_variance=1.0, random=5)
+    net = ntk_mlp([100, 200, 50], bias_variance=1.0, generator=5)
     numbers = torch.cat([p.detach().flatten() for p in net.parameters()])
     assert abs(float(numbers.mean())) < 5 / math.sqrt(len(numbers))
     assert abs(float(numbers.var()) - 1) < 5 * math.sqrt(2 / len(numbers))
-    again = ntk_mlp([100, 200, 50], bias_variance=1.0, random=5)
+    again = ntk_mlp([100, 200, 50], bias_variance=1.0, generator=5)
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), again.parameters(), strict=True))
     assert sum(p.numel() for p in ntk_mlp([3, 4, 1]).parameters()) == 16
 

@@ -135,7 +135,7 @@ def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_dense_networks_by_the_definition(hidden: list[int], seed: int) -> None:
     """Every path as a tuple of units, as the source writes it."""
     generator = torch.Generator().manual_seed(seed)
-    net = mlp([3, *hidden, 2], bias=False, random=generator)
+    net = mlp([3, *hidden, 2], bias=False, generator=generator)
     x = torch.randn(3, 3, generator=generator, dtype=torch.float64)
     masks, value = [], x
     with torch.no_grad():
@@ -162,7 +162,7 @@ def test_dense_networks_by_the_definition(hidden: list[int], seed: int) -> None:
 
 def test_biases_are_paths_of_the_network_that_absorbed_them() -> None:
     """Its connections of weight 0 (inputs to carrying units) are no connections here."""
-    net = mlp([2, 3, 3, 1], random=0)
+    net = mlp([2, 3, 3, 1], generator=0)
     bare = absorb_biases(net)
     x = torch.randn(4, 2).double()
     listed = path_features(bare.network, torch.cat([x, torch.ones(4, 1)], 1))
@@ -173,7 +173,7 @@ def test_biases_are_paths_of_the_network_that_absorbed_them() -> None:
 
 
 def test_single_precision_and_the_model_is_left_alone() -> None:
-    net = mlp([4, 300, 300, 300, 2], random=0).float().train()
+    net = mlp([4, 300, 300, 300, 2], generator=0).float().train()
     before = [p.clone() for p in net.parameters()]
     x = torch.randn(3, 4)
     kernel = deep_path_kernel(net, x)

@@ -31,7 +31,7 @@ def test_by_hand():
 
 
 def test_it_is_a_network_with_a_trained_top():
-    model = RandomFeatures(4, 30, nn.Tanh, random=3)
+    model = RandomFeatures(4, 30, nn.Tanh, generator=3)
     net = nn.Sequential(nn.Linear(4, 30, bias=False), nn.Tanh(), nn.Linear(30, 1, bias=False))
     net = net.double()
     with torch.no_grad():
@@ -49,9 +49,9 @@ def test_it_is_a_network_with_a_trained_top():
 )
 def test_tangent_kernel_is_the_kernel_at_every_theta(activation, p, seed):
     if activation == "fourier":
-        model = RandomFeatures.fourier(3, 2 * p, random=seed)
+        model = RandomFeatures.fourier(3, 2 * p, generator=seed)
     else:
-        model = RandomFeatures(3, p, activation, random=seed)
+        model = RandomFeatures(3, p, activation, generator=seed)
     x, y = draw(seed, 4, 3), draw(seed + 1, 5, 3)
     here = empirical_ntk(model, x, y, outputs="trace")
     torch.testing.assert_close(here, model.kernel(x, y), rtol=1e-12, atol=1e-12)
@@ -63,9 +63,9 @@ def test_tangent_kernel_is_the_kernel_at_every_theta(activation, p, seed):
 
 def test_limits():
     x = draw(0, 5, 4) / 2
-    relu = RandomFeatures(4, 200_000, "relu", random=0)
+    relu = RandomFeatures(4, 200_000, "relu", generator=0)
     assert float((relu.kernel(x) - arc_cosine()(x)).abs().max()) < 0.02
-    waves = RandomFeatures.fourier(4, 200_000, lengthscale=1.5, random=0)
+    waves = RandomFeatures.fourier(4, 200_000, lengthscale=1.5, generator=0)
     assert float((waves.kernel(x) - gaussian(1.5)(x)).abs().max()) < 0.02
     torch.testing.assert_close(waves.kernel.diagonal(x), torch.ones(5).double())
 
@@ -74,7 +74,7 @@ def test_rate():
     x, counts = draw(0, 6, 3), [2**k for k in range(4, 13)]
     errors = []
     for p in counts:
-        models = [RandomFeatures(3, p, random=s) for s in range(30)]
+        models = [RandomFeatures(3, p, generator=s) for s in range(30)]
         square = [(m.kernel(x) - arc_cosine()(x)).square().mean() for m in models]
         errors.append(float(torch.stack(square).mean().sqrt()))
     slope = fit_slope(counts, errors)
@@ -82,7 +82,7 @@ def test_rate():
 
 
 def test_training_the_top_ends_at_kernel_regression():
-    model = RandomFeatures(2, 50, "tanh", random=1)
+    model = RandomFeatures(2, 50, "tanh", generator=1)
     x, y, new = draw(0, 6, 2), draw(1, 6), draw(2, 4, 2)
     phi = model.features(x) / math.sqrt(50)
     with torch.no_grad():
@@ -92,12 +92,12 @@ def test_training_the_top_ends_at_kernel_regression():
 
 
 def test_seeds():
-    a, b, c = (RandomFeatures(3, 8, random=s) for s in (5, 5, 6))
+    a, b, c = (RandomFeatures(3, 8, generator=s) for s in (5, 5, 6))
     assert torch.equal(a.weights, b.weights)
     assert torch.equal(a.theta, b.theta)
     assert not torch.equal(a.weights, c.weights)
     before = torch.get_rng_state()
-    RandomFeatures.fourier(3, 8, random=1)
+    RandomFeatures.fourier(3, 8, generator=1)
     assert torch.equal(before, torch.get_rng_state())
     assert set(a.state_dict()) == {"weights", "theta"}
     assert a.float()(torch.ones(2, 3)).dtype == torch.float32

@@ -48,7 +48,7 @@ def test_forward_by_hand() -> None:
 
 
 def test_random_networks_follow_their_seed() -> None:
-    one, two = (TwoLayerNetwork.random(9, 4, random=3) for _ in range(2))
+    one, two = (TwoLayerNetwork.random(9, 4, generator=3) for _ in range(2))
     assert torch.equal(one.weight, two.weight)
     assert set(one.outputs.tolist()) <= {-1.0, 1.0}
     assert TwoLayerNetwork.random(9, 4, outputs="ones").outputs.tolist() == [1.0] * 9
@@ -58,7 +58,7 @@ def test_random_networks_follow_their_seed() -> None:
 @pytest.mark.parametrize("outputs", ["signs", "ones"])
 def test_gram_is_the_tangent_kernel(activation: object, outputs: str) -> None:
     x = normal(1, 5, 3)
-    net = TwoLayerNetwork.random(11, 3, activation=activation, outputs=outputs, random=2)
+    net = TwoLayerNetwork.random(11, 3, activation=activation, outputs=outputs, generator=2)
     found = sampled_gram(x, net.weight, activation)
     assert torch.allclose(found, empirical_ntk(net, x, outputs="trace"), atol=1e-12)
 

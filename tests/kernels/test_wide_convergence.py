@@ -63,7 +63,7 @@ def custom() -> nn.Module:
 @given(seeds)
 @settings(max_examples=20, deadline=None)
 def test_chain_of_inequalities(seed: int) -> None:
-    net = wide_network(12, 2, random=seed)
+    net = wide_network(12, 2, generator=seed)
     x, y = normal(seed + 1, 5, 2), normal(seed + 2, 5)
     found = gradient_domination(net, x, y)
     assert found.squared_gradient >= found.last_layer_part
@@ -114,10 +114,10 @@ def test_hessian_norm_against_autodiff(seed: int, bias: bool, activation: type) 
 @given(seeds)
 @settings(max_examples=10, deadline=None)
 def test_search_in_the_ball_respects_the_certificate(seed: int) -> None:
-    net = wide_network(1500, 2, random=seed)
+    net = wide_network(1500, 2, generator=seed)
     x = torch.tensor([[1.0, 0.0], [-1.0, 1.0]]).double()
     y = normal(seed, 2)
-    found = ratio_in_ball(net, x, y, radius=0.5, samples=3, steps=5, random=seed)
+    found = ratio_in_ball(net, x, y, radius=0.5, samples=3, steps=5, generator=seed)
     assert found.smallest >= ratio_certificate(net, x, radius=0.5) > 0
     assert float(found.displacement.norm()) <= 0.5 + 1e-9
     risk = squared_risk(net, x, y)
@@ -129,7 +129,7 @@ def test_search_in_the_ball_respects_the_certificate(seed: int) -> None:
 
 
 def test_certificate_bounds_the_features_change() -> None:
-    net, x = wide_network(50, 3, random=1), normal(2, 4, 3)
+    net, x = wide_network(50, 3, generator=1), normal(2, 4, 3)
     f = PureFunction(net)
     point = flatten(f.parameters)
     size = math.sqrt(float(x.square().sum()) + 4)
@@ -143,9 +143,9 @@ def test_certificate_bounds_the_features_change() -> None:
 
 
 def test_descent_is_torchs_sgd_and_below_its_prediction() -> None:
-    net, x, y = wide_network(500, 3, random=0), normal(1, 3, 3), normal(2, 3)
+    net, x, y = wide_network(500, 3, generator=0), normal(1, 3, 3), normal(2, 3)
     eta = step_size_limit(net, x) / 2
-    found = wide_descent(net, x, y, step=eta, iterations=40)
+    found = wide_descent(net, x, y, step=eta, steps=40)
     trained = copy.deepcopy(net)
     optimizer = torch.optim.SGD(trained.parameters(), lr=eta)
     for _ in range(40):
@@ -156,7 +156,7 @@ def test_descent_is_torchs_sgd_and_below_its_prediction() -> None:
     assert bool((found.risks <= found.predicted * (1 + 1e-9)).all())
     assert float(found.distances[0]) == 0
     assert found.path_constant >= found.constant * 0.5
-    assert torch.equal(net[0].weight, wide_network(500, 3, random=0)[0].weight)
+    assert torch.equal(net[0].weight, wide_network(500, 3, generator=0)[0].weight)
 
 
 def test_linear_model_has_the_exact_step_limit() -> None:
@@ -164,8 +164,8 @@ def test_linear_model_has_the_exact_step_limit() -> None:
     x = torch.tensor([[2.0, 0.0], [0.0, 1.0]]).double()
     assert step_size_limit(net, x) == pytest.approx(2 / 4)
     y = torch.tensor([1.0, 1.0])
-    below = wide_descent(net, x, y, step=0.49, iterations=200)
-    above = wide_descent(net, x, y, step=0.51, iterations=200)
+    below = wide_descent(net, x, y, step=0.49, steps=200)
+    above = wide_descent(net, x, y, step=0.51, steps=200)
     assert below.risks[-1] < 1e-3 * below.risks[0]
     assert above.risks[-1] > above.risks[0]
     with pytest.raises(InvalidInput, match="not below the limit"):
@@ -191,7 +191,7 @@ def test_last_layer_solution_is_the_nearest() -> None:
 @given(seeds)
 @settings(max_examples=15, deadline=None)
 def test_path_falls_quadratically(seed: int) -> None:
-    net = wide_network(30, 2, random=seed)
+    net = wide_network(30, 2, generator=seed)
     t = torch.linspace(0, 1, 7).double()
     x, y = normal(seed, 5, 2), normal(seed + 1, 5)
     risks = last_layer_path(net, x, y, t)
@@ -240,9 +240,9 @@ def test_refused_input() -> None:
     with pytest.raises(ShapeMismatch):
         squared_risk(net, x, torch.ones(4))
     with pytest.raises(InvalidInput, match="step"):
-        wide_descent(net, x, y, step=0.0, iterations=3)
-    with pytest.raises(InvalidInput, match="iterations"):
-        wide_descent(net, x, y, step=0.1, iterations=0)
+        wide_descent(net, x, y, step=0.0, steps=3)
+    with pytest.raises(InvalidInput, match="steps"):
+        wide_descent(net, x, y, step=0.1, steps=0)
     with pytest.raises(InvalidInput, match="radius"):
         ratio_in_ball(net, x, y, radius=-1.0)
     with pytest.raises(InvalidInput, match="first_deviation"):
@@ -252,5 +252,5 @@ def test_refused_input() -> None:
     with pytest.raises(NonFinite):
         layer_ranks(net, torch.full((2, 2), math.nan).double())
     two_equal = torch.ones(2, 2).double()
-    singular = wide_descent(net, two_equal, torch.ones(2), step=1e-3, iterations=1)
+    singular = wide_descent(net, two_equal, torch.ones(2), step=1e-3, steps=1)
     assert singular.constant == pytest.approx(0, abs=1e-12)

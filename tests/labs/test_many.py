@@ -30,7 +30,7 @@ from torchtheory.labs.engine.store import RunStore
 from torchtheory.labs.engine import store as store_module
 from torchtheory.labs.engine.many import Failure, run_many
 
-store_module.code_fingerprint = lambda: "the same"  # also when a file is saved in between
+store_module.code_fingerprint = lambda *_: "the same"  # also when a file is saved in between
 HERE = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ["ZZ_HERE"])
 os.environ["ZZ_HERE"] = str(HERE)
 NAMES = ("zz-first", "zz-second", "zz-third")

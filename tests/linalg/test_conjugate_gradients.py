@@ -36,7 +36,7 @@ def test_solves(n, columns, dtype):
     solution = conjugate_gradients(LinearOperator.from_matrix(M), b)
     assert solution.converged
     assert solution.x.shape == b.shape
-    assert solution.residual_norms.shape == (solution.iterations + 1, *b.shape[1:])
+    assert solution.residual_norms.shape == (solution.steps + 1, *b.shape[1:])
     rtol = 1e-6 if dtype == F64 else 1e-3
     torch.testing.assert_close(solution.x, torch.linalg.solve(M, b), rtol=rtol, atol=rtol)
     true = (b - M @ solution.x).norm(dim=0)
@@ -52,7 +52,7 @@ def test_ends_after_as_many_steps_as_distinct_eigenvalues(n, seed, distinct):
     b = random_matrix(n, seed=seed + 1)
     solution = conjugate_gradients(LinearOperator.from_matrix((M + M.T) / 2), b)
     assert solution.converged
-    assert solution.iterations <= min(n, distinct)
+    assert solution.steps <= min(n, distinct)
 
 
 @PROPERTY
@@ -62,10 +62,10 @@ def test_error_obeys_the_chebyshev_bound(seed, kappa):
     values = torch.linspace(1, kappa, n, dtype=F64)
     b = random_matrix(n, seed=seed)
     A = LinearOperator.from_matrix(torch.diag(values))
-    solution = conjugate_gradients(A, b, max_iterations=steps, tolerance=0)
+    solution = conjugate_gradients(A, b, steps=steps, tolerance=0)
     energy = lambda x: float((values * x.square()).sum().sqrt())  # noqa: E731
     rate = (math.sqrt(kappa) - 1) / (math.sqrt(kappa) + 1)
-    bound = 2 * rate**solution.iterations * energy(b / values)
+    bound = 2 * rate**solution.steps * energy(b / values)
     assert energy(solution.x - b / values) <= bound + 1e-12 * energy(b / values)
 
 
@@ -82,7 +82,7 @@ def test_columns_do_not_disturb_each_other():
         alone = conjugate_gradients(A, b)
         torch.testing.assert_close(together.x[:, i], alone.x)
     assert bool((together.x[:, 2] == 0).all())
-    assert conjugate_gradients(A, easy).iterations == 1
+    assert conjugate_gradients(A, easy).steps == 1
 
 
 def test_against_scipy():
@@ -93,7 +93,7 @@ def test_against_scipy():
     peer, info = sparse.cg(M.numpy(), b.numpy(), rtol=1e-10, atol=0, callback=count.append)
     assert info == 0
     np.testing.assert_allclose(ours.x, peer, atol=1e-7)
-    assert abs(ours.iterations - len(count)) <= 2
+    assert abs(ours.steps - len(count)) <= 2
 
 
 def test_start_and_preconditioner():
@@ -102,7 +102,7 @@ def test_start_and_preconditioner():
     A = LinearOperator.from_matrix(M)
     b = random_matrix(80, seed=4)
     exact = torch.linalg.solve(M, b)
-    assert conjugate_gradients(A, b, x0=exact, tolerance=1e-6).iterations == 0
+    assert conjugate_gradients(A, b, x0=exact, tolerance=1e-6).steps == 0
     near = conjugate_gradients(A, b, x0=exact + 1e-3)
     torch.testing.assert_close(near.x, exact, rtol=1e-5, atol=1e-6)
     plain = conjugate_gradients(A, b)
@@ -110,15 +110,15 @@ def test_start_and_preconditioner():
     for preconditioner in (LinearOperator.from_matrix(jacobi), lambda r: jacobi @ r):
         better = conjugate_gradients(A, b, preconditioner=preconditioner)
         assert better.converged
-        assert better.iterations < plain.iterations / 2
+        assert better.steps < plain.steps / 2
         torch.testing.assert_close(better.x, exact, rtol=1e-5, atol=1e-6)
 
 
 def test_not_converging_is_reported():
     A = LinearOperator.from_matrix(torch.diag(torch.logspace(-8, 8, 100, dtype=F64)))
-    solution = conjugate_gradients(A, torch.ones(100, dtype=F64), max_iterations=5)
+    solution = conjugate_gradients(A, torch.ones(100, dtype=F64), steps=5)
     assert not solution.converged
-    assert solution.iterations == 5
+    assert solution.steps == 5
     assert bool(torch.isfinite(solution.x).all())
 
 
@@ -132,7 +132,7 @@ def test_rounding_cannot_pretend_convergence():
     true = float((b.double() - M.double() @ solution.x.double()).norm())
     assert true > 50 * torch.finfo(torch.float32).eps * float(b.norm())
     assert not solution.converged
-    assert solution.iterations < 1000  # it saw that it had stalled
+    assert solution.steps < 1000  # it saw that it had stalled
     assert float(solution.residual_norms[-1]) == pytest.approx(true, rel=0.2)
 
 
@@ -163,7 +163,7 @@ def test_zero_operator_and_zero_right_hand_side():
         conjugate_gradients(zero, torch.ones(3))
     solution = conjugate_gradients(zero, torch.zeros(3))
     assert solution.converged
-    assert solution.iterations == 0
+    assert solution.steps == 0
     assert solution.x.tolist() == [0, 0, 0]
 
 
@@ -178,8 +178,8 @@ def test_refusals():
         conjugate_gradients(A, torch.ones(5))
     with pytest.raises(NonFinite):
         conjugate_gradients(A, b * math.nan)
-    with pytest.raises(InvalidInput, match="iterations"):
-        conjugate_gradients(A, b, max_iterations=0)
+    with pytest.raises(InvalidInput, match="steps"):
+        conjugate_gradients(A, b, steps=0)
     with pytest.raises(InvalidInput, match="preconditioner"):
         conjugate_gradients(A, b, preconditioner=lambda r: -r)
     with pytest.raises(ShapeMismatch, match="square"):

@@ -40,7 +40,7 @@ def test_optimum(seed: int, code: int) -> None:
     torch.testing.assert_close(best(x), low_rank(x, code).matrix)
     mixing = randn(code, code, seed=seed) + 3 * torch.eye(code).double()
     torch.testing.assert_close(LinearAutoencoder.optimal(x, code, mixing)(x), best(x))
-    other = LinearAutoencoder(5, code, random=seed)
+    other = LinearAutoencoder(5, code, generator=seed)
     assert other.loss(x).item() >= least_loss(x, code)
     # the closed form is a critical point
     for gradient in best.gradients(x):
@@ -51,7 +51,7 @@ def test_optimum(seed: int, code: int) -> None:
 @given(seed=st.integers(0, 1000), code=st.integers(1, 4))
 def test_gradients(seed: int, code: int) -> None:
     x = randn(7, 4, seed=seed)
-    net = LinearAutoencoder(4, code, random=seed)
+    net = LinearAutoencoder(4, code, generator=seed)
     auto = torch.autograd.grad(net.loss(x), [net.encoder.weight, net.decoder.weight])
     for ours, theirs in zip(net.gradients(x), auto, strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -90,7 +90,7 @@ def test_gaps_are_energy_differences_up_to_a_positive_factor(kind):
 @pytest.mark.parametrize("kind", [*KINDS, Exponential()])
 def test_energy_descends_and_the_walk_stops(kind):
     memory = DenseMemory(signs(12, 9), kind)
-    walk = memory.recall(all_states(9), trace=True, random=0)
+    walk = memory.recall(all_states(9), trace=True, generator=0)
     assert walk.fixed_point.all()
     assert (walk.energies.diff(dim=0) <= 1e-12 * walk.energies[:-1].abs()).all()
 
@@ -144,7 +144,7 @@ def test_bit_error_moment_by_enumeration():
 
 
 def test_measured_bit_error_meets_the_formula():
-    sweep = dense_capacity_sweep(40, [150, 400], Power(3), trials=40, random=0)
+    sweep = dense_capacity_sweep(40, [150, 400], Power(3), trials=40, generator=0)
     for s, row in zip(sweep.patterns, sweep.bit_error, strict=True):
         error = float(row.std()) / math.sqrt(40)
         assert abs(float(row.mean()) - dense_bit_error(40, s, Power(3))) <= 4 * error
@@ -152,7 +152,7 @@ def test_measured_bit_error_meets_the_formula():
 
 def test_sweep_equals_the_class():
     generator = torch.Generator().manual_seed(7)
-    sweep = dense_capacity_sweep(12, [30], Power(3), trials=2, probes=5, random=generator)
+    sweep = dense_capacity_sweep(12, [30], Power(3), trials=2, probes=5, generator=generator)
     generator = torch.Generator().manual_seed(7)
     x = torch.empty(2, 30, 12, dtype=torch.float64).bernoulli_(0.5, generator=generator) * 2 - 1
     for k in range(2):

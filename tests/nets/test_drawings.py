@@ -17,7 +17,7 @@ from torchtheory.nets.feedforward import Architecture, mlp
 @given(st.lists(st.integers(1, 7), min_size=2, max_size=5), st.integers(0, 100))
 @settings(max_examples=30, deadline=None)
 def test_graph_counts_what_the_counters_count(widths, seed):
-    net = mlp(widths, random=seed)
+    net = mlp(widths, generator=seed)
     with torch.no_grad():
         for p in net.parameters():
             p.mul_(torch.rand(p.shape, generator=torch.Generator().manual_seed(seed)) < 0.6)

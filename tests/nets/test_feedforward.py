@@ -23,9 +23,9 @@ from torchtheory.nets.feedforward import (
     Architecture,
     decide,
     dense,
+    drawn_linear,
     generalized_linear_models,
     layer_outputs,
-    linear,
     mlp,
     parameter_count,
 )
@@ -48,7 +48,7 @@ def test_mlp_does_not_touch_the_global_generator() -> None:
 
 
 def test_mlp_is_reproducible_and_has_torchs_law() -> None:
-    a, b = mlp([100, 50], random=3), mlp([100, 50], random=3)
+    a, b = mlp([100, 50], generator=3), mlp([100, 50], generator=3)
     assert torch.equal(a[0].weight, b[0].weight)
     assert a[0].weight.abs().max() <= 0.1
     assert a[0].weight.std().item() == pytest.approx(0.1 / 3**0.5, rel=0.05)
@@ -57,7 +57,7 @@ def test_mlp_is_reproducible_and_has_torchs_law() -> None:
 @settings(max_examples=30, deadline=None)
 @given(widths=WIDTHS, name=st.sampled_from(sorted(ACTIVATIONS)))
 def test_architecture_equals_the_module(widths: list[int], name: str) -> None:
-    net = mlp(widths, name, random=1)
+    net = mlp(widths, name, generator=1)
     shape = Architecture.of(net)
     assert shape.widths == tuple(widths)
     assert shape.parameters == parameter_count(widths)
@@ -146,7 +146,7 @@ def test_generalized_linear_models() -> None:
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("bias", [True, False])
 def test_absorbed_biases(name: str, bias: bool) -> None:
-    net = mlp([3, 5, 4, 2], name, bias=bias, last_bias=True, random=2)
+    net = mlp([3, 5, 4, 2], name, bias=bias, last_bias=True, generator=2)
     before = copy.deepcopy(net.state_dict())
     bare = absorb_biases(net)
     assert all(m.bias is None for m in bare.modules() if isinstance(m, nn.Linear))
@@ -156,7 +156,7 @@ def test_absorbed_biases(name: str, bias: bool) -> None:
 
 
 def test_printed_bias_removal_fails_for_the_logistic_function() -> None:
-    net = mlp([1, 2, 1], "logistic", random=0)
+    net = mlp([1, 2, 1], "logistic", generator=0)
     x = torch.ones(1, 1).double()
     layers = [(net[i].weight.detach(), net[i].bias.detach()) for i in (0, 2)]
     first, second = augment(layers)
@@ -180,7 +180,7 @@ def test_bias_removal_refuses_what_it_cannot_do() -> None:
 @settings(max_examples=25, deadline=None)
 @given(widths=WIDTHS, seed=st.integers(0, 100))
 def test_linear_networks_collapse(widths: list[int], seed: int) -> None:
-    net = mlp(widths, "linear", random=seed)
+    net = mlp(widths, "linear", generator=seed)
     flat = collapse_linear(net)
     x = randn(5, widths[0])
     torch.testing.assert_close(flat(x), net(x).detach())
@@ -216,7 +216,7 @@ def test_superposition() -> None:
 def test_ridge_functions(seed: int, name: str) -> None:
     theta = randn(4, seed=seed)
     unit = Ridge(theta, activation(name))
-    found = find_ridge(unit, 4, random=seed)
+    found = find_ridge(unit, 4, generator=seed)
     assert found.ridge
     cosine = (found.direction @ theta).abs() / theta.norm()
     assert cosine.item() == pytest.approx(1, abs=1e-9)
@@ -240,7 +240,7 @@ def test_what_is_no_ridge_function() -> None:
 @settings(max_examples=20, deadline=None)
 @given(n=st.integers(1, 5), m=st.integers(1, 6), seed=st.integers(0, 100))
 def test_sigmoid_perceptron_gradients(n: int, m: int, seed: int) -> None:
-    net = SigmoidPerceptron(n, m, random=seed)
+    net = SigmoidPerceptron(n, m, generator=seed)
     x, y = randn(9, n, seed=seed), randn(9, seed=seed + 1)
     auto = torch.autograd.grad(net.loss(x, y), [net.beta, net.w])
     for ours, theirs in zip(net.gradients(x, y), auto, strict=True):
@@ -291,7 +291,7 @@ def test_bad_widths_and_models() -> None:
         with pytest.raises(InvalidInput):
             mlp(widths)
     with pytest.raises(InvalidInput):
-        linear(0, 1)
+        drawn_linear(0, 1)
     shape = Architecture((2, 3, 1), torch.tanh)
     with pytest.raises(ShapeMismatch, match="13 parameters"):
         shape.realize(torch.zeros(5), torch.zeros(1, 2))

@@ -24,7 +24,7 @@ def randn(*shape: int, seed: int = 0) -> torch.Tensor:
     name=st.sampled_from(["tanh", "relu", "gaussian"]),
 )
 def test_layered_graphs_are_dense_networks(widths: list[int], name: str) -> None:
-    net = mlp(widths, name, random=4)
+    net = mlp(widths, name, generator=4)
     chain = GraphNetwork(layered_graph(widths, name))
     for i in range(1, len(widths)):
         chain.vertex(i)[0].load_state_dict(net[2 * i - 2].state_dict())
@@ -36,9 +36,9 @@ def test_layered_graphs_are_dense_networks(widths: list[int], name: str) -> None
 
 
 def test_the_same_seed_gives_the_same_weights_as_a_dense_network() -> None:
-    chain = GraphNetwork(layered_graph([2, 3, 1], "tanh"), random=5)
+    chain = GraphNetwork(layered_graph([2, 3, 1], "tanh"), generator=5)
     x = randn(3, 2)
-    assert torch.equal(chain(x), mlp([2, 3, 1], "tanh", random=5)(x))
+    assert torch.equal(chain(x), mlp([2, 3, 1], "tanh", generator=5)(x))
 
 
 def test_hand_worked_graph() -> None:

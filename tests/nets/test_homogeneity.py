@@ -166,7 +166,7 @@ def test_flow_refuses() -> None:
 
 
 def test_best_multipliers_are_those_of_the_hard_margin() -> None:
-    x, y, *_ = separable_gaussians(12, 3, margin=0.2, random=3)
+    x, y, *_ = separable_gaussians(12, 3, margin=0.2, generator=3)
     z = y[:, None] * x
     machine = hard_margin_svm(x, y)
     found = margin_kkt(lambda w: z @ w, 5 * machine.weight, 1.0)

@@ -96,7 +96,7 @@ def test_energy_rule_is_field_rule_on_every_state(n, seed):
 @given(st.integers(1, 7), st.integers(0, 10_000), st.sampled_from(["random", "cyclic"]))
 def test_asynchronous_dynamics_descends_and_stops(n, seed, order):
     net = whole_network(n, seed)
-    walk = net.recall(all_states(n), order=order, trace=True, random=seed)
+    walk = net.recall(all_states(n), order=order, trace=True, generator=seed)
     assert walk.fixed_point.all()
     assert not walk.two_cycle.any()
     assert (walk.energies.diff(dim=0) <= 0).all()
@@ -163,7 +163,7 @@ def test_a_batch_keeps_its_shape_and_equals_single_states():
 def test_the_start_is_not_changed_and_seeds_repeat():
     net, x = whole_network(8, 1), signs(4, 8)
     kept = x.clone()
-    first, second = net.recall(x, random=5), net.recall(x, random=5)
+    first, second = net.recall(x, generator=5), net.recall(x, generator=5)
     assert torch.equal(x, kept)
     assert torch.equal(first.state, second.state)
     state = torch.random.get_rng_state()
@@ -229,7 +229,7 @@ def test_large_crosstalk_of_the_right_sign_is_harmless():
 
 def test_overlap_and_flip_bits():
     x = signs(7, 20)
-    noisy = flip_bits(x, 3, random=1)
+    noisy = flip_bits(x, 3, generator=1)
     assert torch.allclose(overlap(noisy, x), torch.full((7,), 0.7, dtype=torch.float64))
     assert torch.equal(flip_bits(x, 0), x)
     assert torch.equal(flip_bits(x, 20), -x)

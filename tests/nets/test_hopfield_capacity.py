@@ -142,8 +142,8 @@ def test_every_end_is_a_fixed_point_of_the_network():
 def test_block_dynamics_agrees_with_asynchronous(load):
     """Below and above the transition: the two means differ by less than their 99.9 % error."""
     n, trials = 150, 100
-    blocks = capacity_sweep(n, [load], trials, random=1).overlap[0]
-    single = capacity_sweep(n, [load], trials, blocks=n, random=2).overlap[0]
+    blocks = capacity_sweep(n, [load], trials, generator=1).overlap[0]
+    single = capacity_sweep(n, [load], trials, blocks=n, generator=2).overlap[0]
     difference = abs(float(blocks.mean() - single.mean()))
     error = math.sqrt(float(blocks.var() + single.var()) / trials)
     assert difference <= stats.norm.isf(0.0005) * error
@@ -153,21 +153,21 @@ def test_sweep_agrees_with_a_plain_loop_in_distribution():
     """An independent loop over networks and patterns, through Hopfield.recall."""
     n, load, trials = 60, 0.15, 60
     s = round(load * n)
-    swept = capacity_sweep(n, [load], trials, probes=s, random=3)
+    swept = capacity_sweep(n, [load], trials, probes=s, generator=3)
     generator = torch.Generator().manual_seed(4)
     errors, overlaps = [], []
     for _ in range(trials):
         x = torch.randint(0, 2, (s, n), generator=generator).double() * 2 - 1
         net = Hopfield(hebbian(x, normalize=False))
         errors.append(float((torch.where(net.field(x) >= 0, 1.0, -1.0) != x).double().mean()))
-        overlaps.append(float(overlap(net.recall(x, random=generator).state, x).mean()))
+        overlaps.append(float(overlap(net.recall(x, generator=generator).state, x).mean()))
     for one, other in ((swept.bit_error[0], errors), (swept.overlap[0], overlaps)):
         test = stats.ttest_ind(one.numpy(), other, equal_var=False)
         assert test.pvalue > 0.001
 
 
 def test_measured_bit_error_meets_the_exact_law():
-    sweep = capacity_sweep(200, [0.15, 0.3], 40, probes=1, max_sweeps=1, random=0)
+    sweep = capacity_sweep(200, [0.15, 0.3], 40, probes=1, max_sweeps=1, generator=0)
     for s, row in zip(sweep.patterns, sweep.bit_error, strict=True):
         exact = hopfield_bit_error(200, s, method="exact")
         assert abs(float(row.mean()) - exact) <= 4 * float(row.std()) / math.sqrt(40)
@@ -175,8 +175,8 @@ def test_measured_bit_error_meets_the_exact_law():
 
 def test_memory_budget_does_not_change_the_numbers():
     loads = [0.3, 0.05, 0.15]
-    whole = capacity_sweep(50, loads, 4, random=9)
-    pieces = capacity_sweep(50, loads, 4, random=9, memory=1.0)
+    whole = capacity_sweep(50, loads, 4, generator=9)
+    pieces = capacity_sweep(50, loads, 4, generator=9, memory=1.0)
     assert whole.patterns == pieces.patterns == (15, 2, 8)
     for name in ("bit_error", "stable", "overlap", "settled"):
         assert torch.equal(getattr(whole, name), getattr(pieces, name))
@@ -184,8 +184,8 @@ def test_memory_budget_does_not_change_the_numbers():
 
 
 def test_synchronous_updates_are_caught_in_cycles():
-    together = capacity_sweep(60, [0.3], 30, blocks=1, random=0)
-    in_turn = capacity_sweep(60, [0.3], 30, random=0)
+    together = capacity_sweep(60, [0.3], 30, blocks=1, generator=0)
+    in_turn = capacity_sweep(60, [0.3], 30, generator=0)
     assert float(together.settled.min()) < 1.0
     assert float(in_turn.settled.min()) == 1.0
 

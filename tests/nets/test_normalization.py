@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, UnsupportedModel
-from torchtheory.nets.feedforward import linear
+from torchtheory.nets.feedforward import drawn_linear
 from torchtheory.nets.normalization import (
     chain_step_coefficients,
     fold_batch_norm,
@@ -66,7 +66,7 @@ def test_reparametrization(seed: int, factor: float) -> None:
 @given(seeds, st.integers(1, 5))
 @settings(max_examples=30, deadline=None)
 def test_weight_norm_gradient_is_torchs(seed: int, n: int) -> None:
-    layer = weight_norm(linear(n, 3, random=seed))
+    layer = weight_norm(drawn_linear(n, 3, generator=seed))
     x = _gaussian(seed, 6, n)
     loss = torch.sin(layer(x)).sum()
     g = layer.parametrizations.weight.original0
@@ -203,7 +203,7 @@ def test_bad_input_is_refused() -> None:
 
 
 def test_gradient_is_orthogonal_under_batch_norm() -> None:
-    layer = linear(4, 3, bias=False, random=0)
+    layer = drawn_linear(4, 3, bias=False, generator=0)
     net = nn.Sequential(layer, nn.BatchNorm1d(3, eps=1e-30, dtype=torch.float64))
     x = _gaussian(3, 10, 4)
     (gradient,) = torch.autograd.grad(torch.sin(net(x) * x[:, :3]).sum(), layer.weight)

@@ -128,7 +128,7 @@ def test_look_ahead_finds_late_mistakes() -> None:
 @given(seeds, st.floats(0.01, 1.0))
 @settings(max_examples=25, deadline=None)
 def test_lemmas_and_novikoff(seed: int, gap: float) -> None:
-    x, y, planted, _ = separable_gaussians(40, 4, margin=gap, random=seed)
+    x, y, planted, _ = separable_gaussians(40, 4, margin=gap, generator=seed)
     fit = perceptron_fit(x, y, bias=False, max_sweeps=100_000)
     assert fit.converged
     steps = fit.trajectory(x, y)

@@ -44,7 +44,7 @@ def test_a_line_by_hand() -> None:
 @given(seeds, st.integers(1, 12), st.integers(1, 12), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_least_squares_against_references(seed: int, s: int, d: int, intercept: bool) -> None:
-    x, y, *_ = linear_sample(s, d, random=seed)
+    x, y, *_ = linear_sample(s, d, generator=seed)
     fit = least_squares(x, y, intercept=intercept)
     reference = LinearRegression(fit_intercept=intercept).fit(x.numpy(), y.numpy())
     assert np.allclose(fit.weight, reference.coef_, atol=1e-7)
@@ -57,7 +57,7 @@ def test_least_squares_against_references(seed: int, s: int, d: int, intercept: 
 
 
 def test_rank_deficiency_is_said_and_the_norm_is_least() -> None:
-    x, y, *_ = linear_sample(20, 6, rank=3, random=1)
+    x, y, *_ = linear_sample(20, 6, rank=3, generator=1)
     fit = least_squares(x, y)
     assert (fit.rank, fit.unique) == (3, False)
     assert least_squares(x[:, :2], y).unique
@@ -82,7 +82,7 @@ def test_several_targets_and_dtype() -> None:
 @given(seeds)
 @settings(max_examples=30, deadline=None)
 def test_logistic_calculus(seed: int) -> None:
-    x, y, *_ = logistic_sample(15, 3, signal=3.0, random=seed)
+    x, y, *_ = logistic_sample(15, 3, signal=3.0, generator=seed)
     w = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     w.requires_grad_()
     loss = logistic_loss(w, x, y)
@@ -108,7 +108,7 @@ def test_loss_does_not_overflow() -> None:
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("ridge", [0.0, 0.05])
 def test_logistic_regression_against_scikit_learn(intercept: bool, ridge: float) -> None:
-    x, y, *_ = logistic_sample(200, 4, signal=2.0, random=5)
+    x, y, *_ = logistic_sample(200, 4, signal=2.0, generator=5)
     fit = logistic_regression(x, y, ridge=ridge, intercept=intercept)
     penalty = np.inf if ridge == 0 else 1 / (ridge * len(x))
     reference = LogisticRegression(
@@ -122,14 +122,14 @@ def test_logistic_regression_against_scikit_learn(intercept: bool, ridge: float)
 
 
 def test_methods_agree() -> None:
-    x, y, *_ = logistic_sample(100, 3, signal=2.0, random=2)
+    x, y, *_ = logistic_sample(100, 3, signal=2.0, generator=2)
     newton = logistic_regression(x, y, ridge=0.01)
     descent = logistic_regression(x, y, ridge=0.01, method="gradient")
     assert descent.converged
     assert torch.allclose(descent.weight, newton.weight, atol=1e-6)
     assert bool((descent.losses.diff() <= 1e-14).all())
     a, b = (
-        logistic_regression(x, y, ridge=0.01, method="stochastic", max_iterations=30, random=7)
+        logistic_regression(x, y, ridge=0.01, method="stochastic", steps=30, generator=7)
         for _ in range(2)
     )
     assert torch.equal(a.weight, b.weight)
@@ -138,7 +138,7 @@ def test_methods_agree() -> None:
 
 
 def test_repeated_features_still_converge() -> None:
-    x, y, *_ = logistic_sample(60, 2, random=3)
+    x, y, *_ = logistic_sample(60, 2, generator=3)
     fit = logistic_regression(torch.cat([x, x], 1), y)
     assert fit.converged
     assert torch.allclose(fit.weight[:2], fit.weight[2:], atol=1e-8)
@@ -147,9 +147,9 @@ def test_repeated_features_still_converge() -> None:
 
 @pytest.mark.parametrize("method", ["newton", "gradient", "stochastic"])
 def test_separable_data_have_no_minimizer(method: str) -> None:
-    x, signs, *_ = separable_gaussians(40, 3, margin=0.3, random=1)
+    x, signs, *_ = separable_gaussians(40, 3, margin=0.3, generator=1)
     with pytest.warns(NoMinimizer, match="grow for ever"):
-        fit = logistic_regression(x, (signs + 1) / 2, method=method, max_iterations=20)
+        fit = logistic_regression(x, (signs + 1) / 2, method=method, steps=20)
     assert not fit.converged
     assert not fit.minimizer_exists
     assert bool((signs * (x @ fit.runaway) >= -1e-9).all())
@@ -165,9 +165,7 @@ def test_direction_tends_to_the_largest_margin() -> None:
     gaps = []
     for steps in (10, 300, 3000):
         with pytest.warns(NoMinimizer):
-            w = logistic_regression(
-                x, y, method="gradient", max_iterations=steps, tolerance=1e-300
-            ).weight
+            w = logistic_regression(x, y, method="gradient", steps=steps, tolerance=1e-300).weight
         gaps.append(1 - float(w @ best / w.norm()))
     assert gaps[0] > gaps[1] > gaps[2]
 
@@ -177,7 +175,7 @@ def test_touching_classes_and_one_class() -> None:
     with pytest.warns(NoMinimizer):
         logistic_regression(x, torch.tensor([0, 0, 1, 1]), intercept=True)
     with pytest.warns(NoMinimizer):
-        fit = logistic_regression(x, torch.ones(4), intercept=True, ridge=0.1, max_iterations=5)
+        fit = logistic_regression(x, torch.ones(4), intercept=True, ridge=0.1, steps=5)
     assert fit.runaway.tolist() == [0.0, 1.0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -185,7 +183,7 @@ def test_touching_classes_and_one_class() -> None:
 
 
 def test_float32() -> None:
-    x, y, *_ = logistic_sample(100, 3, random=0, dtype=torch.float32)
+    x, y, *_ = logistic_sample(100, 3, generator=0, dtype=torch.float32)
     fit = logistic_regression(x, y, intercept=True)
     assert fit.converged
     assert fit.weight.dtype == fit.losses.dtype == torch.float32
@@ -204,9 +202,9 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(InvalidInput):
         logistic_regression(x, y, method="gradient", step=0.0)
     with pytest.raises(InvalidInput):
-        logistic_regression(x, y, max_iterations=0)
+        logistic_regression(x, y, steps=0)
     with pytest.raises(NotConverged, match="smaller"):
-        logistic_regression(x, y, ridge=1.0, method="gradient", step=1e200, max_iterations=9)
+        logistic_regression(x, y, ridge=1.0, method="gradient", step=1e200, steps=9)
     with pytest.raises(ShapeMismatch):
         least_squares(x, torch.ones(10, 1, 1))
     with pytest.raises(ShapeMismatch):

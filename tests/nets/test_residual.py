@@ -60,7 +60,7 @@ def test_residual_network_is_its_layers() -> None:
 @settings(max_examples=20, deadline=None)
 @given(n=st.integers(1, 4), growths=st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_densely_connected(n: int, growths: list[int]) -> None:
-    net = DenselyConnected(n, growths, "tanh", random=1)
+    net = DenselyConnected(n, growths, "tanh", generator=1)
     count = sum(p.numel() for p in net.parameters())
     assert count == DenselyConnected.parameter_count(n, growths)
     x = randn(5, n)
@@ -106,7 +106,7 @@ def test_maxout_special_cases() -> None:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1000), pieces=st.integers(1, 6))
 def test_maxout_is_convex(seed: int, pieces: int) -> None:
-    unit = Maxout(3, 4, pieces, random=seed)
+    unit = Maxout(3, 4, pieces, generator=seed)
     x, y = randn(10, 3, seed=seed), randn(10, 3, seed=seed + 1)
     middle = unit((x + y) / 2)
     assert (middle <= (unit(x) + unit(y)) / 2 + 1e-12).all()

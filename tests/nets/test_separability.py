@@ -105,7 +105,7 @@ def test_float32_and_features_with_a_graph() -> None:
 def test_max_margin_against_the_support_vector_machine(
     seed: int, s: int, d: int, log_margin: float
 ) -> None:
-    x, y, *_ = separable_gaussians(s, d, margin=10**log_margin, bias=0.2, random=seed)
+    x, y, *_ = separable_gaussians(s, d, margin=10**log_margin, bias=0.2, generator=seed)
     if abs(float(y.sum())) == s:
         return
     best = max_margin(x, y)
@@ -162,9 +162,9 @@ def test_version_space_only_shrinks(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(10, 2, generator=g)
     y = torch.randint(0, 2, (10,), generator=g) * 2 - 1
-    shares = version_space_fractions(x, y, directions=500, random=seed)
+    shares = version_space_fractions(x, y, directions=500, generator=seed)
     assert bool((shares.diff() <= 0).all())
-    assert torch.equal(shares, version_space_fractions(x, y, directions=500, random=seed))
+    assert torch.equal(shares, version_space_fractions(x, y, directions=500, generator=seed))
 
 
 def test_version_space_fraction_is_an_angle() -> None:

@@ -48,7 +48,7 @@ def permuted(net: nn.Module, seed: int) -> nn.Module:
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_rescaling_is_a_symmetry_of_homogeneous_activations_only(name: str) -> None:
-    net = mlp([3, 6, 5, 2], name, random=1)
+    net = mlp([3, 6, 5, 2], name, generator=1)
     before = copy.deepcopy(net.state_dict())
     x = randn(30, 3)
     same = torch.allclose(rescaled(net, 3)(x), net(x), rtol=0, atol=1e-12)
@@ -75,7 +75,7 @@ def test_rescaling_by_hand() -> None:
     name=st.sampled_from(["relu", "tanh", "leaky relu"]),
 )
 def test_canonical_form_forgets_permutations(widths: list[int], seed: int, name: str) -> None:
-    net = mlp(widths, name, random=seed)
+    net = mlp(widths, name, generator=seed)
     moved = permuted(net, seed)
     for key, value in canonical_form(net).items():
         assert torch.equal(value, canonical_form(moved)[key])
@@ -85,7 +85,7 @@ def test_canonical_form_forgets_permutations(widths: list[int], seed: int, name:
 
 
 def test_canonical_form_with_rescaling() -> None:
-    net = mlp([3, 6, 5, 2], "relu", random=1)
+    net = mlp([3, 6, 5, 2], "relu", generator=1)
     other = permuted(rescaled(net, 2), 5)
     a, b = canonical_form(net, rescaling=True), canonical_form(other, rescaling=True)
     for key in a:
@@ -97,20 +97,20 @@ def test_canonical_form_with_rescaling() -> None:
 
 
 def test_matching_tolerates_noise() -> None:
-    net = mlp([3, 8, 1], "tanh", random=1)
+    net = mlp([3, 8, 1], "tanh", generator=1)
     noisy = permuted(net, 2)
     with torch.no_grad():
         for p in noisy.parameters():
             p += 1e-6 * randn(*p.shape, seed=7)
     assert 0 < permutation_distance(net, noisy) < 1e-5
-    assert permutation_distance(net, mlp([3, 8, 1], "tanh", random=2)) > 0.1
+    assert permutation_distance(net, mlp([3, 8, 1], "tanh", generator=2)) > 0.1
     with pytest.raises(ShapeMismatch):
         permutation_distance(net, mlp([3, 7, 1]))
 
 
 @pytest.mark.parametrize("widths", [(2, 3, 1), (1, 2, 3, 1), (2, 1)])
 def test_orbit(widths: tuple[int, ...]) -> None:
-    net = mlp(widths, "tanh", random=1)
+    net = mlp(widths, "tanh", generator=1)
     members = list(permutation_orbit(net))
     assert len(members) == math.prod(math.factorial(m) for m in widths[1:-1])
     x = randn(3, widths[0])
@@ -143,7 +143,7 @@ def test_symmetry_refusals() -> None:
 def test_conversion(widths: list[int], bias: bool, end: bool, seed: int) -> None:
     x = randn(9, widths[0], seed=seed)
     for start, to, back in (("logistic", "tanh", "sigmoid"), ("tanh", "sigmoid", "tanh")):
-        net = mlp(widths, start, bias=bias, output=start if end else None, random=seed)
+        net = mlp(widths, start, bias=bias, output=start if end else None, generator=seed)
         turned = convert_activation(net, to)
         torch.testing.assert_close(turned(x), net(x))
         assert not any(type(m) is type(ACTIVATIONS[start].layer()) for m in turned)

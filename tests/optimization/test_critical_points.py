@@ -137,9 +137,9 @@ def test_search_stays_in_its_ball_and_follows_the_seed():
         return x.sum(-1)
 
     center = torch.ones(3, dtype=torch.float64)
-    found = lower_point(slope, center, 0.5, random=1)
+    found = lower_point(slope, center, 0.5, generator=1)
     assert float((found - center).norm()) == pytest.approx(0.5)
-    assert torch.equal(found, lower_point(slope, center, 0.5, random=1))
+    assert torch.equal(found, lower_point(slope, center, 0.5, generator=1))
 
 
 def test_bad_input_is_refused():

@@ -66,7 +66,7 @@ def test_two_factors_agree_with_the_formula_for_two():
 
 
 def test_measurements():
-    A = gaussian_measurements(20_000, 2, 3, random=1)
+    A = gaussian_measurements(20_000, 2, 3, generator=1)
     gap = normal(4, 2, 3)
     seen = torch.einsum("noi,oi->n", A, gap).square()
     interval = mean_interval(seen, 0.999)
@@ -122,7 +122,7 @@ def test_the_end_to_end_velocity_by_matrix_powers(rows, columns, depth):
 def test_balanced_factors_obey_the_end_to_end_equation(seed, depth):
     source = torch.Generator().manual_seed(seed)
     W, target = (torch.randn(3, 3, dtype=torch.float64, generator=source) for _ in range(2))
-    factors = balanced_weights(W, [3] * (depth - 1), random=source)
+    factors = balanced_weights(W, [3] * (depth - 1), generator=source)
     assert align_factors(factors).residual < 1e-8
     slopes = product_gradients(factors, target)
     parts = [product_of([*factors[:k], -slopes[k], *factors[k + 1 :]]) for k in range(depth)]
@@ -131,7 +131,7 @@ def test_balanced_factors_obey_the_end_to_end_equation(seed, depth):
 
 
 def test_alignment_is_noticed_when_it_is_missing():
-    factors = balanced_weights(normal(8, 3, 3), [3, 3], random=0)
+    factors = balanced_weights(normal(8, 3, 3), [3, 3], generator=0)
     assert align_factors(factors).residual < 1e-10
     assert align_factors([factors[0], 1.1 * factors[1], factors[2]]).residual > 0.01
     turned = torch.linalg.qr(normal(9, 3, 3)).Q

@@ -213,7 +213,7 @@ def problem_of(net, inputs=20):
 
 
 def test_report_finds_the_deviation_of_he():
-    net = mlp([20] + [80] * 8 + [1], "relu", bias=False, random=0)
+    net = mlp([20] + [80] * 8 + [1], "relu", bias=False, generator=0)
     before = {k: p.clone() for k, p in net.state_dict().items()}
     report = initialization_report(problem_of(net), draws=3)
     assert report.growth == pytest.approx(math.log(math.sqrt(1 / 6)), abs=0.1)

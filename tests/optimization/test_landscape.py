@@ -45,7 +45,7 @@ def normal(seed, *shape):
 
 
 def problem_of(seed=0, *, classes=0, chunk=512):
-    net = mlp([2, 5, max(classes, 1)], "tanh", random=seed)
+    net = mlp([2, 5, max(classes, 1)], "tanh", generator=seed)
     x = normal(seed + 1, 11, 2)
     y = torch.arange(11) % classes if classes else normal(seed + 2, 11, 1)
     return Problem(net, (x, y), task="multiclass" if classes else "regression", chunk=chunk)
@@ -86,7 +86,7 @@ def test_a_plane_by_hand():
 
 def test_directions_are_scaled():
     problem = problem_of()
-    draws = random_directions(problem, 2, random=3)
+    draws = random_directions(problem, 2, generator=3)
     named = problem.parameters
     first = draws[0][: named["0.weight"].numel()].view_as(named["0.weight"])
     assert torch.allclose(first.norm(dim=1), named["0.weight"].norm(dim=1))

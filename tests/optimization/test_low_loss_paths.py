@@ -33,7 +33,7 @@ def normal(seed, *shape):
 
 
 def problem_of(width=6, seed=0, *, outputs=1, bias=True, last_bias=True):
-    net = mlp([2, width, outputs], "relu", bias=bias, last_bias=last_bias, random=seed)
+    net = mlp([2, width, outputs], "relu", bias=bias, last_bias=last_bias, generator=seed)
     return Problem(net, (normal(1, 9, 2), normal(2, 9, outputs)), task="regression")
 
 
@@ -95,7 +95,7 @@ def test_the_last_layer_is_solved():
 
 
 def test_a_logistic_last_layer_against_scikit_learn():
-    net = mlp([2, 3, 1], "tanh", random=4)
+    net = mlp([2, 3, 1], "tanh", generator=4)
     x = normal(5, 60, 2)
     y = (normal(6, 60) > 0).double()
     problem = Problem(net, (x, y), task="binary")
@@ -151,13 +151,13 @@ def test_bad_input():
     with pytest.raises(InvalidInput, match="best point of its ray"):
         make_monotone(problem, torch.stack([bad, best * 0.5]))
     with pytest.raises(NotConverged, match="gradient"):
-        minimize_last_layer(problem, iterations=1)
+        minimize_last_layer(problem, steps=1)
     with pytest.raises(InvalidInput, match="tolerance"):
         minimize_last_layer(problem, tolerance=0.0)
 
 
 def test_a_network_in_single_precision_and_two_networks_as_ends():
-    nets = [mlp([2, 6, 1], "relu", random=seed).float() for seed in (0, 1)]
+    nets = [mlp([2, 6, 1], "relu", generator=seed).float() for seed in (0, 1)]
     problem = Problem(nets[0], (normal(1, 9, 2).float(), normal(2, 9, 1).float()))
     fit = minimize_last_layer(problem)
     assert fit.gradient_norm <= 1e-8

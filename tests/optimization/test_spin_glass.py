@@ -38,7 +38,7 @@ def test_the_energy_is_the_sum(degree):
 @given(seed=st.integers(0, 10**6), degree=st.integers(2, 4))
 @settings(max_examples=15, deadline=None)
 def test_derivatives_on_the_sphere_agree_with_great_circles(seed, degree):
-    glass = SphericalSpinGlass.random(4, degree, random=seed)
+    glass = SphericalSpinGlass.random(4, degree, generator=seed)
     source = torch.Generator().manual_seed(seed + 1)
     s, v = (torch.randn(4, dtype=torch.float64, generator=source) for _ in range(2))
     s = glass.to_sphere(s)
@@ -68,7 +68,7 @@ def test_degree_two_finds_eigenvectors():
 
 
 def test_critical_points_of_a_glass_are_critical_and_different():
-    glass = SphericalSpinGlass.random(8, random=4)
+    glass = SphericalSpinGlass.random(8, generator=4)
     found = critical_points_of_glass(glass, normal(5, 60, 8))
     assert len(found.values) > 5
     assert float(found.gradient_norms.max()) <= 1e-8
@@ -82,7 +82,7 @@ def test_critical_points_of_a_glass_are_critical_and_different():
 
 
 def test_single_precision_counts_the_same_directions():
-    glass = SphericalSpinGlass.random(8, random=4)
+    glass = SphericalSpinGlass.random(8, generator=4)
     found = critical_points_of_glass(glass, normal(5, 40, 8))
     rough = critical_points_of_glass(
         SphericalSpinGlass(glass.couplings.float()), found.points.float()

@@ -86,7 +86,7 @@ def test_budget_is_the_mean_over_examples(seed, eta):
 @settings(max_examples=50, deadline=None)
 def test_planned_step_is_the_best_one(gap, smoothness, bound, count):
     constants = {"gap": gap, "smoothness": smoothness, "gradient_bound": bound}
-    plan = stationarity_plan(**constants, iterations=count)
+    plan = stationarity_plan(**constants, steps=count)
     assert math.isclose(plan.bound, stationarity_bound(plan.step, count, **constants))
     best = minimize_scalar(
         lambda s: stationarity_bound(math.exp(s), count, **constants), bounds=(-15, 15)
@@ -100,8 +100,8 @@ def test_fewest_iterations_for_a_tolerance(gap, smoothness, bound, tolerance):
     constants = {"gap": gap, "smoothness": smoothness, "gradient_bound": bound}
     plan = stationarity_plan(**constants, tolerance=tolerance)
     assert plan.bound <= tolerance * (1 + 1e-9)
-    if plan.iterations > 1:
-        fewer = stationarity_plan(**constants, iterations=plan.iterations - 1)
+    if plan.steps > 1:
+        fewer = stationarity_plan(**constants, steps=plan.steps - 1)
         assert fewer.bound > tolerance * (1 - 1e-9)
 
 
@@ -218,9 +218,9 @@ def test_refusals():
     with pytest.raises(InvalidInput, match="give one"):
         stationarity_plan(gap=1.0, smoothness=1.0, gradient_bound=1.0)
     with pytest.raises(InvalidInput, match="gradients"):
-        stationarity_plan(gap=1.0, smoothness=1.0, gradient_bound=0.0, iterations=3)
+        stationarity_plan(gap=1.0, smoothness=1.0, gradient_bound=0.0, steps=3)
     with pytest.raises(InvalidInput, match="one iteration"):
-        stationarity_plan(gap=1.0, smoothness=1.0, gradient_bound=1.0, iterations=0)
+        stationarity_plan(gap=1.0, smoothness=1.0, gradient_bound=1.0, steps=0)
     with pytest.raises(InvalidInput):
         stationarity_bound(-1.0, 3, gap=1.0, smoothness=1.0, gradient_bound=1.0)
     with pytest.raises(InvalidInput, match="unique"):

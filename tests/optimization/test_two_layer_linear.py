@@ -224,7 +224,7 @@ def test_a_wide_network_reaches_the_unconstrained_optimum():
 def test_alternating_minimization_falls_to_the_optimum(seed):
     x, y, _ = draw(seed)
     moments = Covariances.from_samples(x, y)
-    fit = alternating_minimization(moments, 3, random=seed)
+    fit = alternating_minimization(moments, 3, generator=seed)
     assert float(fit.risks.diff().max()) < 1e-10
     assert float(fit.risks[-1]) == pytest.approx(reduced_rank_regression(moments, 3).value)
     assert float(two_layer_gradients(fit.U, fit.V, moments)[0].abs().max()) < 1e-8

@@ -42,7 +42,7 @@ class TestInducedNorm:
     @given(seeds, st.floats(1.05, 20))
     def test_between_the_bounds(self, seed, p):
         A, x = draw(seed, 3, 4), draw(seed + 1, 4)
-        found = induced_norm(A, p, iterations=50)
+        found = induced_norm(A, p, steps=50)
         assert found.value <= found.upper * (1 + 1e-12)
         assert ratio(A, x, p) <= found.upper * (1 + 1e-12)
         assert ratio(A, found.maximizer, p) == pytest.approx(found.value, rel=1e-9)

@@ -30,7 +30,7 @@ def labeled(net: nn.Module, x: torch.Tensor) -> Problem:
 @given(st.integers(0, 10_000), st.sampled_from([1, 2, 5]))
 def test_linear_models_have_the_distance_itself(seed: int, outputs: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    net = mlp([4, outputs], random=generator)
+    net = mlp([4, outputs], generator=generator)
     x = torch.randn(12, 4, generator=generator, dtype=torch.float64)
     problem = labeled(net, x)
     weight, bias = net[0].weight.detach(), net[0].bias.detach()
@@ -51,7 +51,7 @@ def test_linear_models_have_the_distance_itself(seed: int, outputs: int) -> None
 @given(st.integers(0, 10_000), st.sampled_from([1, 3]))
 def test_nothing_is_found_inside_the_radius(seed: int, outputs: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    net = mlp([3, 8, 8, outputs], random=generator)
+    net = mlp([3, 8, 8, outputs], generator=generator)
     for p in net.parameters():
         p.data *= 2
     x = torch.randn(20, 3, generator=generator, dtype=torch.float64)
@@ -74,7 +74,7 @@ def test_without_a_last_dense_layer_two_outputs_move_apart() -> None:
 
 
 def test_mistakes_constants_and_convolutions() -> None:
-    net = mlp([2, 3], random=0)
+    net = mlp([2, 3], generator=0)
     x = torch.randn(6, 2).double()
     wrong = (net(x).argmax(1) + 1) % 3
     problem = Problem(net, (x, wrong))

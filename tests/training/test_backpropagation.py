@@ -46,7 +46,7 @@ def check(model, x, y, loss, by_autograd=None):
     ],
 )  # fmt: skip
 def test_every_activation(activation):
-    net = mlp([3, 6, 5, 2], activation, random=0)
+    net = mlp([3, 6, 5, 2], activation, generator=0)
     check(net, randn(7, 3), randn(7, 2, seed=1), half_square)
 
 
@@ -54,7 +54,7 @@ def test_every_activation(activation):
 def test_every_loss_of_the_table(name):
     loss = classification_loss(name)
     labels = torch.arange(6) % 3
-    check(mlp([4, 5, 3], "tanh", random=1), randn(6, 4), labels, loss, loss.mean)
+    check(mlp([4, 5, 3], "tanh", generator=1), randn(6, 4), labels, loss, loss.mean)
 
 
 @settings(max_examples=20, deadline=None)
@@ -65,7 +65,7 @@ def test_every_loss_of_the_table(name):
     bias=st.booleans(),
 )
 def test_any_dense_network(widths, samples, seed, bias):
-    net = mlp(widths, "tanh", bias=bias, random=seed)
+    net = mlp(widths, "tanh", bias=bias, generator=seed)
     x, y = randn(samples, widths[0], seed=seed), randn(samples, widths[-1], seed=seed + 1)
     found = check(net, x, y, half_square)
     leaf = x.clone().requires_grad_()
@@ -160,7 +160,7 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_backward_costs_twice_the_forward():
-    net = mlp([8] * 6, "relu", random=0)
+    net = mlp([8] * 6, "relu", generator=0)
     x, y = randn(16, 8), randn(16, 8)
     forward = count_flops(lambda: net(x))
     assert forward == 5 * 2 * 16 * 8 * 8
@@ -203,7 +203,7 @@ def diamond():
     graph = nx.DiGraph([("x", "a"), ("x", "b"), ("a", "y"), ("b", "y"), ("x", "y"), ("a", "b")])
     for v in "aby":
         graph.nodes[v]["activation"] = "tanh"
-    return GraphNetwork(graph, random=3)
+    return GraphNetwork(graph, generator=3)
 
 
 def test_graph_against_autograd_and_paths():
@@ -225,7 +225,7 @@ def test_graph_against_autograd_and_paths():
 
 
 def test_neurons_of_a_dense_network_have_the_layers_errors():
-    net = mlp([3, 4, 2], "relu", random=5)
+    net = mlp([3, 4, 2], "relu", generator=5)
     labels, x = torch.tensor([0, 1, 1]), randn(3, 3)
     loss = classification_loss("log")
     layers = backpropagate(net, x, labels, loss)
@@ -236,7 +236,7 @@ def test_neurons_of_a_dense_network_have_the_layers_errors():
 
 
 def test_paths_of_a_deep_network_multiply():
-    net = neuron_graph(mlp([1, 3, 3, 3, 1], "tanh", random=0))
+    net = neuron_graph(mlp([1, 3, 3, 3, 1], "tanh", generator=0))
     assert error_by_paths(net, randn(1, 1), randn(1, 1), half_square, (1, 0)).paths == 9
 
 

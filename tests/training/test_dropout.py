@@ -11,7 +11,7 @@ from torch import nn
 
 from torchtheory.core.errors import InvalidInput, NonFinite, ShapeMismatch, UnsupportedModel
 from torchtheory.core.intervals import clopper_pearson
-from torchtheory.nets.feedforward import linear, mlp
+from torchtheory.nets.feedforward import drawn_linear, mlp
 from torchtheory.training.dropout import (
     UnitDropout,
     WeightDropout,
@@ -56,7 +56,7 @@ def test_unit_dropout_conventions() -> None:
         assert interval.low <= 0.25 <= interval.high
     assert torch.equal(plain.eval()(x), x * keep)
     assert torch.equal(inverted.eval()(x), x)
-    assert UnitDropout(0.5, random=3)(x).equal(UnitDropout(0.5, random=3)(x))
+    assert UnitDropout(0.5, generator=3)(x).equal(UnitDropout(0.5, generator=3)(x))
     again = copy.deepcopy(inverted.train())
     assert torch.equal(again(x), inverted(x))
 
@@ -74,9 +74,9 @@ def test_torch_dropout_is_the_inverted_one() -> None:
 
 
 def test_weight_dropout_has_the_right_moments() -> None:
-    layer = linear(3, 2, random=1)
+    layer = drawn_linear(3, 2, generator=1)
     x = _gaussian(2, 1, 3)
-    draws = WeightDropout(layer, 0.5, random=3)(x.expand(20_000, -1)).detach()
+    draws = WeightDropout(layer, 0.5, generator=3)(x.expand(20_000, -1)).detach()
     assert torch.allclose(draws.mean(0), layer(x)[0].detach(), atol=0.05)
     variance = (layer.weight.detach() * x).square().sum(1)
     assert torch.allclose(draws.var(0), variance, rtol=0.06)
@@ -87,7 +87,7 @@ def test_weight_dropout_has_the_right_moments() -> None:
 @given(seeds, st.integers(1, 6))
 @settings(max_examples=30, deadline=None)
 def test_weight_scaling_is_exact_for_affine_outputs(seed: int, units: int) -> None:
-    head = linear(units, 3, random=seed)
+    head = drawn_linear(units, 3, generator=seed)
     x = _gaussian(seed, 4, units)
     keep = 0.05 + 0.9 * torch.rand(units, generator=torch.Generator().manual_seed(seed)).double()
     with torch.no_grad():
@@ -104,7 +104,7 @@ def test_ensemble_of_all_masks_by_hand() -> None:
 
 
 def test_chunks_and_sampling_agree_with_the_whole() -> None:
-    net = mlp([13, 5, 2], "tanh", random=0)
+    net = mlp([13, 5, 2], "tanh", generator=0)
     x = _gaussian(1, 3, 13)
     with torch.no_grad():
         exact = ensemble_mean(net, x, 0.7)
@@ -112,14 +112,14 @@ def test_chunks_and_sampling_agree_with_the_whole() -> None:
         p = mask_probabilities(masks, 0.7)
         whole = torch.einsum("b,bsk->sk", p, net(masks[:, None] * x))
         assert torch.allclose(exact, whole, atol=1e-12)
-        sampled = sampled_mean(net, x, 0.7, 20_000, random=2)
+        sampled = sampled_mean(net, x, 0.7, 20_000, generator=2)
     assert torch.allclose(sampled, exact, atol=0.02)
 
 
 @given(seeds, st.floats(0.0, 0.9))
 @settings(max_examples=25, deadline=None)
 def test_theorem_74_by_enumeration(seed: int, p: float) -> None:
-    net = mlp([3, 4, 5, 2], "relu", random=seed)
+    net = mlp([3, 4, 5, 2], "relu", generator=seed)
     x, y = _gaussian(seed, 6, 3), _gaussian(seed + 1, 6, 2)
     report = dropout_penalty(net, x, y, p)
     with torch.no_grad():

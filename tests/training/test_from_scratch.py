@@ -15,9 +15,9 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from torchtheory.core.errors import InvalidInput, InvalidType, NonFinite, ShapeMismatch
 from torchtheory.data.two_clouds import (
     bayes_accuracy,
+    cloud_posterior,
     legacy_stream,
     log_densities,
-    posterior,
     two_gaussian_clouds,
 )
 from torchtheory.training.from_scratch import (
@@ -31,7 +31,7 @@ from torchtheory.training.from_scratch import (
 )
 
 
-def numpy_run(samples, widths, rate, iterations):
+def numpy_run(samples, widths, rate, steps):
     """The lectures' run in numpy, from its description: losses and accuracies before each step."""
     stream = np.random.RandomState(0)
     x = np.vstack(
@@ -46,7 +46,7 @@ def numpy_run(samples, widths, rate, iterations):
     biases = [np.zeros(b) for _, b in pairs]
     losses, accuracies = [], []
     n = len(x)
-    for _ in range(iterations):
+    for _ in range(steps):
         values = [x]
         for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
             z = values[-1] @ w + b
@@ -65,14 +65,14 @@ def numpy_run(samples, widths, rate, iterations):
 
 def test_the_lectures_run_is_numpys():
     losses, accuracies = numpy_run(30, (2, 7, 6, 1), 0.5, 12)
-    ours = lecture_run(30, (2, 7, 6, 1), iterations=12)
+    ours = lecture_run(30, (2, 7, 6, 1), steps=12)
     assert ours.losses.tolist() == pytest.approx(losses, abs=1e-13)
     assert ours.accuracies.tolist() == pytest.approx(accuracies, abs=1e-13)
 
 
 def test_dividing_twice_is_a_smaller_rate():
-    printed = lecture_run(25, (2, 9, 1), rate=0.5, iterations=20)
-    right = lecture_run(25, (2, 9, 1), rate=0.5 / 50, iterations=20, divide_again=False)
+    printed = lecture_run(25, (2, 9, 1), rate=0.5, steps=20)
+    right = lecture_run(25, (2, 9, 1), rate=0.5 / 50, steps=20, divide_again=False)
     torch.testing.assert_close(printed.losses, right.losses)
 
 
@@ -110,7 +110,7 @@ def test_decay_is_that_of_sgd_divided_by_the_rate():
         ],
         lr=0.2,
     )
-    train_mlp(net, x, y, GradientDescent(0.2, 0.01), iterations=15)
+    train_mlp(net, x, y, GradientDescent(0.2, 0.01), steps=15)
     for _ in range(15):
         optimizer.zero_grad()
         F.binary_cross_entropy_with_logits(twin(x), y).backward()
@@ -167,9 +167,9 @@ def test_densities_and_posterior():
         assert log_densities(x)[:, k].tolist() == pytest.approx(expected.tolist())
     big_x, big_y = two_gaussian_clouds(20_000, 6)
     fitted = QuadraticDiscriminantAnalysis().fit(big_x.numpy(), big_y[:, 0].numpy())
-    agree = (fitted.predict(x.numpy()) == (posterior(x) > 0.5).double().numpy()).mean()
+    agree = (fitted.predict(x.numpy()) == (cloud_posterior(x) > 0.5).double().numpy()).mean()
     assert agree > 0.98
-    assert float(((posterior(x) > 0.5) == (y[:, 0] == 1)).double().mean()) > 0.9
+    assert float(((cloud_posterior(x) > 0.5) == (y[:, 0] == 1)).double().mean()) > 0.9
 
 
 def test_bayes_accuracy_by_a_single_integral():
@@ -206,7 +206,7 @@ def test_refused_input():
     with pytest.raises(InvalidType):
         legacy_stream("0")
     with pytest.raises(ShapeMismatch):
-        posterior(torch.zeros(2, 3))
+        cloud_posterior(torch.zeros(2, 3))
     x, y = two_gaussian_clouds(20)
     with pytest.raises(NonFinite, match="lower the rate"):
-        train_mlp(MLP([2, 5, 5, 1]), x, y, GradientDescent(1e200), iterations=10)
+        train_mlp(MLP([2, 5, 5, 1]), x, y, GradientDescent(1e200), steps=10)

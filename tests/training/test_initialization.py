@@ -39,7 +39,7 @@ def test_the_table_by_hand() -> None:
     ],
 )
 def test_torch_draws_the_same(scheme, distribution, reference) -> None:
-    ours = draw_weight((6, 11), scheme, distribution=distribution, random=3)
+    ours = draw_weight((6, 11), scheme, distribution=distribution, generator=3)
     theirs = reference(
         torch.empty(6, 11, dtype=torch.float64), generator=torch.Generator().manual_seed(3)
     )
@@ -49,14 +49,14 @@ def test_torch_draws_the_same(scheme, distribution, reference) -> None:
 @given(sizes, sizes, st.integers(0, 1000))
 @settings(max_examples=40, deadline=None)
 def test_orthogonal_matrices_are_isometries(m: int, n: int, seed: int) -> None:
-    w = draw_weight((2, m, n), "orthogonal", random=seed)
+    w = draw_weight((2, m, n), "orthogonal", generator=seed)
     gram = w @ w.mT if m <= n else w.mT @ w
     assert torch.allclose(gram, torch.eye(min(m, n)).double().expand_as(gram), atol=1e-12)
     assert w.square().mean() == pytest.approx(weight_variance("orthogonal", n, m))
 
 
 def test_uniform_range_and_variance() -> None:
-    w = draw_weight((200, 50), 0.09, distribution="uniform", random=1)
+    w = draw_weight((200, 50), 0.09, distribution="uniform", generator=1)
     assert w.abs().max() <= math.sqrt(0.27)
     interval = mean_interval(w.square().ravel(), confidence=0.9999)
     assert interval.low <= 0.09 <= interval.high
@@ -77,7 +77,7 @@ def test_a_convolution_keeps_the_second_moment(groups: int) -> None:
     generator = torch.Generator().manual_seed(1)
     moments = []
     for _ in range(80):
-        initialize(layer, "lecun", random=generator)
+        initialize(layer, "lecun", generator=generator)
         moments.append(float(layer(x).detach().square().mean() / x.square().mean()))
     interval = mean_interval(moments, confidence=0.9999)
     assert interval.low <= 1 <= interval.high
@@ -94,7 +94,7 @@ def test_initialize_reports_and_resets_biases() -> None:
     net = nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3), nn.Linear(3, 3))
     net.append(net[2])  # used twice, drawn once
     before = net[1].weight.clone()
-    done = initialize(net, "lecun", random=7)
+    done = initialize(net, "lecun", generator=7)
     assert [layer.name for layer in done.layers] == ["0", "2"]
     assert [layer.forward_gain for layer in done.layers] == [pytest.approx(1)] * 2
     assert done.layers[0].backward_gain == pytest.approx(0.5)
@@ -102,7 +102,7 @@ def test_initialize_reports_and_resets_biases() -> None:
     assert torch.equal(net[1].weight, before)
     assert not net[0].bias.any()
     first = net[0].weight.clone()
-    initialize(net, "lecun", random=7)
+    initialize(net, "lecun", generator=7)
     assert torch.equal(net[0].weight, first)
     assert net[0].weight.requires_grad
 

@@ -24,7 +24,7 @@ from torchtheory.training.label_smoothing import (
     smooth_labels,
     smoothed_cross_entropy,
     smoothed_gap,
-    smoothed_minimum,
+    smoothed_label_entropy,
     uniform_confusion,
 )
 
@@ -42,7 +42,7 @@ def test_by_hand() -> None:
     assert smoothed_gap(10, 0.1) == pytest.approx(math.log(91))
     assert smoothed_gap(3, 0.0) == math.inf
     assert smoothed_gap(3, 1.0) == 0.0
-    assert smoothed_minimum(torch.eye(3))[0] == 0.0
+    assert smoothed_label_entropy(torch.eye(3))[0] == 0.0
 
 
 @given(st.integers(2, 8), st.floats(0, 1), st.integers(0, 10**6))
@@ -60,7 +60,7 @@ def test_the_entropy_is_the_least_loss(classes: int, seed: int) -> None:
     pi = random_confusion(classes, seed)
     y = torch.arange(classes)
     at_best = smoothed_cross_entropy(pi.T.log() + 3.0, y, pi)
-    assert torch.isclose(at_best, smoothed_minimum(pi).mean(), rtol=1e-10)
+    assert torch.isclose(at_best, smoothed_label_entropy(pi).mean(), rtol=1e-10)
     g = torch.Generator().manual_seed(seed)
     elsewhere = torch.randn(classes, classes, generator=g, dtype=torch.float64)
     assert smoothed_cross_entropy(elsewhere, y, pi) >= at_best - 1e-12

@@ -129,8 +129,8 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 def test_prediction_of_a_wide_network() -> None:
-    net = mlp([20, 400, 300, 400, 10], "tanh", random=1)
-    initialize(net, "he", activation="tanh", random=2)
+    net = mlp([20, 400, 300, 400, 10], "tanh", generator=1)
+    initialize(net, "he", activation="tanh", generator=2)
     x = torch.randn(200, 20, generator=torch.Generator().manual_seed(3)).double()
     measured, predicted = measure_signal(net, x), predict_signal_of(net, x)
     assert torch.allclose(measured.forward, predicted.forward, rtol=0.15)
@@ -145,7 +145,7 @@ def test_he_and_xavier_under_relu() -> None:
     for scheme, found in ratios.items():
         for _ in range(200):
             a = torch.randn(64, 1, generator=generator, dtype=torch.float64).clamp(min=0)
-            z = draw_weight((64, 64), scheme, random=generator) @ a
+            z = draw_weight((64, 64), scheme, generator=generator) @ a
             found.append(float(z.clamp(min=0).square().sum() / a.square().sum()))
     assert np.mean(ratios["he"]) == pytest.approx(1, abs=0.1)
     assert np.mean(ratios["xavier"]) == pytest.approx(0.5, abs=0.05)

@@ -499,7 +499,7 @@ from torchtheory.approximation.universality.approximate_identity import (
     identity_network,
 )
 from torchtheory.approximation.universality.chart import (
-    Coverage,
+    TheoremCoverage,
     UniversalityTheorem,
     which_universality,
 )
@@ -583,7 +583,6 @@ __all__ = [
     "CosineNetwork",
     "CosineSquasher",
     "CountedSize",
-    "Coverage",
     "DeepCircuit",
     "DeepConvolutional",
     "DepthComparison",
@@ -658,6 +657,7 @@ __all__ = [
     "Superposition",
     "SuperpositionStep",
     "SystemDistance",
+    "TheoremCoverage",
     "Trajectory",
     "UniformFit",
     "UniversalityTheorem",

@@ -228,20 +228,20 @@ def mean_error(
     approximant: Approximant,
     samples: int = 10_000,
     *,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     confidence: float = 0.99,
 ) -> Interval:
     r"""$\frac1{|B|}\int_B|f-g|$ by Monte Carlo over the domain, with Student's interval.
 
     >>> half = Approximant(nn.Sequential(nn.Linear(1, 1).double()), 1.0, ((0.0, 2.0),), "L-075")
     >>> _ = [nn.init.zeros_(p) for p in half.network.parameters()]
-    >>> found = mean_error(lambda x: x, half, 1000, random=0)
+    >>> found = mean_error(lambda x: x, half, 1000, generator=0)
     >>> found.low < 1.0 < found.high
     True
     """
     at_least(samples, 2, "samples")
     low, high = torch.tensor(approximant.domain, dtype=torch.float64).unbind(1)
-    draws = torch.rand(samples, len(low), dtype=torch.float64, generator=as_generator(random))
+    draws = torch.rand(samples, len(low), dtype=torch.float64, generator=as_generator(generator))
     x = low + (high - low) * draws
     return mean_interval(_gap(function, approximant, x), confidence)
 

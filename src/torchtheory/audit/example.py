@@ -15,13 +15,15 @@ from torchtheory.models.samples import Samples
 EPOCHS = 30
 
 
-def digits_example(seed: int = 0) -> tuple[nn.Module, Samples, Samples, Parameters]:
+def digits_example(
+    generator: torch.Generator | int = 0,
+) -> tuple[nn.Module, Samples, Samples, Parameters]:
     """A trained MLP 64-64-64-10, its train and test data, and the weights training began with.
 
-    The weights follow from `seed` alone; global random state is not touched.
+    The weights follow from `generator` alone; global random state is not touched.
     """
-    generator = as_generator(seed)
-    (x, y), test = split(*digits(), test_fraction=0.25, random=generator)
+    generator = as_generator(generator)
+    (x, y), test = split(*digits(), test_fraction=0.25, generator=generator)
     with global_randomness_kept():  # layers draw their first weights from the global generator
         model = nn.Sequential(
             nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)

@@ -22,7 +22,7 @@ def doctor(as_json: Json = False) -> None:
     import torch
 
     from torchtheory.data.image_sets import data_directory, locate_image_set
-    from torchtheory.labs.engine.registry import labs
+    from torchtheory.labs.engine.registry import listed_labs
 
     def version_of(package: str) -> str:
         try:
@@ -52,7 +52,7 @@ def doctor(as_json: Json = False) -> None:
             "digits": "ships with scikit-learn",
             **{n: str(p) if p else "not found" for n, p in places.items()},
         },
-        "labs": {"registered": len(labs())},
+        "labs": {"registered": len(listed_labs())},
     }
     if as_json:
         print_json(report)

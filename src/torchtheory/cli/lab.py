@@ -44,13 +44,13 @@ def lab_list(
     from rich.table import Table
     from rich.text import Text
 
-    from torchtheory.labs.engine.registry import labs
+    from torchtheory.labs.engine.registry import listed_labs
 
     check_room(room)
     wanted = catalogue.entry(covers).id if covers is not None else None
     chosen = [
         found
-        for found in labs().values()
+        for found in listed_labs().values()
         if (room is None or found.room == room) and (wanted is None or wanted in found.covers)
     ]
     if as_json:
@@ -178,11 +178,12 @@ def lab_run(
 
 
 def _chosen(names: Sequence[str], every: bool) -> list[Lab]:
-    from torchtheory.labs.engine.registry import find_lab, labs
+    from torchtheory.labs.engine.registry import find_lab, listed_labs
 
     if bool(names) == every:
         raise InvalidInput("name the labs to run, or say --all (torchtheory lab list shows them)")
-    return list(labs().values()) if every else [find_lab(n) for n in dict.fromkeys(names)]
+    wanted = listed_labs() if every else dict.fromkeys(names)
+    return [find_lab(name) for name in wanted]
 
 
 def _print(runs: Sequence[Run], *, several: bool, verbose: bool) -> None:

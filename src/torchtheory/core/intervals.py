@@ -13,7 +13,7 @@ from scipy import special
 
 from torchtheory.core.errors import EmptyData, InvalidInput, NonFinite, ShapeMismatch
 
-Samples = Sequence[float] | np.ndarray[Any, Any] | torch.Tensor
+SampleValues = Sequence[float] | np.ndarray[Any, Any] | torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> In
     )
 
 
-def median_interval(samples: Samples, confidence: float = 0.95) -> Interval:
+def median_interval(samples: SampleValues, confidence: float = 0.95) -> Interval:
     r"""Exact interval for the median of any continuous distribution, from order statistics.
 
     The number of observations below the median is $\mathrm{Bin}(n, 1/2)$, so the median lies
@@ -137,7 +137,7 @@ def hoeffding_sample_size(radius: float, delta: float, low: float = 0.0, high: f
     return n if hoeffding_radius(n, delta, low, high) <= radius else n + 1
 
 
-def mean_interval(values: Samples, confidence: float = 0.99) -> Interval:
+def mean_interval(values: SampleValues, confidence: float = 0.99) -> Interval:
     r"""Student's t interval for a mean, $\bar x \pm t_{n-1} s/\sqrt n$.
 
     >>> i = mean_interval([1.0, 2.0, 3.0], confidence=0.95)
@@ -155,7 +155,9 @@ def mean_interval(values: Samples, confidence: float = 0.99) -> Interval:
     )
 
 
-def fit_slope(x: Samples, y: Samples, confidence: float = 0.99, *, log: bool = True) -> Interval:
+def fit_slope(
+    x: SampleValues, y: SampleValues, confidence: float = 0.99, *, log: bool = True
+) -> Interval:
     r"""Exponent $\beta$ of $y \approx c\,x^\beta$ by least squares on the logarithms.
 
     The interval is Student's for the slope of a straight line with independent errors. With
@@ -190,7 +192,7 @@ def _student(confidence: float, degrees: int) -> float:
     return -float(special.stdtrit(degrees, (1 - confidence) / 2))
 
 
-def _finite(values: Samples) -> np.ndarray[Any, Any]:
+def _finite(values: SampleValues) -> np.ndarray[Any, Any]:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().double().numpy()
     x = np.asarray(values, dtype=np.float64).ravel()

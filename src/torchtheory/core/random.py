@@ -15,11 +15,11 @@ RandomSource = torch.Generator | int | None
 """What a `generator` argument accepts; `None` stands for seed 0."""
 
 
-def as_generator(random: RandomSource, device: torch.device | str = "cpu") -> torch.Generator:
+def as_generator(generator: RandomSource, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator from a generator (returned as it is), from a seed, or from `None` (seed 0).
 
     Args:
-        random: A `torch.Generator`, an integer seed, or `None`.
+        generator: A `torch.Generator`, an integer seed, or `None`.
         device: Where a new generator lives. A generator that is passed in keeps its own device;
             `gaussian` and `rademacher` draw there and move the numbers.
 
@@ -29,18 +29,18 @@ def as_generator(random: RandomSource, device: torch.device | str = "cpu") -> to
     >>> as_generator(a) is a
     True
     """
-    if isinstance(random, torch.Generator):
-        return random
-    if random is None:
-        random = 0
-    if isinstance(random, bool) or not isinstance(random, int):
+    if isinstance(generator, torch.Generator):
+        return generator
+    if generator is None:
+        generator = 0
+    if isinstance(generator, bool) or not isinstance(generator, int):
         raise InvalidType(
             f"randomness is given as a torch.Generator or an integer seed, "
-            f"not as {type(random).__name__}"
+            f"not as {type(generator).__name__}"
         )
-    if not 0 <= random < 2**63:
-        raise InvalidInput(f"a seed is an integer from 0 to 2^63 - 1, not {random}")
-    return torch.Generator(device).manual_seed(random)
+    if not 0 <= generator < 2**63:
+        raise InvalidInput(f"a seed is an integer from 0 to 2^63 - 1, not {generator}")
+    return torch.Generator(device).manual_seed(generator)
 
 
 def gaussian(

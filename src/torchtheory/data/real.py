@@ -26,7 +26,7 @@ def digits(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
 
 
 def split(
-    x: Tensor, y: Tensor, test_fraction: float, random: torch.Generator | int = 0
+    x: Tensor, y: Tensor, test_fraction: float, generator: torch.Generator | int = 0
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Random split into train and test; the test part has `round(n * test_fraction)` samples.
 
@@ -38,6 +38,6 @@ def split(
         raise ShapeMismatch(f"there are {len(x)} inputs but {len(y)} targets")
     if not 0 < test_fraction < 1:
         raise InvalidInput(f"test_fraction must lie strictly between 0 and 1, not {test_fraction}")
-    order = torch.randperm(len(x), generator=as_generator(random))
+    order = torch.randperm(len(x), generator=as_generator(generator))
     cut = len(x) - round(len(x) * test_fraction)
     return (x[order[:cut]], y[order[:cut]]), (x[order[cut:]], y[order[cut:]])

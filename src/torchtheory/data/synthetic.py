@@ -63,7 +63,7 @@ def separable_gaussians(
     *,
     margin: float,
     bias: float = 0.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> PlantedSample:
     r"""Gaussian points, labeled by a random hyperplane and pushed `margin` away from it.
@@ -72,7 +72,7 @@ def separable_gaussians(
     $y=\operatorname{sgn}(w^\top x+b)$ and $x\leftarrow x+y\,\gamma\,w$: the planted
     hyperplane separates the sample with a margin of at least $\gamma$.
 
-    >>> x, y, w, b = separable_gaussians(50, 3, margin=0.2, random=1)
+    >>> x, y, w, b = separable_gaussians(50, 3, margin=0.2, generator=1)
     >>> bool((y * (x @ w + b)).min() >= 0.2)
     True
     """
@@ -82,7 +82,7 @@ def separable_gaussians(
         raise InvalidInput(f"margin must be a number >= 0, not {margin!r}")
     if not math.isfinite(bias):
         raise InvalidInput(f"bias must be a finite number, not {bias!r}")
-    source = as_generator(random)
+    source = as_generator(generator)
     w = gaussian(dimension, generator=source, dtype=dtype)
     w = w / w.norm()
     x = gaussian(samples, dimension, generator=source, dtype=dtype)
@@ -96,14 +96,14 @@ def logistic_sample(
     dimension: int,
     *,
     signal: float = 1.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> PlantedSample:
     r"""Data of the logistic model: $x\sim N(0,I)$, $P(y=1\mid x)=\sigma(w^\top x)$.
 
     The planted $w$ has length `signal` and random direction; labels are 0 or 1.
 
-    >>> x, y, w, b = logistic_sample(100, 2, signal=50.0, random=3)      # hardly any noise
+    >>> x, y, w, b = logistic_sample(100, 2, signal=50.0, generator=3)      # hardly any noise
     >>> bool(((x @ w > 0) == (y == 1)).double().mean() > 0.9)
     True
     """
@@ -111,7 +111,7 @@ def logistic_sample(
     _whole(dimension, "dimension")
     if not (math.isfinite(signal) and signal >= 0):
         raise InvalidInput(f"signal must be a number >= 0, not {signal!r}")
-    source = as_generator(random)
+    source = as_generator(generator)
     w = gaussian(dimension, generator=source, dtype=dtype)
     w = signal * w / w.norm()
     x = gaussian(samples, dimension, generator=source, dtype=dtype)
@@ -126,7 +126,7 @@ def linear_sample(
     *,
     noise: float = 0.1,
     rank: int | None = None,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> PlantedSample:
     r"""Data of the linear model: $y=w^\top x+\sigma\varepsilon$ with Gaussian everything.
@@ -144,7 +144,7 @@ def linear_sample(
         raise InvalidInput(f"noise must be a number >= 0, not {noise!r}")
     if rank is not None and not 1 <= rank <= min(samples, dimension):
         raise InvalidInput(f"rank must lie in 1..{min(samples, dimension)}, not {rank}")
-    source = as_generator(random)
+    source = as_generator(generator)
     w = gaussian(dimension, generator=source, dtype=dtype)
     if rank is None:
         x = gaussian(samples, dimension, generator=source, dtype=dtype)

@@ -34,7 +34,7 @@ _PARTS = {"train": False, "training": False, "test": True, "testing": True}
 
 
 @dataclass(frozen=True)
-class Table:
+class LoadedTable:
     """A table as samples.
 
     Attributes:
@@ -59,7 +59,7 @@ def load_table(
     test_fraction: float = 0.2,
     most_levels: int = 50,
     seed: int = 0,
-) -> Table:
+) -> LoadedTable:
     """A `.csv` or `.tsv` file, plain or gzipped, as inputs and targets.
 
     The first line names the columns, unless it has a number in it: then they are called 1, 2, ....
@@ -123,7 +123,7 @@ def load_table(
     chosen = torch.as_tensor(in_test)
     if bool(chosen.all()):
         raise InvalidInput(f"{path} has no row to train on")
-    return Table(
+    return LoadedTable(
         Samples(x[~chosen], y[~chosen], note),
         Samples(x[chosen], y[chosen], note) if bool(chosen.any()) else None,
         features,

@@ -21,25 +21,25 @@ MEANS = ((2.0, 2.0), (-1.0, -1.0))
 COVARIANCES = (((2.0, 1.0), (1.0, 2.0)), ((2.0, -1.0), (-1.0, 2.0)))
 
 
-def legacy_stream(random: np.random.RandomState | int = 0) -> np.random.RandomState:
+def legacy_stream(generator: np.random.RandomState | int = 0) -> np.random.RandomState:
     """The stream that `numpy.random.seed(random)` starts, without touching numpy's global one.
 
     >>> legacy_stream(0).randn(2).round(4).tolist()
     [1.7641, 0.4002]
     """
-    if isinstance(random, np.random.RandomState):
-        return random
-    if isinstance(random, bool) or not isinstance(random, int):
-        raise InvalidType(f"a RandomState or a seed is needed, not {type(random).__name__}")
-    return np.random.RandomState(random)
+    if isinstance(generator, np.random.RandomState):
+        return generator
+    if isinstance(generator, bool) or not isinstance(generator, int):
+        raise InvalidType(f"a RandomState or a seed is needed, not {type(generator).__name__}")
+    return np.random.RandomState(generator)
 
 
-def two_gaussian_clouds(samples: int = 1000, random: np.random.RandomState | int = 0) -> Sample:
+def two_gaussian_clouds(samples: int = 1000, generator: np.random.RandomState | int = 0) -> Sample:
     """The data set: `samples` points of class 0, then as many of class 1.
 
     Args:
         samples: of each class.
-        random: the stream the points are drawn from, or its seed; with seed 0 the numbers are
+        generator: the stream the points are drawn from, or its seed; with seed 0 the numbers are
             those of the source, entry by entry. A stream goes on after the last point.
 
     Returns:
@@ -50,7 +50,7 @@ def two_gaussian_clouds(samples: int = 1000, random: np.random.RandomState | int
     ((2000, 2), (2000, 1), 0.5)
     """
     check_count(samples, 10**9, "samples")
-    stream = legacy_stream(random)
+    stream = legacy_stream(generator)
     parts = [
         stream.multivariate_normal(mean, covariance, samples)
         for mean, covariance in zip(MEANS, COVARIANCES, strict=True)
@@ -72,12 +72,12 @@ def log_densities(x: Tensor) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def posterior(x: Tensor) -> Tensor:
+def cloud_posterior(x: Tensor) -> Tensor:
     r"""$P(y=1\mid x)$, `[n]`: the best classifier says 1 where it exceeds 1/2.
 
     Its logit is a quadratic function of $x$ (quadratic discriminant analysis).
 
-    >>> posterior(torch.tensor([[2.0, 2.0], [-1.0, -1.0]]).double()).round(decimals=4)
+    >>> cloud_posterior(torch.tensor([[2.0, 2.0], [-1.0, -1.0]]).double()).round(decimals=4)
     tensor([1.0000e-04, 9.5260e-01], dtype=torch.float64)
     """
     return torch.softmax(log_densities(x), dim=1)[:, 1]

@@ -160,9 +160,9 @@ class Arrangement:
         slope = self.gradients.cpu().reshape(len(self), 2, -1)
         return cell, flat[cell] + torch.einsum("nd,ndc->nc", at, slope[cell])
 
-    def points_inside(self, random: RandomSource = None) -> Tensor:
+    def points_inside(self, generator: RandomSource = None) -> Tensor:
         """A point inside every cell, `[cells, 2]`: a random mean of its corners."""
-        generator = as_generator(random)
+        generator = as_generator(generator)
         points = []
         for corners in self.polygons():
             weight = -torch.log(1 - torch.rand(len(corners), 1, generator=generator).double())

@@ -87,7 +87,7 @@ def folding_network(
 
 
 def montufar_network(
-    inputs: int, width: int, depth: int, *, random: RandomSource = None
+    inputs: int, width: int, depth: int, *, generator: RandomSource = None
 ) -> nn.Sequential:
     r"""`depth - 1` foldings, then `width` hyperplanes all of whose cells meet the open cube.
 
@@ -102,7 +102,7 @@ def montufar_network(
     at_least(depth, 1, "depth")
     if width < inputs:
         raise InvalidInput(f"the width {width} must be at least the number of inputs, {inputs}")
-    source = as_generator(random)
+    source = as_generator(generator)
     normal, offset = central_hyperplanes(inputs, width, source)
     sums = torch.randn(1, width, generator=source, dtype=torch.float64)
     last = dense(sums, torch.zeros(1, dtype=torch.float64))

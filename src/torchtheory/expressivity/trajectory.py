@@ -54,7 +54,7 @@ def gaussian_network(
     sigma: float = 1.0,
     *,
     bias: Bias = "sigma",
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> nn.Sequential:
     r"""A ReLU network with weights $N(0,\sigma^2/n)$, $n$ the inputs of a layer.
 
@@ -75,7 +75,7 @@ def gaussian_network(
         raise InvalidInput(f"bias must be 'sigma', 'power' or 'none', not {bias!r}")
     if not 0 < sigma < math.inf:
         raise InvalidInput(f"sigma must be a positive number, not {sigma}")
-    source = as_generator(random)
+    source = as_generator(generator)
     layers: list[nn.Module] = []
     for number, (n, m) in enumerate(pairwise(widths), start=1):
         weight = gaussian(m, n, generator=source, dtype=torch.float64) * sigma / math.sqrt(n)

@@ -244,7 +244,7 @@ def choose_by_sample(
 
 
 def stability_bound(
-    lipschitz: float, smoothness: float, steps: Sequence[float] | Tensor, samples: int
+    lipschitz: float, smoothness: float, step_sizes: Sequence[float] | Tensor, samples: int
 ) -> Tensor:
     r"""Hardt, Recht and Singer's $\frac{2L^2}n\sum_{t\le T}\eta_t$ for
     $T=1,2,\dots$, convex case.
@@ -257,7 +257,7 @@ def stability_bound(
     Args:
         lipschitz: $L$.
         smoothness: $\beta$; 0 for a linear loss.
-        steps: $\eta_1,\dots,\eta_T$; one above $2/\beta$ is refused.
+        step_sizes: $\eta_1,\dots,\eta_T$; one above $2/\beta$ is refused.
         samples: $n$.
 
     Returns:
@@ -266,11 +266,11 @@ def stability_bound(
     >>> stability_bound(1.0, 0.25, [8.0, 4.0], samples=100).tolist()
     [0.16, 0.24]
     """
-    return lipschitz * distance_bound(lipschitz, smoothness, steps, samples)
+    return lipschitz * distance_bound(lipschitz, smoothness, step_sizes, samples)
 
 
 def distance_bound(
-    lipschitz: float, smoothness: float, steps: Sequence[float] | Tensor, samples: int
+    lipschitz: float, smoothness: float, step_sizes: Sequence[float] | Tensor, samples: int
 ) -> Tensor:
     r"""$\mathbb E\|\theta_T-\theta'_T\|\le\frac{2L}n\sum_{t\le T}\eta_t$ for coupled runs.
 
@@ -285,7 +285,7 @@ def distance_bound(
         raise InvalidInput(f"the smoothness constant must be a number >= 0, not {smoothness!r}")
     if samples < 1:
         raise EmptyData("a sample has at least one example")
-    etas = torch.as_tensor(steps, dtype=torch.float64)
+    etas = torch.as_tensor(step_sizes, dtype=torch.float64)
     if etas.ndim != 1 or not bool((torch.isfinite(etas) & (etas >= 0)).all()):
         raise InvalidInput("the step sizes must be a list of finite numbers >= 0")
     if etas.numel() and smoothness > 0 and float(etas.max()) > 2 / smoothness * (1 + 1e-12):

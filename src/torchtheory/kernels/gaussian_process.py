@@ -34,7 +34,7 @@ def sample_paths(
     mean: MeanFunction | None = None,
     method: Literal["cholesky", "eigenvalues"] = "cholesky",
     jitter: float = 1e-10,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Tensor:
     r"""Independent functions drawn from $\mathcal{GP}(\mu,K)$, at the points `x`.
 
@@ -48,7 +48,7 @@ def sample_paths(
             to each other is singular to within rounding. `"eigenvalues"` draws from
             $N(\mu,\Sigma)$ itself, singular or not, and takes some twenty times longer.
         jitter: see `method`.
-        random: a generator or a seed.
+        generator: a generator or a seed.
 
     Returns:
         `[draws, n]`.
@@ -56,7 +56,7 @@ def sample_paths(
     Cost: $O(n^3)$ once and $O(n^2)$ a draw.
 
     >>> from torchtheory.kernels.functions import gaussian, linear
-    >>> f = sample_paths(gaussian(), torch.tensor([0.0, 0.01, 5.0]).double(), 3, random=0)
+    >>> f = sample_paths(gaussian(), torch.tensor([0.0, 0.01, 5.0]).double(), 3, generator=0)
     >>> f.shape, bool((f[:, 0] - f[:, 1]).abs().max() < 0.05)
     (torch.Size([3, 3]), True)
     >>> t = torch.tensor([1.0, 2.0]).double()
@@ -70,13 +70,13 @@ def sample_paths(
     shift = _mean_at(mean, x)
     if method == "eigenvalues":
         law = Gaussian(x.new_zeros(len(x)) if shift is None else shift, kernel(x))
-        return law.sample(draws, generator=random)
+        return law.sample(draws, generator=generator)
     if method != "cholesky":
         raise InvalidInput(f"the method must be cholesky or eigenvalues, not {method!r}")
     scale = float(kernel.diagonal(x).max())
     factor = regularized_cholesky(kernel, x, jitter * scale)
     noise = gaussian(
-        draws, len(x), generator=as_generator(random), dtype=factor.dtype, device=factor.device
+        draws, len(x), generator=as_generator(generator), dtype=factor.dtype, device=factor.device
     )
     paths = noise @ factor.T
     return paths if shift is None else paths + shift

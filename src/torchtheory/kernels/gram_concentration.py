@@ -65,7 +65,7 @@ def rademacher_draws(
     activation: Function = "relu",
     *,
     draws: int,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Tensor:
     r"""$\frac1m\|\sum_k\epsilon_kH_k\|_F$ for independent sign vectors, `[draws]`.
 
@@ -81,7 +81,7 @@ def rademacher_draws(
     x = points(x)
     slopes = slope_of(activation)(x @ points(weight).to(x).T)
     inner, width = x @ x.T, slopes.shape[1]
-    generator = as_generator(random)
+    generator = as_generator(generator)
     norms = x.new_empty(draws)
     for k in range(draws):
         signs = rademacher(width, generator=generator, dtype=x.dtype, device=x.device)

@@ -72,7 +72,7 @@ def measure_laziness(
     targets: Tensor | None = None,
     *,
     limit: int = 64,
-    seed: int = 0,
+    generator: torch.Generator | int = 0,
 ) -> Laziness:
     r"""How far `model` has left the linear regime around `initial`, on the inputs `x`.
 
@@ -84,7 +84,7 @@ def measure_laziness(
         x: inputs `[n, ...]`.
         targets: `[n]` or `[n, C]` numbers, or `[n]` whole numbers as class labels.
         limit: most inputs used. Beyond it, so many are drawn at random without replacement.
-        seed: of that draw.
+        generator: of that draw.
 
     The kernel has a row for each of the $nC$ outputs while that is at most 640, else it is
     the kernel summed over outputs. Cost: two tangent kernels on `limit` inputs and one forward
@@ -107,7 +107,7 @@ def measure_laziness(
     if not trained:
         raise InvalidInput("every parameter of the model is frozen: nothing was trained")
     start = parameters_from(model, initial)
-    x, targets, note = _choose(x, targets, limit, seed)
+    x, targets, note = _choose(x, targets, limit, generator)
 
     with evaluation_mode(model):
         now, before, tangent = outputs_on_tangent(model, start, x)
@@ -185,11 +185,11 @@ def summed(kernel: Tensor) -> Tensor:
 
 
 def _choose(
-    x: Tensor, targets: Tensor | None, limit: int, seed: int
+    x: Tensor, targets: Tensor | None, limit: int, generator: torch.Generator | int
 ) -> tuple[Tensor, Tensor | None, str]:
     if len(x) <= limit:
         return x, targets, f"all {len(x)} inputs"
-    chosen = torch.randperm(len(x), generator=as_generator(seed))[:limit].sort().values
+    chosen = torch.randperm(len(x), generator=as_generator(generator))[:limit].sort().values
     note = f"{limit} of {len(x)} inputs, drawn at random"
     here = chosen.to(x.device)
     return x[here], None if targets is None else targets[chosen.to(targets.device)], note

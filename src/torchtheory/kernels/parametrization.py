@@ -53,13 +53,13 @@ class ScaledLinear(nn.Module):
         *,
         scale: float,
         bias_scale: float = 0.0,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         at_least(inputs, 1, "inputs")
         at_least(outputs, 1, "outputs")
-        generator = as_generator(random)
+        generator = as_generator(generator)
         self.scale, self.bias_scale = float(scale), float(bias_scale)
         self.weight = _parameter(outputs, inputs, generator=generator, dtype=dtype)
         self.bias = _bias(outputs, bias_scale, generator, dtype)
@@ -96,7 +96,7 @@ class ScaledConv2d(nn.Module):
         scale: float,
         bias_scale: float = 0.0,
         padding: Literal["zeros", "circular"] = "zeros",
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class ScaledConv2d(nn.Module):
             raise InvalidInput(f"the side of the filter must be odd, not {kernel_size}")
         if padding not in ("zeros", "circular"):
             raise UnknownName("padding", str(padding), ("zeros", "circular"))
-        generator = as_generator(random)
+        generator = as_generator(generator)
         self.scale, self.bias_scale, self.padding = float(scale), float(bias_scale), padding
         self.weight = _parameter(
             outputs, inputs, kernel_size, kernel_size, generator=generator, dtype=dtype
@@ -133,7 +133,7 @@ def ntk_mlp(
     weight_variance: float = 2.0,
     bias_variance: float = 0.0,
     scaling: Scaling = "fan_in",
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float32,
 ) -> nn.Sequential:
     r"""A fully connected network in neural tangent parametrization.
@@ -160,7 +160,7 @@ def ntk_mlp(
     for n in sizes:
         at_least(n, 1, "each width")
     std, bias_std = _deviations(weight_variance, bias_variance)
-    generator = as_generator(random)
+    generator = as_generator(generator)
     layers: list[nn.Module] = []
     for place, (before, after) in enumerate(pairwise(sizes)):
         if place:
@@ -172,7 +172,7 @@ def ntk_mlp(
                 after,
                 scale=std / math.sqrt(divisor),
                 bias_scale=bias_std,
-                random=generator,
+                generator=generator,
                 dtype=dtype,
             )
         )
@@ -190,7 +190,7 @@ def ntk_convolutional(
     weight_variance: float = 2.0,
     bias_variance: float = 0.0,
     padding: Literal["zeros", "circular"] = "zeros",
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float32,
 ) -> nn.Sequential:
     r"""Convolutions of stride 1, each followed by the activation, then one dense layer.
@@ -213,7 +213,7 @@ def ntk_convolutional(
     if readout not in ("flatten", "mean"):
         raise UnknownName("readout", str(readout), ("flatten", "mean"))
     std, bias_std = _deviations(weight_variance, bias_variance)
-    generator = as_generator(random)
+    generator = as_generator(generator)
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [
@@ -224,7 +224,7 @@ def ntk_convolutional(
                 scale=std / math.sqrt(kernel_size**2 * before),
                 bias_scale=bias_std,
                 padding=padding,
-                random=generator,
+                generator=generator,
                 dtype=dtype,
             ),
             activation_layer(activation),
@@ -239,7 +239,7 @@ def ntk_convolutional(
             outputs,
             scale=std / math.sqrt(features),
             bias_scale=bias_std,
-            random=generator,
+            generator=generator,
             dtype=dtype,
         ),
     ]

@@ -35,7 +35,7 @@ class RandomFeatures(nn.Module):
         activation: $s$: a name (`"relu"`), a module or a function of a tensor.
         weights: the rows $w_i$, `[p, d]`, if they are not to be drawn from
             $N(0,I)$; `dtype` is then theirs.
-        random: a generator or a seed, for the weights first and then for `theta`.
+        generator: a generator or a seed, for the weights first and then for `theta`.
         dtype: double precision unless told.
 
     Attributes:
@@ -45,7 +45,7 @@ class RandomFeatures(nn.Module):
 
     Maps points `[n, d]` to outputs `[n, 1]`.
 
-    >>> model = RandomFeatures(3, 1000, "relu", random=0)
+    >>> model = RandomFeatures(3, 1000, "relu", generator=0)
     >>> x = torch.eye(3).double()
     >>> [name for name, _ in model.named_parameters()], model(x).shape
     (['theta'], torch.Size([3, 1]))
@@ -63,13 +63,13 @@ class RandomFeatures(nn.Module):
         activation: str | Activation | nn.Module | Callable[..., Any] = "relu",
         *,
         weights: Tensor | None = None,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__()
         check_count(dimension, 10**9, "coordinates")
         check_count(count, 10**9, "features")
-        source = as_generator(random)
+        source = as_generator(generator)
         if weights is None:
             weights = gaussian(count, dimension, generator=source, dtype=dtype)
         self.activation = as_layer(activation)
@@ -85,7 +85,7 @@ class RandomFeatures(nn.Module):
         count: int,
         *,
         lengthscale: float = 1.0,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
     ) -> RandomFeatures:
         r"""Features of the Gaussian kernel: $\sqrt2\cos w_i^\top x$ and
@@ -95,7 +95,7 @@ class RandomFeatures(nn.Module):
         difference only, is exactly 1 at equal points, and has the mean
         $e^{-\|x-x'\|^2/2\ell^2}$. `count` must be even: `weights` has half as many rows.
 
-        >>> model = RandomFeatures.fourier(2, 2000, random=1)
+        >>> model = RandomFeatures.fourier(2, 2000, generator=1)
         >>> k = model.kernel(torch.tensor([[0.0, 0.0], [1.0, 0.0]]).double())
         >>> round(float(k[0, 0]), 6), round(float(k[0, 1]), 1)
         (1.0, 0.6)
@@ -106,9 +106,9 @@ class RandomFeatures(nn.Module):
         if not (math.isfinite(lengthscale) and lengthscale > 0):
             raise InvalidInput(f"the lengthscale must be a positive number, not {lengthscale!r}")
         check_count(dimension, 10**9, "coordinates")
-        source = as_generator(random)
+        source = as_generator(generator)
         frequencies = gaussian(count // 2, dimension, generator=source, dtype=dtype) / lengthscale
-        return cls(dimension, count, CosineSine(), weights=frequencies, random=source)
+        return cls(dimension, count, CosineSine(), weights=frequencies, generator=source)
 
     def features(self, x: Tensor) -> Tensor:
         r"""$\phi(x)$, `[n, p]`, without the factor $p^{-1/2}$."""

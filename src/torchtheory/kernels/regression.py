@@ -229,7 +229,7 @@ def _by_conjugate_gradients(
         ) from error
     if not found.converged:
         raise NotConverged(
-            f"conjugate gradients stopped after {found.iterations} steps at a residual of "
+            f"conjugate gradients stopped after {found.steps} steps at a residual of "
             f"{float(found.residual_norms[-1].max()):.1e}; {remedy}, or raise the tolerance"
         )
     return found.x

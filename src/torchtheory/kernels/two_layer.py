@@ -74,7 +74,7 @@ class TwoLayerNetwork(nn.Module):
         *,
         outputs: Literal["signs", "ones"] = "signs",
         activation: Function = "relu",
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
     ) -> TwoLayerNetwork:
         r"""Weights $w_r\sim\mathcal N(0,I)$, and random signs or ones as outputs.
@@ -86,7 +86,7 @@ class TwoLayerNetwork(nn.Module):
         at_least(dimension, 1, "dimension")
         if outputs not in ("signs", "ones"):
             raise InvalidInput(f"outputs must be 'signs' or 'ones', not {outputs!r}")
-        generator = as_generator(random)
+        generator = as_generator(generator)
         weight = gaussian(width, dimension, generator=generator, dtype=dtype)
         signs = rademacher(width, generator=generator, dtype=dtype) if outputs == "signs" else None
         return cls(weight, signs, activation)

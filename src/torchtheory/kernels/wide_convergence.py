@@ -47,7 +47,7 @@ def wide_network(
     *,
     activation: Function = "tanh",
     first_deviation: float = 1.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
     r"""$\Phi(x,\theta)=\sum_{j=1}^n\theta_j^{(2)}\varrho(\langle\theta_j^{(1)},(x,1)\rangle)$
@@ -67,7 +67,7 @@ def wide_network(
     at_least(width, 1, "width")
     at_least(dimension, 1, "dimension")
     positive(first_deviation, "first_deviation")
-    generator = as_generator(random)
+    generator = as_generator(generator)
     first = first_deviation * gaussian(width, dimension + 1, generator=generator, dtype=dtype)
     second = gaussian(1, width, generator=generator, dtype=dtype) / math.sqrt(width)
     return nn.Sequential(dense(first[:, :-1], first[:, -1]), as_layer(activation), dense(second))
@@ -212,7 +212,7 @@ def ratio_in_ball(
     radius: float = 1.0,
     samples: int = 16,
     steps: int = 20,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> BallSearch:
     r"""Look for a point of $B_\rho(\theta)$ where the gradient is small next to the risk.
 
@@ -231,7 +231,7 @@ def ratio_in_ball(
     at_least(steps, 1, "steps")
     risk = squared_risk(model, x, y)
     start = flatten(PureFunction(model).parameters)
-    generator = as_generator(random)
+    generator = as_generator(generator)
     directions = gaussian(samples, len(start), generator=generator, dtype=start.dtype)
     moved = start + radius * (directions / directions.norm(dim=1, keepdim=True)).to(start)
     center = _ratio(risk, start)[0]
@@ -439,25 +439,23 @@ class WideDescent:
         return 2 * polyak_lojasiewicz_constant(self.risks, self.run.gradient_norms, 0.0)
 
 
-def wide_descent(
-    model: nn.Module, x: Tensor, y: Tensor, *, step: float, iterations: int
-) -> WideDescent:
+def wide_descent(model: nn.Module, x: Tensor, y: Tensor, *, step: float, steps: int) -> WideDescent:
     r"""Train all parameters by gradient descent on the squared risk, from where they are.
 
-    The given model is not changed. All iterates are kept: memory is `iterations` times the number
+    The given model is not changed. All iterates are kept: memory is `steps` times the number
     of parameters.
 
     >>> net, x = wide_network(400, 2), torch.eye(2).double()
     >>> eta = step_size_limit(net, x) / 2
-    >>> found = wide_descent(net, x, torch.tensor([1.0, -1.0]), step=eta, iterations=60)
+    >>> found = wide_descent(net, x, torch.tensor([1.0, -1.0]), step=eta, steps=60)
     >>> bool((found.risks <= found.predicted + 1e-30).all()), bool(found.distances.max() < 1)
     (True, True)
     """
-    at_least(iterations, 1, "iterations")
+    at_least(steps, 1, "steps")
     if x.ndim == 0 or not len(x):
         raise EmptyData("x has no samples")
     smallest = float(torch.linalg.eigvalsh(last_layer_kernel(model, x))[0])
     start = flatten(PureFunction(model).parameters)
-    run = gradient_descent(squared_risk(model, x, y), start, step, iterations)
+    run = gradient_descent(squared_risk(model, x, y), start, step, steps)
     distances = (run.points - start).norm(dim=1)
     return WideDescent(run, distances, 4 / len(x) * smallest, step, step_size_limit(model, x))

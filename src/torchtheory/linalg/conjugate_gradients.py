@@ -44,16 +44,16 @@ class Solution:
 
     Attributes:
         x: `[n]` or `[n, k]`, as $b$.
-        residual_norms: `[iterations + 1]` or `[iterations + 1, k]`, $\lVert b - Ax_t\rVert$ by
+        residual_norms: `[steps + 1]` or `[steps + 1, k]`, $\lVert b - Ax_t\rVert$ by
             the recurrence; the last is computed from $x$ itself.
-        iterations: Steps of the slowest column.
+        steps: Steps of the slowest column.
         converged: Whether the last residuals are all below the tolerance times
             $\lVert b\rVert$.
     """
 
     x: Tensor
     residual_norms: Tensor
-    iterations: int
+    steps: int
     converged: bool
 
 
@@ -64,7 +64,7 @@ def conjugate_gradients(
     x0: Tensor | None = None,
     preconditioner: LinearOperator | Callable[[Tensor], Tensor] | None = None,
     tolerance: float = 1e-8,
-    max_iterations: int | None = None,
+    steps: int | None = None,
 ) -> Solution:
     r"""Solve $Ax = b$ for symmetric positive definite $A$ (Hestenes and Stiefel, 1952).
 
@@ -86,7 +86,7 @@ def conjugate_gradients(
             $A^{-1}$.
         tolerance: Stop when $\lVert b - Ax\rVert \le$ `tolerance` $\cdot \lVert b\rVert$; at
             least 50 machine epsilons.
-        max_iterations: By default $10 n$.
+        steps: By default $10 n$.
 
     Cost: one product with $A$ and with the preconditioner and $O(n)$ per step and column; memory
     $O(n)$ per column.
@@ -95,14 +95,14 @@ def conjugate_gradients(
 
     >>> A = LinearOperator.from_matrix(torch.diag(torch.tensor([1.0, 1.0, 2.0, 2.0, 5.0]).double()))
     >>> solution = conjugate_gradients(A, torch.ones(5).double())
-    >>> solution.x, solution.iterations
+    >>> solution.x, solution.steps
     (tensor([1.0000, 1.0000, 0.5000, 0.5000, 0.2000], dtype=torch.float64), 3)
     """
     n = check_square(A, "conjugate gradients")
     check_vector(A, b, "the right-hand side")
-    if max_iterations is None:
-        max_iterations = 10 * n
-    check_count(max_iterations, 10**12, "iterations")
+    if steps is None:
+        steps = 10 * n
+    check_count(steps, 10**12, "steps")
     if x0 is not None:
         check_vector(A, x0, "the start x0")
         if x0.shape != b.shape:
@@ -125,7 +125,7 @@ def conjugate_gradients(
     P = torch.zeros_like(B)
     AP = torch.zeros_like(B)
     rho = torch.ones_like(level)
-    while len(norms) <= max_iterations:
+    while len(norms) <= steps:
         active = ((norms[-1] > level) & ~stalled).nonzero()[:, 0]
         if len(active) == 0:
             break
@@ -159,7 +159,7 @@ def conjugate_gradients(
             P[:, done], AP[:, done], rho[done] = 0, 0, 1
         norms.append(norm)
 
-    if len(norms) > max_iterations:
+    if len(norms) > steps:
         norms[-1] = (B - apply(A, X)).norm(dim=0)
     history = torch.stack(norms)
     return Solution(

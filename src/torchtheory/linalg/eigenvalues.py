@@ -33,7 +33,7 @@ class EigenResult:
         residuals: `[k]`, $\lVert Av - \lambda v\rVert$, computed from the products of the search.
             Some eigenvalue of $A$ lies within the residual of $\lambda$ (which one it is
             in the order of the spectrum, no residual can say).
-        iterations: Products with $A$.
+        steps: Products with $A$.
         converged: Whether all residuals are below the tolerance times the largest $|\lambda|$
             seen.
     """
@@ -41,7 +41,7 @@ class EigenResult:
     values: Tensor
     vectors: Tensor
     residuals: Tensor
-    iterations: int
+    steps: int
     converged: bool
 
 
@@ -51,7 +51,7 @@ def top_eigenpairs(
     *,
     which: Which = "largest",
     tolerance: float = 1e-6,
-    max_iterations: int = 1000,
+    steps: int = 1000,
     subspace: int | None = None,
     start: Tensor | None = None,
     generator: RandomSource = None,
@@ -76,14 +76,14 @@ def top_eigenpairs(
             $\lfloor k/2\rfloor$ smallest, the whole in descending order.
         tolerance: Largest residual, relative to the largest $|\lambda|$ seen; at least 50 machine
             epsilons.
-        max_iterations: Largest number of products with $A$ (at least one subspace is built).
+        steps: Largest number of products with $A$ (at least one subspace is built).
         subspace: Vectors kept in memory, more than $k$; by default at least $\max(2k + 10, 30)$,
             and up to 128 where that is at most 64 MB.
         start: A vector near the one wanted, such as that of a similar operator. A little of a
             random direction is mixed in: what is orthogonal to the start would stay unseen.
         generator: Seed or generator of the start vectors.
 
-    Cost: `iterations` products, $O(n s)$ each for orthogonalization, memory $O(n s)$ with $s$ the
+    Cost: `steps` products, $O(n s)$ each for orthogonalization, memory $O(n s)$ with $s$ the
     subspace.
 
     Example: the path matrix $\operatorname{tridiag}(-1, 2, -1)$ has the eigenvalues
@@ -100,7 +100,7 @@ def top_eigenpairs(
     """
     n = check_square(A, "an eigenvalue method")
     check_count(k, n, "eigenpairs")
-    check_count(max_iterations, 10**12, "iterations")
+    check_count(steps, 10**12, "steps")
     tolerance = effective_tolerance(tolerance, A.dtype)
     if which not in ("largest", "smallest", "magnitude", "both"):
         raise UnknownName(
@@ -119,7 +119,7 @@ def top_eigenpairs(
             raise InvalidInput(f"start must be a vector of {n} finite numbers that are not all 0")
         mixed = start.to(space.V) / start.norm().to(space.V) + 0.1 * space.V[0]
         space.V[0] = mixed / mixed.norm()
-    wanted = find_extremal(space, ends, tolerance, max_iterations)
+    wanted = find_extremal(space, ends, tolerance, steps)
     values, vectors, residuals = _rayleigh_ritz(*space.ritz_pairs(wanted))
     if which == "smallest":
         order = torch.arange(k)
@@ -150,14 +150,14 @@ class ExtremalEigenvalues:
         smallest: The smallest eigenvalue.
         largest: The largest eigenvalue.
         residual: The larger of the two residuals: an error bar for both.
-        iterations: Products with the operator.
+        steps: Products with the operator.
         converged: Whether the residual met the tolerance.
     """
 
     smallest: float
     largest: float
     residual: float
-    iterations: int
+    steps: int
     converged: bool
 
 
@@ -165,7 +165,7 @@ def extremal_eigenvalues(
     A: LinearOperator,
     *,
     tolerance: float = 1e-6,
-    max_iterations: int = 1000,
+    steps: int = 1000,
     generator: RandomSource = None,
 ) -> ExtremalEigenvalues:
     r"""$\lambda_{\min}$ and $\lambda_{\max}$ of a symmetric operator, from one Krylov space.
@@ -182,19 +182,19 @@ def extremal_eigenvalues(
         min(2, A.shape[0]),
         which="both",
         tolerance=tolerance,
-        max_iterations=max_iterations,
+        steps=steps,
         generator=generator,
     )
     largest, smallest = float(found.values[0]), float(found.values[-1])
     residual = float(found.residuals.max())
-    return ExtremalEigenvalues(smallest, largest, residual, found.iterations, found.converged)
+    return ExtremalEigenvalues(smallest, largest, residual, found.steps, found.converged)
 
 
 def power_iteration(
     A: LinearOperator,
     *,
     tolerance: float = 1e-6,
-    max_iterations: int = 1000,
+    steps: int = 1000,
     generator: RandomSource = None,
 ) -> EigenResult:
     r"""The dominant eigenpair by the textbook method $v \leftarrow Av / \lVert Av\rVert$.
@@ -208,7 +208,7 @@ def power_iteration(
         A: A symmetric operator on $\mathbb{R}^n$.
         tolerance: Stop when $\lVert Av - \lambda v\rVert \le$ `tolerance` $\cdot |\lambda|$; at
             least 50 machine epsilons.
-        max_iterations: Largest number of products.
+        steps: Largest number of products.
         generator: Seed or generator of the start vector.
 
     Cost: one product and $O(n)$ per iteration; memory $O(n)$.
@@ -218,13 +218,13 @@ def power_iteration(
     -4.0
     """
     n = check_square(A, "the power method")
-    check_count(max_iterations, 10**12, "iterations")
+    check_count(steps, 10**12, "steps")
     tolerance = effective_tolerance(tolerance, A.dtype)
     random = as_generator(generator, A.device)
     v = gaussian(n, generator=random, dtype=A.dtype, device=A.device)
     lanczos(A, min(n, 2), start=v)  # its recurrence refuses an operator that is not symmetric
     v = v / v.norm()
-    for iteration in range(1, max_iterations + 1):
+    for iteration in range(1, steps + 1):
         w = apply(A, v)
         value, size = v @ w, w.norm()
         check_finite(size, "a product with the operator")
@@ -232,6 +232,6 @@ def power_iteration(
         converged = bool(residual <= tolerance * value.abs())
         if converged or bool(size == 0):
             break
-        if iteration < max_iterations:
+        if iteration < steps:
             v = w / size
     return EigenResult(value[None], v[:, None], residual[None], iteration, converged)

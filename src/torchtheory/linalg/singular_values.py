@@ -31,7 +31,7 @@ class SingularResult:
             $\sqrt{\frac12(\lVert Av - \sigma u\rVert^2 + \lVert A^\top u - \sigma v\rVert^2)}$,
             from products with the final vectors. Some singular value of $A$ lies within the
             residual of $\sigma$.
-        iterations: Pairs of products with $A$ and $A^\top$, without those for the residuals.
+        steps: Pairs of products with $A$ and $A^\top$, without those for the residuals.
         converged: Whether all residuals are below the tolerance times the largest value.
     """
 
@@ -39,7 +39,7 @@ class SingularResult:
     left: Tensor
     right: Tensor
     residuals: Tensor
-    iterations: int
+    steps: int
     converged: bool
 
 
@@ -48,7 +48,7 @@ def singular_values(
     k: int = 1,
     *,
     tolerance: float = 1e-6,
-    max_iterations: int = 1000,
+    steps: int = 1000,
     subspace: int | None = None,
     generator: RandomSource = None,
 ) -> SingularResult:
@@ -63,12 +63,12 @@ def singular_values(
         A: An operator from $\mathbb{R}^n$ to $\mathbb{R}^m$.
         k: How many, at most $\min(m, n)$.
         tolerance: Largest residual, relative to the largest value; at least 50 machine epsilons.
-        max_iterations: Largest number of pairs of products.
+        steps: Largest number of pairs of products.
         subspace: Vectors kept in memory on each side; by default at least $\max(2k + 10, 30)$,
             and up to 128 where that is at most 64 MB.
         generator: Seed or generator of the start vectors.
 
-    Cost: `iterations + k` products with $A$ and as many with $A^\top$; memory $O((m + n) s)$ with
+    Cost: `steps + k` products with $A$ and as many with $A^\top$; memory $O((m + n) s)$ with
     $s$ the subspace.
 
     Example: the forward difference of $n$ numbers has the singular values
@@ -82,14 +82,14 @@ def singular_values(
     """
     m, n = A.shape
     check_count(k, min(m, n), "singular values")
-    check_count(max_iterations, 10**12, "iterations")
+    check_count(steps, 10**12, "steps")
     tolerance = effective_tolerance(tolerance, A.dtype)
     if subspace is None:
         subspace = default_subspace(max(m, n), k)
     check_count(subspace, 10**9, "vectors in the subspace")
     tall = A if m >= n else A.adjoint
     space = RectangularSpace(tall, max(subspace, k + 2), as_generator(generator, A.device))
-    wanted = find_extremal(space, [("largest", k)], tolerance, max_iterations)
+    wanted = find_extremal(space, [("largest", k)], tolerance, steps)
     right, _ = torch.linalg.qr(space.right_vectors(wanted))
     image = apply(tall, right)
     left, values, rotation = torch.linalg.svd(image, full_matrices=False)
@@ -114,7 +114,7 @@ class OperatorNorm:
         left: `[m]`, the vector $u$.
         right: `[n]`, the vector $v$. `left @ (A @ right)` is differentiable in what `A` depends
             on, and its gradient is that of the norm.
-        iterations: Pairs of products with $A$ and $A^\top$.
+        steps: Pairs of products with $A$ and $A^\top$.
         converged: Whether the residual met the tolerance.
     """
 
@@ -122,7 +122,7 @@ class OperatorNorm:
     residual: float
     left: Tensor
     right: Tensor
-    iterations: int
+    steps: int
     converged: bool
 
     @property
@@ -142,7 +142,7 @@ def operator_norm(
     A: LinearOperator,
     *,
     tolerance: float = 1e-6,
-    max_iterations: int = 1000,
+    steps: int = 1000,
     generator: RandomSource = None,
 ) -> OperatorNorm:
     r"""$\lVert A\rVert = \max_{\lVert v\rVert = 1} \lVert Av\rVert$, the largest singular value.
@@ -160,15 +160,13 @@ def operator_norm(
     >>> round(float(operator_norm(A)), 8)
     3.0
     """
-    found = singular_values(
-        A, 1, tolerance=tolerance, max_iterations=max_iterations, generator=generator
-    )
+    found = singular_values(A, 1, tolerance=tolerance, steps=steps, generator=generator)
     return OperatorNorm(
         float(found.values[0]),
         float(found.residuals[0]),
         found.left[:, 0],
         found.right[:, 0],
-        found.iterations,
+        found.steps,
         found.converged,
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
-from torchtheory.nets.feedforward import dense, linear
+from torchtheory.nets.feedforward import dense, drawn_linear
 from torchtheory.nets.labeled import points
 
 
@@ -68,14 +68,18 @@ class LinearAutoencoder(nn.Module):
         features: int,
         code: int,
         *,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        source = as_generator(random)
-        self.encoder = linear(features, code, bias=False, random=source, dtype=dtype, device=device)
-        self.decoder = linear(code, features, bias=False, random=source, dtype=dtype, device=device)
+        source = as_generator(generator)
+        self.encoder = drawn_linear(
+            features, code, bias=False, generator=source, dtype=dtype, device=device
+        )
+        self.decoder = drawn_linear(
+            code, features, bias=False, generator=source, dtype=dtype, device=device
+        )
 
     @classmethod
     def optimal(cls, x: Tensor, code: int, mixing: Tensor | None = None) -> LinearAutoencoder:

@@ -185,7 +185,7 @@ class DenseMemory(nn.Module):
         order: Order = "random",
         max_sweeps: int = 100,
         trace: bool = False,
-        random: torch.Generator | int | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> Recall:
         """Run the dynamics; arguments as for `torchtheory.nets.hopfield.Hopfield.recall`.
 
@@ -221,7 +221,7 @@ class DenseMemory(nn.Module):
             return flips
 
         return settle_in_turn(
-            x, sweep, self.energy, self.is_fixed_point, order, max_sweeps, trace, random
+            x, sweep, self.energy, self.is_fixed_point, order, max_sweeps, trace, generator
         )
 
     def extra_repr(self) -> str:
@@ -310,7 +310,7 @@ def dense_capacity_sweep(
     *,
     probes: int = 16,
     flip: float = 0.0,
-    random: torch.Generator | int | None = None,
+    generator: torch.Generator | int | None = None,
     device: torch.device | str = "cpu",
 ) -> DenseSweep:
     """Store random patterns and see how well one synchronous update restores them.
@@ -322,13 +322,13 @@ def dense_capacity_sweep(
         trials: independent memories for each number; all are one batch.
         probes: how many of the patterns of each memory are tried.
         flip: share of the bits changed in the state the update starts from.
-        random: generator or seed.
+        generator: generator or seed.
         device: where to compute.
 
     Cost, a number s: $O(s n)$ time a probe and trial, `8 * trials * s * (n + 3 * probes)`
     bytes.
 
-    >>> sweep = dense_capacity_sweep(40, [4, 40], Power(4), trials=3, random=0)
+    >>> sweep = dense_capacity_sweep(40, [4, 40], Power(4), trials=3, generator=0)
     >>> sweep.stable.mean(1)
     tensor([1., 1.], dtype=torch.float64)
     """
@@ -340,7 +340,7 @@ def dense_capacity_sweep(
         raise InvalidInput(f"each number of patterns must be at least 1, not {min(patterns)}")
     if not 0 <= flip <= 0.5:
         raise InvalidInput(f"flip must lie between 0 and 0.5, not {flip}")
-    generator = as_generator(random, device)
+    generator = as_generator(generator, device)
     errors, stable = [], []
     for s in patterns:
         x = torch.empty(trials, s, n, dtype=torch.float64, device=device)

@@ -31,12 +31,12 @@ from torchtheory.nets.chain import as_chain
 from torchtheory.nets.labeled import at_least
 
 
-def linear(
+def drawn_linear(
     inputs: int,
     outputs: int,
     *,
     bias: bool = True,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> nn.Linear:
@@ -44,12 +44,12 @@ def linear(
 
     Weights and biases are uniform on $[-1/\sqrt n,1/\sqrt n]$, $n$ the inputs.
 
-    >>> linear(3, 2).weight.shape
+    >>> drawn_linear(3, 2).weight.shape
     torch.Size([2, 3])
     """
     at_least(inputs, 1, "inputs")
     at_least(outputs, 1, "outputs")
-    source = as_generator(random)
+    source = as_generator(generator)
     # made on the meta device, so that torch draws nothing itself
     layer = nn.Linear(inputs, outputs, bias=bias, dtype=dtype, device="meta")
     layer = layer.to_empty(device=device)
@@ -84,7 +84,7 @@ def mlp(
     bias: bool = True,
     last_bias: bool | None = None,
     output: str | Activation | type[nn.Module] | Callable[..., Any] | None = None,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> nn.Sequential:
@@ -96,7 +96,7 @@ def mlp(
         bias: without it, the layers are linear instead of affine.
         last_bias: whether the last layer has one; as `bias` unless told.
         output: an activation on the last layer as well.
-        random: generator or seed for the weights; see `linear`.
+        generator: generator or seed for the weights; see `drawn_linear`.
 
     >>> mlp([3, 4, 1], "tanh")
     Sequential(
@@ -105,14 +105,16 @@ def mlp(
       (2): Linear(in_features=4, out_features=1, bias=True)
     )
     """
-    source = as_generator(random)
+    source = as_generator(generator)
     _widths(widths)
     layers: list[nn.Module] = []
     depth = len(widths) - 1
     for i, (inputs, outputs) in enumerate(pairwise(widths)):
         with_bias = bias if i < depth - 1 or last_bias is None else last_bias
         layers.append(
-            linear(inputs, outputs, bias=with_bias, random=source, dtype=dtype, device=device)
+            drawn_linear(
+                inputs, outputs, bias=with_bias, generator=source, dtype=dtype, device=device
+            )
         )
         if i < depth - 1:
             layers.append(as_layer(nonlinearity))

@@ -19,7 +19,7 @@ from torchtheory.core.errors import InvalidInput, InvalidType, ShapeMismatch, Un
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
 from torchtheory.nets.chain import as_chain
-from torchtheory.nets.feedforward import dense, linear
+from torchtheory.nets.feedforward import dense, drawn_linear
 from torchtheory.nets.labeled import at_least
 
 
@@ -35,7 +35,7 @@ class GraphNetwork(nn.Module):
         graph: nodes may carry `width` (1 unless told), `activation` (identity unless told)
             and, instead of both, `module`: any module applied to the joined predecessors; then
             `width` is what it gives out.
-        random: generator or seed for the weights.
+        generator: generator or seed for the weights.
 
     >>> g = nx.DiGraph([("x", "h"), ("x", "y"), ("h", "y")])      # a shortcut from x to y
     >>> g.nodes["x"]["width"] = 2
@@ -49,7 +49,7 @@ class GraphNetwork(nn.Module):
         self,
         graph: nx.DiGraph,
         *,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -61,7 +61,7 @@ class GraphNetwork(nn.Module):
         if not nx.is_directed_acyclic_graph(graph):
             cycle = " -> ".join(str(u) for u, _ in nx.find_cycle(graph))
             raise InvalidInput(f"the graph has a cycle: {cycle} -> ...")
-        source = as_generator(random)
+        source = as_generator(generator)
         self.graph = graph.copy()
         self.order: list[Hashable] = list(nx.topological_sort(graph))
         self.inputs = [v for v in graph if graph.in_degree(v) == 0]
@@ -79,7 +79,9 @@ class GraphNetwork(nn.Module):
             own = data.get("module")
             if own is None:
                 fan_in = sum(self.widths[u] for u in self.predecessors[v])
-                affine = linear(fan_in, self.widths[v], random=source, dtype=dtype, device=device)
+                affine = drawn_linear(
+                    fan_in, self.widths[v], generator=source, dtype=dtype, device=device
+                )
                 nonlinearity: str | Activation = data.get("activation", "linear")
                 own = nn.Sequential(affine, as_layer(nonlinearity))
             self.vertices[self._names[v]] = own

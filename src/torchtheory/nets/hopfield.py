@@ -130,7 +130,7 @@ class Hopfield(nn.Module):
         order: Order = "random",
         max_sweeps: int = 100,
         trace: bool = False,
-        random: torch.Generator | int | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> Recall:
         r"""Run the dynamics from every state of a batch until all have settled.
 
@@ -142,7 +142,7 @@ class Hopfield(nn.Module):
             max_sweeps: stop after this many passes even if something still moves;
                 `fixed_point` says which states are at rest.
             trace: keep the energy after every single update, not only after every sweep.
-            random: where the permutations come from.
+            generator: where the permutations come from.
 
         Cost: a sweep of a batch of B takes $O(Bn^2)$ time, in n steps when asynchronous
         (only flips cost $O(n)$), and $O(Bn)$ memory; `trace` multiplies an
@@ -150,7 +150,7 @@ class Hopfield(nn.Module):
 
         >>> x = torch.tensor([[1, 1, -1, -1], [1, -1, 1, -1]])
         >>> net = Hopfield(hebbian(x))
-        >>> net.recall(torch.tensor([1.0, 1.0, -1.0, -1.0]), random=0).fixed_point
+        >>> net.recall(torch.tensor([1.0, 1.0, -1.0, -1.0]), generator=0).fixed_point
         tensor(True)
         """
         x = self._states(state)
@@ -174,7 +174,7 @@ class Hopfield(nn.Module):
             return flips
 
         return settle_in_turn(
-            x, sweep, self.energy, self.is_fixed_point, order, max_sweeps, trace, random
+            x, sweep, self.energy, self.is_fixed_point, order, max_sweeps, trace, generator
         )
 
     def extra_repr(self) -> str:
@@ -294,16 +294,18 @@ def overlap(state: Tensor, pattern: Tensor) -> Tensor:
     return (state * pattern).sum(-1) / state.shape[-1]
 
 
-def flip_bits(state: Tensor, count: int, *, random: torch.Generator | int | None = None) -> Tensor:
+def flip_bits(
+    state: Tensor, count: int, *, generator: torch.Generator | int | None = None
+) -> Tensor:
     """States with exactly `count` random signs changed in each, `[..., n] -> [..., n]`.
 
-    >>> (flip_bits(torch.ones(3, 8), 2, random=0) < 0).sum(-1)
+    >>> (flip_bits(torch.ones(3, 8), 2, generator=0) < 0).sum(-1)
     tensor([2, 2, 2])
     """
     x = check_signs(state, "state")
     if not 0 <= count <= x.shape[-1]:
         raise InvalidInput(f"count must lie in 0..{x.shape[-1]}, not {count}")
-    generator = as_generator(random, x.device)
+    generator = as_generator(generator, x.device)
     chosen = torch.rand(x.shape, generator=generator, device=x.device).argsort(-1)[..., :count]
     return x.scatter(-1, chosen, -x.gather(-1, chosen))
 
@@ -336,7 +338,7 @@ def settle_in_turn(
     order: Order,
     max_sweeps: int,
     trace: bool,
-    random: torch.Generator | int | None,
+    generator: torch.Generator | int | None,
 ) -> Recall:
     """Asynchronous dynamics of any binary memory: sweep a batch until nothing moves.
 
@@ -346,7 +348,7 @@ def settle_in_turn(
     if order not in ("random", "cyclic"):
         raise InvalidInput(f"order must be random or cyclic, not {order!r}")
     _check_sweeps(max_sweeps)
-    generator = as_generator(random, state.device)
+    generator = as_generator(generator, state.device)
     batch, n = state.shape[:-1], state.shape[-1]
     x = state.reshape(-1, n).clone()
     energies, flips = [energy(x)], torch.zeros(len(x), dtype=torch.long, device=x.device)

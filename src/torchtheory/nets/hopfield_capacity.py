@@ -210,7 +210,7 @@ def capacity_sweep(
     probes: int = 16,
     blocks: int = 32,
     max_sweeps: int = 100,
-    random: torch.Generator | int | None = None,
+    generator: torch.Generator | int | None = None,
     device: torch.device | str = "cpu",
     memory: float = 2.0**30,
 ) -> CapacitySweep:
@@ -239,7 +239,7 @@ def capacity_sweep(
         probes: how many of the patterns of each network the dynamics is started from.
         blocks: groups of neurons that are updated at once, in a sweep.
         max_sweeps: stop the dynamics after this many passes.
-        random: generator or seed.
+        generator: generator or seed.
         device: where to compute.
         memory: bytes to stay within, roughly; where loads do not all fit, they are taken in
             several batches (the numbers do not depend on it).
@@ -248,7 +248,7 @@ def capacity_sweep(
     $O(T s^2 n)$ for the first step, $O(T s n)$ a probe and sweep; memory
     $12\,T s n$ bytes (0.5 GB for n = 1000, 20 loads to 0.2, 10 trials).
 
-    >>> sweep = capacity_sweep(100, [0.03, 0.5], trials=4, random=0)
+    >>> sweep = capacity_sweep(100, [0.03, 0.5], trials=4, generator=0)
     >>> sweep.patterns, sweep.overlap.mean(1).round(decimals=1)
     ((3, 50), tensor([1.0000, 0.4000], dtype=torch.float64))
     """
@@ -263,7 +263,7 @@ def capacity_sweep(
     if not 0 <= flip <= 0.5:
         raise InvalidInput(f"flip must lie between 0 and 0.5, not {flip}")
     counts = [max(1, round(a * n)) for a in loads]
-    seeds = torch.randint(2**62, (len(counts) + 1,), generator=as_generator(random)).tolist()
+    seeds = torch.randint(2**62, (len(counts) + 1,), generator=as_generator(generator)).tolist()
     measured: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     longest = 0
     # sorted, so that batches hold networks of like size and little of them is padding

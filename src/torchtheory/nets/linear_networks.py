@@ -53,7 +53,7 @@ def probe_linearity(
     *,
     trials: int = 200,
     scale: float = 3.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> LinearityTest:
     r"""Is a black box linear, affine or neither?
@@ -75,7 +75,7 @@ def probe_linearity(
     """
     at_least(inputs, 1, "inputs")
     at_least(trials, 1, "trials")
-    source = as_generator(random)
+    source = as_generator(generator)
     x = scale * gaussian(trials, inputs, generator=source, dtype=dtype)
     y = scale * gaussian(trials, inputs, generator=source, dtype=dtype)
     a, b = (gaussian(trials, 1, generator=source, dtype=dtype) for _ in range(2))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource
-from torchtheory.nets.feedforward import linear
+from torchtheory.nets.feedforward import drawn_linear
 from torchtheory.nets.labeled import at_least
 
 
@@ -35,13 +35,15 @@ class Maxout(nn.Module):
         outputs: int,
         pieces: int = 2,
         *,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         self.pieces = at_least(pieces, 1, "pieces")
-        self.affine = linear(inputs, outputs * pieces, random=random, dtype=dtype, device=device)
+        self.affine = drawn_linear(
+            inputs, outputs * pieces, generator=generator, dtype=dtype, device=device
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         values: Tensor = self.affine(x)

@@ -97,7 +97,7 @@ class LogisticFit:
         bias: one number; 0 without an intercept.
         losses: the objective at the start and after every iteration (an epoch, if stochastic).
         converged: whether the gradient got below the tolerance at a minimizer.
-        iterations: how many were made.
+        steps: how many were made.
         runaway: where the loss has no minimizer, a unit direction (bias last, with an intercept)
             along which it falls for ever; else None.
     """
@@ -106,7 +106,7 @@ class LogisticFit:
     bias: Tensor
     losses: Tensor
     converged: bool
-    iterations: int
+    steps: int
     runaway: Tensor | None
 
     @property
@@ -126,9 +126,9 @@ def logistic_regression(
     intercept: bool = False,
     method: Method = "newton",
     step: float | None = None,
-    max_iterations: int | None = None,
+    steps: int | None = None,
     tolerance: float | None = None,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> LogisticFit:
     r"""Minimize $\frac1s\sum_i-\log\sigma((2y_i-1)w^\top x_i)+\frac\lambda2\|w\|^2$.
 
@@ -136,7 +136,7 @@ def logistic_regression(
     no penalty for $\lambda=0$; an intercept is not penalized. Without a ridge a minimizer
     exists only if no direction separates the classes weakly (`weakly_separating_direction`,
     a linear program). Where one does, a `NoMinimizer` warning is given, the result's
-    `runaway` is that direction, and the weights are those after `max_iterations`.
+    `runaway` is that direction, and the weights are those after `steps`.
 
     Args:
         x: `[s, d]`.
@@ -147,10 +147,10 @@ def logistic_regression(
             `stochastic`: one random example a step, in a new order each epoch.
         step: of the gradient ($1/L$ unless told) or stochastic method ($1/(2L_1)$,
             $L_1=\max\|x\|^2/4+\lambda$, falling as $1/\sqrt{\text{epoch}}$).
-        max_iterations: 100 for Newton, 10 000 for the gradient, 100 epochs unless told.
+        steps: 100 for Newton, 10 000 for the gradient, 100 epochs unless told.
         tolerance: stop when no entry of the gradient is larger; $10^{-10}$ (or
             $10^{-5}$ in float32) unless told. The stochastic method never stops early.
-        random: order of the examples.
+        generator: order of the examples.
 
     >>> x, y = torch.tensor([[1.0], [1.0], [1.0], [1.0]]).double(), torch.tensor([1, 1, 1, 0])
     >>> round(float(logistic_regression(x, y).weight), 6)        # log odds: log 3
@@ -166,8 +166,8 @@ def logistic_regression(
     if tolerance is None:
         tolerance = 1e-10 if x.dtype == torch.float64 else 1e-5
     defaults = {"newton": 100, "gradient": 10_000, "stochastic": 100}
-    limit = defaults[method] if max_iterations is None else max_iterations
-    at_least(limit, 1, "max_iterations")
+    limit = defaults[method] if steps is None else steps
+    at_least(limit, 1, "steps")
 
     features = homogeneous(x) if intercept else x
     penalty = torch.full((features.shape[1],), ridge, dtype=x.dtype, device=x.device)
@@ -182,7 +182,7 @@ def logistic_regression(
         w, losses = _gradient_descent(objective, start, rate, limit, tolerance)
     else:
         rate = step or 0.5 / (float(features.square().sum(1).max()) / 4 + ridge)
-        w, losses = _stochastic(objective, start, rate, limit, as_generator(random))
+        w, losses = _stochastic(objective, start, rate, limit, as_generator(generator))
     runaway = None
     if ridge == 0:
         probe = w if method == "newton" else _newton(objective, start, 100, tolerance)[0]
@@ -205,7 +205,7 @@ def logistic_regression(
         bias=bias,
         losses=torch.tensor(losses, dtype=x.dtype, device=x.device),
         converged=flat and runaway is None,
-        iterations=len(losses) - 1,
+        steps=len(losses) - 1,
         runaway=runaway,
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import InvalidInput, ShapeMismatch
 from torchtheory.core.random import RandomSource, as_generator
 from torchtheory.nets.activations import Activation, as_layer
-from torchtheory.nets.feedforward import linear
+from torchtheory.nets.feedforward import drawn_linear
 from torchtheory.nets.labeled import at_least
 
 Nonlinearity = str | Activation | type[nn.Module] | Callable[..., Any]
@@ -45,19 +45,21 @@ class ResidualLayer(nn.Module):
         outputs: int | None = None,
         nonlinearity: Nonlinearity = "relu",
         *,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        source = as_generator(random)
+        source = as_generator(generator)
         inner = inputs if outputs is None else outputs
-        self.inner = linear(inputs, inner, random=source, dtype=dtype, device=device)
+        self.inner = drawn_linear(inputs, inner, generator=source, dtype=dtype, device=device)
         self.nonlinearity = as_layer(nonlinearity)
         self.projection = (
             None
             if outputs is None
-            else linear(inputs, outputs, bias=False, random=source, dtype=dtype, device=device)
+            else drawn_linear(
+                inputs, outputs, bias=False, generator=source, dtype=dtype, device=device
+            )
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,7 +75,7 @@ def residual_network(
     depth: int,
     nonlinearity: Nonlinearity = "tanh",
     *,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> nn.Sequential:
     """`depth` residual layers of one width, one after the other.
@@ -82,10 +84,10 @@ def residual_network(
     100
     """
     at_least(depth, 1, "depth")
-    source = as_generator(random)
+    source = as_generator(generator)
     return nn.Sequential(
         *(
-            ResidualLayer(width, nonlinearity=nonlinearity, random=source, dtype=dtype)
+            ResidualLayer(width, nonlinearity=nonlinearity, generator=source, dtype=dtype)
             for _ in range(depth)
         )
     )
@@ -113,18 +115,18 @@ class DenselyConnected(nn.Module):
         growths: Sequence[int],
         nonlinearity: Nonlinearity = "relu",
         *,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         if not growths:
             raise InvalidInput("a densely connected network needs at least one layer")
-        source = as_generator(random)
+        source = as_generator(generator)
         self.inputs, self.growths = inputs, tuple(growths)
         self.nonlinearity = as_layer(nonlinearity)
         self.layers = nn.ModuleList(
-            linear(inputs + sum(growths[:i]), m, random=source, dtype=dtype, device=device)
+            drawn_linear(inputs + sum(growths[:i]), m, generator=source, dtype=dtype, device=device)
             for i, m in enumerate(growths)
         )
 

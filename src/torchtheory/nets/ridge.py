@@ -76,7 +76,7 @@ def find_ridge(
     *,
     samples: int = 100,
     tolerance: float = 1e-9,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> RidgeTest:
     r"""Is $f:\mathbb R^n\to\mathbb R$ a ridge function, and along which direction?
@@ -90,7 +90,7 @@ def find_ridge(
     >>> find_ridge(lambda x: x.square().sum(-1), 2).ridge
     False
     """
-    points = gaussian(samples, inputs, generator=as_generator(random), dtype=dtype)
+    points = gaussian(samples, inputs, generator=as_generator(generator), dtype=dtype)
     points.requires_grad_()
     with torch.enable_grad():
         values = function(points)

@@ -177,7 +177,7 @@ def version_space_fractions(
     *,
     directions: Tensor | int = 10_000,
     bias: bool = True,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Tensor:
     r"""Share of the directions $v$ that classify the first $k$ points, for each k.
 
@@ -189,7 +189,7 @@ def version_space_fractions(
         directions: how many isotropic random directions to draw, or the directions themselves,
             `[m, d + 1]` with a bias (last) and `[m, d]` without.
         bias: without it, hyperplanes through the origin.
-        random: generator or seed for the directions.
+        generator: generator or seed for the directions.
 
     Returns:
         `[s]`; entry $k-1$ belongs to the first $k$ points. Memory $O(md)$.
@@ -207,7 +207,7 @@ def version_space_fractions(
             raise InvalidInput(f"directions must be [m, {z.shape[1]}], not {list(v.shape)}")
     else:
         m = at_least(directions, 1, "directions")
-        source = as_generator(random, x.device)
+        source = as_generator(generator, x.device)
         v = gaussian(m, z.shape[1], generator=source, dtype=x.dtype, device=x.device)
     total = len(v)
     left = x.new_zeros(len(z))

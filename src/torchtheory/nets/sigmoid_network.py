@@ -40,14 +40,14 @@ class SigmoidPerceptron(nn.Module):
         inputs: int,
         units: int,
         *,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         at_least(inputs, 1, "inputs")
         at_least(units, 1, "units")
-        source = as_generator(random)
+        source = as_generator(generator)
         w = gaussian(units, inputs, generator=source, dtype=dtype, device=device)
         beta = gaussian(units, generator=source, dtype=dtype, device=device)
         self.w = nn.Parameter(w / inputs**0.5)
@@ -91,7 +91,7 @@ class SigmoidPerceptron(nn.Module):
         rate: float,
         epochs: int,
         batch: int = 1,
-        random: RandomSource = None,
+        generator: RandomSource = None,
     ) -> list[float]:
         r"""Stochastic gradient descent $\theta\leftarrow\theta-\eta\,\partial\mathcal L$.
 
@@ -106,7 +106,7 @@ class SigmoidPerceptron(nn.Module):
             raise InvalidInput(f"rate must be a positive number, not {rate!r}")
         at_least(epochs, 1, "epochs")
         at_least(batch, 1, "batch")
-        source = as_generator(random)
+        source = as_generator(generator)
         losses = []
         for _ in range(epochs):
             order = torch.randperm(len(x), generator=source, device=source.device).to(x.device)

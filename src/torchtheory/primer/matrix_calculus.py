@@ -108,7 +108,7 @@ def matrix_derivatives() -> dict[str, MatrixDerivative]:
 
 
 def draw_letters(
-    row: MatrixDerivative, sizes: Mapping[str, int], random: RandomSource = None
+    row: MatrixDerivative, sizes: Mapping[str, int], generator: RandomSource = None
 ) -> dict[str, Tensor]:
     """Gaussian matrices of the shapes a row asks for, in double precision.
 
@@ -116,7 +116,7 @@ def draw_letters(
     >>> {k: list(v.shape) for k, v in draw_letters(row, {"m": 2, "n": 3}).items()}
     {'A': [3, 2], 'X': [2, 3]}
     """
-    source = as_generator(random)
+    source = as_generator(generator)
     for size in sorted({s for shape in row.shapes.values() for s in shape}):
         if size not in sizes:
             raise InvalidInput(f"the row {row.name} needs a number for the size {size}")
@@ -158,7 +158,7 @@ def _check_letters(row: MatrixDerivative, letters: Letters) -> None:
                 )
 
 
-def verify_derivative(name: str, *, trials: int = 20, random: RandomSource = None) -> float:
+def verify_derivative(name: str, *, trials: int = 20, generator: RandomSource = None) -> float:
     """The largest error of a row over matrices of random shapes from 1 to 6.
 
     >>> verify_derivative("least-squares") < 1e-12
@@ -168,7 +168,7 @@ def verify_derivative(name: str, *, trials: int = 20, random: RandomSource = Non
     if name not in table:
         raise UnknownName("matrix derivative", name, table)
     at_least(trials, 1, "trials")
-    source = as_generator(random)
+    source = as_generator(generator)
     worst = 0.0
     for _ in range(trials):
         drawn = torch.randint(1, 7, (3,), generator=source, device=source.device).tolist()

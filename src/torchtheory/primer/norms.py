@@ -185,7 +185,7 @@ def induced_norm(
     p: float = 2.0,
     *,
     starts: int = 20,
-    iterations: int = 200,
+    steps: int = 200,
     generator: RandomSource = None,
 ) -> InducedNorm:
     r"""The operator norm $\|A\|_p=\sup_{x\ne0}\|Ax\|_p/\|x\|_p$ of `A[m, n]`.
@@ -203,7 +203,7 @@ def induced_norm(
         A: `[m, n]`.
         p: from 1 to `math.inf`.
         starts: of the power method, besides the unit vectors of the largest columns.
-        iterations: of the power method.
+        steps: of the power method.
         generator: seed or generator of its starts.
 
     Cost: $O(mn)$ for 1 and $\infty$, $O(mn\min(m,n))$ for 2, else
@@ -228,8 +228,8 @@ def induced_norm(
         _, sigma, right = torch.linalg.svd(A, full_matrices=False)
         return InducedNorm(float(sigma[0]), float(sigma[0]), right[0])
     check_count(starts, 10**6, "starts")
-    check_count(iterations, 10**9, "iterations")
-    lower = _power_method(A, p, starts, iterations, as_generator(generator))
+    check_count(steps, 10**9, "steps")
+    lower = _power_method(A, p, starts, steps, as_generator(generator))
     near, share = (1.0, 2 / p - 1) if p < 2 else (math.inf, 1 - 2 / p)
     outer, middle = induced_norm(A, near).value, induced_norm(A, 2.0).value
     return InducedNorm(
@@ -244,14 +244,14 @@ def _attained(A: Tensor, x: Tensor, p: float) -> InducedNorm:
 
 
 def _power_method(
-    A: Tensor, p: float, starts: int, iterations: int, generator: torch.Generator
+    A: Tensor, p: float, starts: int, steps: int, generator: torch.Generator
 ) -> InducedNorm:
     n = A.shape[1]
     largest = torch.linalg.vector_norm(A, p, dim=0).argsort(descending=True)[:8].cpu()
     random = gaussian(n, starts, generator=generator, dtype=A.dtype, device=A.device)
     x = torch.cat([torch.eye(n).to(A)[:, largest], random, random.abs()], dim=1)
     q = p / (p - 1)
-    for _ in range(iterations):
+    for _ in range(steps):
         x = _dual(A.T @ _dual(A @ x, p), q)
     x = x / torch.linalg.vector_norm(x, p, dim=0).clamp_min(torch.finfo(x.dtype).tiny)
     best = int(torch.linalg.vector_norm(A @ x, p, dim=0).argmax())

@@ -70,7 +70,7 @@ def _claims(claims: Sequence[Claim]) -> str:
             statement += f" {inline_text(claim.reason)}"
         if claim.ids:
             statement += f" ({inline_text(', '.join(claim.ids))})"
-        how = wording.compare(claim)
+        how = wording.claim_relation(claim)
         numbers = ("–", "", "–")
         if how is not None:
             numbers = (

@@ -199,7 +199,7 @@ def _claims(claims: Sequence[Claim], width: int, verbose: bool) -> Grid:
 
 
 def _comparison(claim: Claim) -> tuple[RenderableType, RenderableType, RenderableType]:
-    how = wording.compare(claim)
+    how = wording.claim_relation(claim)
     if how is None:
         return "–", "", ""
     measured = [number_text(claim.measured, how.digits)]
@@ -240,7 +240,7 @@ def erratum_block(erratum: CounterExample) -> RenderableType:
     grid.add_row(Text("printed"), Text(plain_prose(text.printed)))
     grid.add_row(Text("correct"), Text(plain_prose(text.correct)))
     numbers = [plain(claim.statement)]
-    how = wording.compare(claim)
+    how = wording.claim_relation(claim)
     if how is not None:
         measured = number_text(claim.measured, how.digits)
         promised = number_text(claim.promised, how.digits)

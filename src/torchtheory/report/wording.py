@@ -30,7 +30,7 @@ _NEGATED = {"<=": "≰", "<": "≮", ">=": "≱", ">": "≯", "==": "≠", "~": 
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ClaimRelation:
     """`measured relation promised` so that the line read aloud is true.
 
     Attributes:
@@ -47,7 +47,7 @@ class Comparison:
     off: float | None
 
 
-def compare(claim: Claim) -> Comparison | None:
+def claim_relation(claim: Claim) -> ClaimRelation | None:
     """How to write a claim's comparison; None where there is none."""
     promised, measured, relation = claim.promised, claim.measured, claim.relation
     if promised is None or measured is None or relation is None:
@@ -65,7 +65,7 @@ def compare(claim: Claim) -> Comparison | None:
     sign = (_NEGATED if violated else _RELATIONS)[relation]
     if not violated and not _plainly(relation, measured, promised):
         sign = _NEARLY[relation]
-    return Comparison(
+    return ClaimRelation(
         relation=sign,
         digits=enough_digits(measured, promised) if decides else 4,
         margin=margin,

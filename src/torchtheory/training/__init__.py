@@ -2,9 +2,9 @@
 
 from torchtheory.data.two_clouds import (
     bayes_accuracy,
+    cloud_posterior,
     legacy_stream,
     log_densities,
-    posterior,
     two_gaussian_clouds,
 )
 from torchtheory.nets.activation_moments import second_moment, squared_slope
@@ -74,7 +74,7 @@ from torchtheory.training.label_smoothing import (
     smooth_labels,
     smoothed_cross_entropy,
     smoothed_gap,
-    smoothed_minimum,
+    smoothed_label_entropy,
     uniform_confusion,
 )
 from torchtheory.training.loop import Diverged
@@ -152,6 +152,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_slope",
     "classification_loss",
+    "cloud_posterior",
     "count_flops",
     "distill",
     "distillation_gradient",
@@ -195,7 +196,6 @@ __all__ = [
     "onto_box",
     "onto_simplex",
     "penalty_per_unit",
-    "posterior",
     "predict_signal",
     "predict_signal_of",
     "project_after_step",
@@ -211,7 +211,7 @@ __all__ = [
     "smooth_labels",
     "smoothed_cross_entropy",
     "smoothed_gap",
-    "smoothed_minimum",
+    "smoothed_label_entropy",
     "softmax_regression_gradient",
     "softmax_regression_loss",
     "squared_norm",

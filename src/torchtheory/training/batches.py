@@ -44,7 +44,7 @@ EVALUATION_CHUNK = 512
 PROBE = 256
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """What yields batches `(x, y, index)`; `index` says which rows, where there are rows."""
 
     @property
@@ -222,10 +222,10 @@ class OpenData:
             seed=seed,
             plain_mean=False,
         )
-        self.train: Source = (
+        self.train: BatchSource = (
             self._open(train, seed, "train") if streamed else InMemory(self.problem.train, seed)
         )
-        self.validation: Source | None = None
+        self.validation: BatchSource | None = None
         if held_out is not None:
             if _too_large(held_out, memory):
                 self.validation = self._open(held_out, seed, "validation")
@@ -233,7 +233,7 @@ class OpenData:
                 raw = collect(held_out, "validation", limit=sys.maxsize, seed=seed)
                 self.validation = InMemory(self.problem.prepare(raw, "validation"), seed)
 
-    def _open(self, loader: DataLoader[Any], seed: int, name: str) -> Source:
+    def _open(self, loader: DataLoader[Any], seed: int, name: str) -> BatchSource:
         def prepare(x: Any, y: Any) -> Samples:
             return self.problem.prepare(collect((x, y), name, limit=sys.maxsize), name)
 

@@ -34,7 +34,7 @@ class UnitDropout(nn.Module):
     Args:
         keep: $\pi\in(0,1]$, one number or `[d]` for the last dimension.
         inverted: divide by $\pi$ in training instead of multiplying by it in evaluation.
-        random: generator or seed.
+        generator: generator or seed.
 
     >>> layer = UnitDropout(torch.tensor([1.0, 0.5]), inverted=False)
     >>> layer.eval()(torch.tensor([[2.0, 2.0]]))
@@ -46,12 +46,12 @@ class UnitDropout(nn.Module):
     keep: Tensor
 
     def __init__(
-        self, keep: float | Tensor, *, inverted: bool = True, random: RandomSource = None
+        self, keep: float | Tensor, *, inverted: bool = True, generator: RandomSource = None
     ) -> None:
         super().__init__()
         self.register_buffer("keep", check_keep(keep))
         self.inverted = inverted
-        self.generator = as_generator(random)
+        self.generator = as_generator(generator)
 
     def forward(self, x: Tensor) -> Tensor:
         keep = self.keep.to(x)
@@ -76,13 +76,13 @@ class WeightDropout(nn.Module):
     True
     """
 
-    def __init__(self, layer: nn.Linear, keep: float, *, random: RandomSource = None) -> None:
+    def __init__(self, layer: nn.Linear, keep: float, *, generator: RandomSource = None) -> None:
         super().__init__()
         if not isinstance(layer, nn.Linear):
             raise UnsupportedModel(f"weights are dropped of an nn.Linear, not of {layer}")
         self.layer = layer
         self.keep = float(check_keep(keep))
-        self.generator = as_generator(random)
+        self.generator = as_generator(generator)
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.layer.weight
@@ -149,7 +149,7 @@ def sampled_mean(
     keep: float | Tensor,
     samples: int,
     *,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Tensor:
     r"""The same average over `samples` random masks; the error falls like
     $1/\sqrt{\text{samples}}$.
@@ -163,7 +163,7 @@ def sampled_mean(
     if samples < 1:
         raise InvalidInput(f"samples must be at least 1, not {samples}")
     pi = check_keep(keep).to(x).expand(samples, d)
-    masks = _bernoulli(pi, as_generator(random))
+    masks = _bernoulli(pi, as_generator(generator))
     weights = torch.full((samples,), 1 / samples, dtype=x.dtype, device=x.device)
     total: Tensor | float = 0.0
     for b, p in _pieces(masks, weights, max(1, _CHUNK // len(x))):

@@ -82,7 +82,7 @@ class LinearLayer:
 
     Args:
         inputs, outputs: widths $d_\text{in}$, $d_\text{out}$.
-        random: a torch generator or seed, or a numpy `RandomState` for the text's own numbers.
+        generator: a torch generator or seed, or a numpy `RandomState` for the text's own numbers.
             $W$ is Gaussian of variance $2/(d_\text{in}+d_\text{out})$, $b$ is 0.
         divide_again: divide $dW$ and $db$ by the number of samples, as the text's code
             does, although the loss has done so: then they are $1/n$ times the gradient.
@@ -104,13 +104,13 @@ class LinearLayer:
         self,
         inputs: int,
         outputs: int,
-        random: RandomSource | np.random.RandomState = None,
+        generator: RandomSource | np.random.RandomState = None,
         *,
         divide_again: bool = False,
     ) -> None:
         check_count(inputs, 10**9, "inputs")
         check_count(outputs, 10**9, "outputs")
-        self.W = _standard_normal(inputs, outputs, random) / math.sqrt((inputs + outputs) / 2)
+        self.W = _standard_normal(inputs, outputs, generator) / math.sqrt((inputs + outputs) / 2)
         self.b = self.W.new_zeros(outputs)
         self.divide_again = divide_again
 
@@ -134,7 +134,7 @@ class MLP:
 
     Args:
         widths: `[inputs, hidden, ..., outputs]`; `[2, 10, 5, 1]` has two hidden layers.
-        random, divide_again: as for `LinearLayer`.
+        generator, divide_again: as for `LinearLayer`.
 
     >>> net = MLP([2, 10, 5, 1])
     >>> len(net.linear_layers), net.hidden_layers
@@ -144,13 +144,15 @@ class MLP:
     def __init__(
         self,
         widths: Sequence[int],
-        random: RandomSource | np.random.RandomState = None,
+        generator: RandomSource | np.random.RandomState = None,
         *,
         divide_again: bool = False,
     ) -> None:
         if len(widths) < 2:
             raise InvalidInput("a network needs at least the widths of its input and its output")
-        source = random if isinstance(random, np.random.RandomState) else as_generator(random)
+        source = (
+            generator if isinstance(generator, np.random.RandomState) else as_generator(generator)
+        )
         self.layers: list[LinearLayer | ReLU] = []
         for i, (inputs, outputs) in enumerate(pairwise(widths)):
             self.layers.append(LinearLayer(inputs, outputs, source, divide_again=divide_again))
@@ -225,20 +227,20 @@ def train_mlp(
     y: Tensor,
     optimizer: GradientDescent,
     *,
-    iterations: int = 500,
+    steps: int = 500,
     loss: BinaryCrossEntropy | None = None,
 ) -> TrainingRun:
     """The training loop: forward, loss, backward, step, on the whole sample.
 
     >>> x, y = two_gaussian_clouds(20)
-    >>> run = train_mlp(MLP([2, 8, 1]), x, y, GradientDescent(0.5), iterations=50)
+    >>> run = train_mlp(MLP([2, 8, 1]), x, y, GradientDescent(0.5), steps=50)
     >>> bool(run.losses[-1] < run.losses[0])
     True
     """
-    check_count(iterations, 10**9, "iterations")
+    check_count(steps, 10**9, "steps")
     judge = loss or BinaryCrossEntropy()
     losses, accuracies = [], []
-    for i in range(iterations):
+    for i in range(steps):
         value, y_hat = judge.forward(model.forward(x), y)
         if not math.isfinite(float(value)):
             raise NonFinite(f"the loss is {float(value)} at iteration {i}: lower the rate")
@@ -254,30 +256,30 @@ def lecture_run(
     widths: Sequence[int] = (2, 200, 200, 1),
     *,
     rate: float = 0.5,
-    iterations: int = 500,
+    steps: int = 500,
     divide_again: bool = True,
-    seed: int = 0,
+    generator: np.random.RandomState | int = 0,
 ) -> TrainingRun:
     """The run of section 2.7.7: its data, its weights out of the same stream, its 500 steps.
 
     With `divide_again=False` the gradients are those of the mean loss; the rate then means what
     it says, and is `2 * samples` times larger than the one the printed code really uses.
 
-    >>> run = lecture_run(20, (2, 5, 1), iterations=3)
+    >>> run = lecture_run(20, (2, 5, 1), steps=3)
     >>> len(run.losses)
     3
     """
-    stream = legacy_stream(seed)
+    stream = legacy_stream(generator)
     x, y = two_gaussian_clouds(samples, stream)
     model = MLP(widths, stream, divide_again=divide_again)
     return train_mlp(
-        model, x, y, GradientDescent(rate), iterations=iterations, loss=BinaryCrossEntropy(1e-12)
+        model, x, y, GradientDescent(rate), steps=steps, loss=BinaryCrossEntropy(1e-12)
     )
 
 
 def _standard_normal(
-    rows: int, columns: int, random: RandomSource | np.random.RandomState
+    rows: int, columns: int, generator: RandomSource | np.random.RandomState
 ) -> Tensor:
-    if isinstance(random, np.random.RandomState):
-        return torch.from_numpy(random.randn(rows, columns))
-    return gaussian(rows, columns, generator=as_generator(random), dtype=torch.float64)
+    if isinstance(generator, np.random.RandomState):
+        return torch.from_numpy(generator.randn(rows, columns))
+    return gaussian(rows, columns, generator=as_generator(generator), dtype=torch.float64)

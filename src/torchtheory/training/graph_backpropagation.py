@@ -71,7 +71,7 @@ def backpropagate_graph(
         x: `[n, features]`; y: targets as the loss takes them.
 
     >>> g = nx.DiGraph([("x", "h"), ("h", "y"), ("x", "y")])
-    >>> net = GraphNetwork(g, random=0)
+    >>> net = GraphNetwork(g, generator=0)
     >>> found = backpropagate_graph(
     ...     net, torch.ones(1, 1).double(), torch.zeros(1, 1).double(), lambda o, y: o.sum()
     ... )
@@ -144,7 +144,7 @@ def error_by_paths(
     depth. It is what backpropagation computes, without the sharing that makes it fast.
 
     >>> g = nx.DiGraph([("x", "h"), ("h", "y"), ("h", "z"), ("z", "y")])
-    >>> net = GraphNetwork(g, random=0)
+    >>> net = GraphNetwork(g, generator=0)
     >>> one = torch.ones(1, 1).double()
     >>> error_by_paths(net, one, one, lambda o, y: o.sum(), "h").paths
     2

@@ -120,7 +120,7 @@ def draw_weight(
     *,
     distribution: Distribution = "normal",
     activation: Function = "relu",
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Tensor:
@@ -142,7 +142,7 @@ def draw_weight(
         raise InvalidInput(f"the shape of a weight is (..., m, n), each at least 1, not {shape}")
     m, n = shape[-2:]
     variance = weight_variance(scheme, n, m, activation=activation)
-    return _draw(tuple(shape), scheme, variance, distribution, random, dtype).to(device)
+    return _draw(tuple(shape), scheme, variance, distribution, generator, dtype).to(device)
 
 
 def initialize(
@@ -151,7 +151,7 @@ def initialize(
     *,
     distribution: Distribution = "normal",
     activation: Function = "relu",
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Initialization:
     r"""Draw the weights of every dense and convolutional layer anew, and set their biases to 0.
 
@@ -165,7 +165,7 @@ def initialize(
         scheme: a name of `weight_variance`'s table, or a variance.
         distribution: of the entries; without effect on `"orthogonal"`.
         activation: what `"he"` compensates for.
-        random: generator or seed.
+        generator: generator or seed.
 
     >>> net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
     >>> done = initialize(net, "he")
@@ -177,7 +177,7 @@ def initialize(
     if not isinstance(model, nn.Module):
         raise InvalidType(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     _check_distribution(distribution)
-    generator = as_generator(random)
+    generator = as_generator(generator)
     found: list[tuple[nn.Module, LayerDraw]] = []
     drawn: set[int] = set()
     for name, module in model.named_modules():
@@ -231,14 +231,14 @@ def _draw(
     scheme: Scheme,
     variance: float,
     distribution: Distribution,
-    random: RandomSource,
+    generator: RandomSource,
     dtype: torch.dtype,
 ) -> Tensor:
     """A stack of matrices `[..., m, n]` on the generator's device."""
     _check_distribution(distribution)
     if not dtype.is_floating_point:
         raise InvalidType(f"weights are real numbers, and {dtype} does not hold them")
-    generator = as_generator(random)
+    generator = as_generator(generator)
     # neither QR nor torch's own initializers are exact enough in half precision
     precise = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     weight = torch.empty(shape, dtype=precise, device=generator.device)

@@ -102,10 +102,10 @@ def smoothed_cross_entropy(logits: Tensor, y: Tensor, confusion: Tensor) -> Tens
     return F.cross_entropy(logits, smooth_labels(y, confusion).to(logits))
 
 
-def smoothed_minimum(confusion: Tensor) -> Tensor:
+def smoothed_label_entropy(confusion: Tensor) -> Tensor:
     r"""Entropy `[classes]` of each column: the least cross-entropy a label can reach.
 
-    >>> round(float(smoothed_minimum(uniform_confusion(10, 0.1))[0]), 4)
+    >>> round(float(smoothed_label_entropy(uniform_confusion(10, 0.1))[0]), 4)
     0.5003
     """
     entropies: Tensor = torch.special.entr(check_confusion(confusion))

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torchtheory.core.errors import InvalidInput, NotConverged
 from torchtheory.core.progress import track
 from torchtheory.models.model import evaluation_mode
-from torchtheory.training.batches import InMemory, OpenData, Source
+from torchtheory.training.batches import BatchSource, InMemory, OpenData
 from torchtheory.training.checkpoint import (
     callable_name,
     copy_state,
@@ -373,7 +373,7 @@ class Training:
         self.safe, self.safe_at = copy_state(self.model), (self.epoch, self.step)
 
 
-def _signature(source: Source | None) -> str:
+def _signature(source: BatchSource | None) -> str:
     if source is None:
         return "none"
     if isinstance(source, InMemory):

@@ -30,7 +30,7 @@ from torchtheory.core.progress import display, track
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Problem, Task
 from torchtheory.models.samples import Data, Samples
-from torchtheory.training.batches import EVALUATION_CHUNK, InMemory, OpenData, Source
+from torchtheory.training.batches import EVALUATION_CHUNK, BatchSource, InMemory, OpenData
 from torchtheory.training.history import Epoch, History
 from torchtheory.training.named_optimizers import OPTIMIZERS
 from torchtheory.training.seeds import derived_generator, epoch_order
@@ -540,7 +540,7 @@ def _each(values: Each, count: int, name: str) -> Tensor:
     return found.clone()
 
 
-def _samples(source: Source) -> Samples:
+def _samples(source: BatchSource) -> Samples:
     if not isinstance(source, InMemory):
         raise InvalidInput("fit_many holds its data in memory: a stream cannot be read")
     return source.data

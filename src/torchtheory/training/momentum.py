@@ -189,7 +189,7 @@ def nesterov_iterate(optimizer: SGD, parameter: Tensor) -> Tensor:
     return here.add_(velocity, alpha=float(group["lr"]) * group["momentum"])
 
 
-def effective_step(step: float, momentum: float, iterations: float = math.inf) -> float:
+def effective_step(step: float, momentum: float, steps: float = math.inf) -> float:
     r"""How far the heavy ball moves for a constant gradient of norm 1.
 
     $$
@@ -200,16 +200,16 @@ def effective_step(step: float, momentum: float, iterations: float = math.inf) -
     Args:
         step: $\eta$.
         momentum: $\beta\in[0,1)$.
-        iterations: $t+1$, the number of gradients met so far; infinity for the limit.
+        steps: $t+1$, the number of gradients met so far; infinity for the limit.
 
     >>> effective_step(0.1, 0.5, 2), effective_step(0.1, 0.5)
     (0.15000000000000002, 0.2)
     """
     check_step(step)
     check_momentum(momentum)
-    if not iterations >= 1:
-        raise InvalidInput(f"at least one gradient must have been met, not {iterations!r}")
-    return step * (1 - math.pow(momentum, iterations)) / (1 - momentum)
+    if not steps >= 1:
+        raise InvalidInput(f"at least one gradient must have been met, not {steps!r}")
+    return step * (1 - math.pow(momentum, steps)) / (1 - momentum)
 
 
 def check_step(lr: float) -> None:

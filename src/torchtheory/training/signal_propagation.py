@@ -159,7 +159,7 @@ def predict_signal_of(model: nn.Module, x: Tensor) -> Signal:
     return Signal(torch.stack(forward), torch.stack(backward[::-1]), names)
 
 
-def measure_signal(model: nn.Module, x: Tensor, *, random: RandomSource = None) -> Signal:
+def measure_signal(model: nn.Module, x: Tensor, *, generator: RandomSource = None) -> Signal:
     r"""Second moments of a network's pre-activations and of a gradient sent back through it.
 
     The gradient handed to the output is standard normal and scaled to second moment 1. Layers are
@@ -169,7 +169,7 @@ def measure_signal(model: nn.Module, x: Tensor, *, random: RandomSource = None) 
     Args:
         model: any chain of layers; one with branches is refused.
         x: `[s, ...]`.
-        random: for the gradient at the output.
+        generator: for the gradient at the output.
 
     >>> net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> signal = measure_signal(net, torch.ones(4, 8))
@@ -191,7 +191,7 @@ def measure_signal(model: nn.Module, x: Tensor, *, random: RandomSource = None) 
                 names.append(link.name)
         if not found:
             raise UnsupportedModel(f"{type(model).__name__} has no layer with a weight matrix")
-        generator = as_generator(random)
+        generator = as_generator(generator)
         start = torch.randn(
             value.shape, generator=generator, dtype=value.dtype, device=generator.device
         ).to(value.device)

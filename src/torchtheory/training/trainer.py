@@ -25,7 +25,7 @@ from torchtheory.core.errors import InvalidInput, InvalidType
 from torchtheory.models.model import global_randomness_kept
 from torchtheory.models.problem import Loss, Task
 from torchtheory.models.samples import Data
-from torchtheory.training.batches import OpenData, Source
+from torchtheory.training.batches import BatchSource, OpenData
 from torchtheory.training.checkpoint import callable_name
 from torchtheory.training.distillation import Distillation
 from torchtheory.training.early_stopping import EarlyStopping
@@ -213,7 +213,7 @@ def _trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     return trained
 
 
-def _refuse_single_sample_batches(model: nn.Module, source: Source, size: int) -> None:
+def _refuse_single_sample_batches(model: nn.Module, source: BatchSource, size: int) -> None:
     if source.samples is None or not any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
         return
     if 1 in (size, source.samples) or source.samples % size == 1:

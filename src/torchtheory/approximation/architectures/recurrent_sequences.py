@@ -188,7 +188,7 @@ def fit_sequences(
     width: int,
     *,
     fill: float = -1.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> ShallowRNN:
     r"""A recurrent network for a function of sequences, fitted on those that fit its register.
 
@@ -214,7 +214,7 @@ def fit_sequences(
         raise EmptyData(f"no sequence has at most {memory} entries")
     x = sequence_values(lambda s: windows(s, memory, fill), short)
     y = sequence_values(target, short)
-    source = as_generator(random)
+    source = as_generator(generator)
     normals = torch.randn(width, x.shape[1], dtype=x.dtype, generator=source)
     through = x[torch.randint(len(x), (width,), generator=source)]
     bias = -(normals * through).sum(1)

@@ -31,7 +31,7 @@ from torchtheory.nets.activations import as_layer
 from torchtheory.nets.labeled import at_least, positive
 from torchtheory.nets.regression import least_squares
 
-Interval = tuple[float, float]
+ValueRange = tuple[float, float]
 Map = Callable[[Tensor], Tensor]
 
 #: Points of a grid on which suprema over a box are looked for.
@@ -64,13 +64,13 @@ def system_distance(
     other: DynamicalSystem,
     decode: Map,
     encode: Map,
-    initial: Box | Interval,
-    inputs: Box | Interval,
+    initial: Box | ValueRange,
+    inputs: Box | ValueRange,
     time: int,
     *,
     samples: int = 1000,
     ascent: int = 0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> SystemDistance:
     r"""The closeness of two systems in time $T$, over sampled states and inputs.
 
@@ -96,7 +96,7 @@ def system_distance(
     at_least(ascent, 0, "ascent")
     if (system.inputs, system.outputs) != (other.inputs, other.outputs):
         raise ShapeMismatch("only systems with the same inputs and outputs are compared")
-    start, fed = _sampled(system, initial, inputs, time, samples, as_generator(random))
+    start, fed = _sampled(system, initial, inputs, time, samples, as_generator(generator))
 
     def apart(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         one, two = system.run(h, x), other.run(encode(h), x)
@@ -183,8 +183,8 @@ def error_growth(lipschitz: float, defect: float, time: int, initial: float = 0.
 
 def recurrent_fit(
     system: DynamicalSystem,
-    initial: Box | Interval,
-    inputs: Box | Interval,
+    initial: Box | ValueRange,
+    inputs: Box | ValueRange,
     time: int,
     width: int,
     *,
@@ -192,7 +192,7 @@ def recurrent_fit(
     margin: float = 0.1,
     steepness: float = 0.5,
     samples: int = 3000,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Simulation:
     r"""The recurrent network of `width` random units and fitted $D$ for a system.
 
@@ -218,7 +218,7 @@ def recurrent_fit(
     positive(margin, "margin")
     positive(steepness, "steepness")
     at_least(samples, width, "samples")
-    source = as_generator(random)
+    source = as_generator(generator)
     region = _region(system, initial, inputs, time, margin, source)
     low, high = _ends(region)
     middle, half = (low + high) / 2, (high - low) / 2
@@ -259,14 +259,14 @@ def recurrent_fit(
 
 def simulate_system(
     system: DynamicalSystem,
-    initial: Box | Interval,
-    inputs: Box | Interval,
+    initial: Box | ValueRange,
+    inputs: Box | ValueRange,
     time: int,
     accuracy: float,
     *,
     nonlinearity: Nonlinearity = "tanh",
     largest: int = 512,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Simulation:
     r"""A recurrent network whose promise is within `accuracy` in time $T$.
 
@@ -282,12 +282,12 @@ def simulate_system(
     True
     """
     positive(accuracy, "accuracy")
-    source = as_generator(random)
+    source = as_generator(generator)
     seed = int(torch.randint(0, 2**62, (1,), generator=source))
     width = 8
     while width <= largest:
         made = recurrent_fit(
-            system, initial, inputs, time, width, nonlinearity=nonlinearity, random=seed
+            system, initial, inputs, time, width, nonlinearity=nonlinearity, generator=seed
         )
         if made.accuracy(time) <= accuracy:
             return made
@@ -359,7 +359,7 @@ def memory_bound(rnn: ShallowRNN, time: int) -> Tensor:
     return c * slope * b * (slope * a) ** lags
 
 
-def _ends(box: Box | Interval) -> tuple[Tensor, Tensor]:
+def _ends(box: Box | ValueRange) -> tuple[Tensor, Tensor]:
     ends = torch.tensor(as_box(box), dtype=torch.float64)
     return ends[:, 0], ends[:, 1]
 
@@ -370,8 +370,8 @@ def _corners(box: Box) -> Tensor:
 
 def _sampled(
     system: DynamicalSystem,
-    initial: Box | Interval,
-    inputs: Box | Interval,
+    initial: Box | ValueRange,
+    inputs: Box | ValueRange,
     time: int,
     samples: int,
     source: torch.Generator,
@@ -393,8 +393,8 @@ def _sampled(
 
 def _region(
     system: DynamicalSystem,
-    initial: Box | Interval,
-    inputs: Box | Interval,
+    initial: Box | ValueRange,
+    inputs: Box | ValueRange,
     time: int,
     margin: float,
     source: torch.Generator,

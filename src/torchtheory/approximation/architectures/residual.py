@@ -156,7 +156,7 @@ class ResidualMemorizer:
 
 
 def residual_memorizer(
-    x: Tensor, labels: Tensor, width: int, *, random: RandomSource = None
+    x: Tensor, labels: Tensor, width: int, *, generator: RandomSource = None
 ) -> ResidualMemorizer:
     r"""The residual network of Hardt and Ma: $\Phi(x_i)=e_{y_i}$ for every sample.
 
@@ -174,7 +174,7 @@ def residual_memorizer(
         width: $k$; where the images are not told apart by it an error says so.
 
     >>> x = torch.eye(6).double()
-    >>> residual_memorizer(x, torch.tensor([0, 1, 2, 0, 1, 2]), 30, random=0).residual < 1e-9
+    >>> residual_memorizer(x, torch.tensor([0, 1, 2, 0, 1, 2]), 30, generator=0).residual < 1e-9
     True
     """
     x = points(x)
@@ -187,7 +187,7 @@ def residual_memorizer(
     if len(torch.unique(x, dim=0)) < n:
         raise InvalidInput("two inputs are equal: they cannot be told apart; drop one")
     classes = int(labels.max()) + 1
-    source = as_generator(random)
+    source = as_generator(generator)
     into = gaussian(k, d, generator=source, dtype=x.dtype, device=x.device) / math.sqrt(k)
     z = x @ into.T
     thresholds, sizes = _own_thresholds(z, f"{k} coordinates do not tell the samples apart")

@@ -62,7 +62,7 @@ def few_terms(
     terms: int,
     *,
     method: Literal["greedy", "sample"] = "greedy",
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Selection:
     r"""At most $k$ of the terms of $X=\sum_ja_jv_j$, with new coefficients.
 
@@ -75,7 +75,7 @@ def few_terms(
         weights: $a$, `[m]`, of any sign.
         terms: $k$.
         method: `"greedy"` by conditional expectations, `"sample"` independent draws.
-        random: for `"sample"`.
+        generator: for `"sample"`.
 
     Cost: greedy $O(k\,m\,D)$.
 
@@ -91,7 +91,7 @@ def few_terms(
         counts = _greedy_counts(signed[:, None] * points, weights @ points, weights != 0, terms)
     elif method == "sample":
         chosen = torch.multinomial(
-            weights.abs(), terms, replacement=True, generator=as_generator(random)
+            weights.abs(), terms, replacement=True, generator=as_generator(generator)
         )
         counts = torch.bincount(chosen, minlength=len(weights))
     else:
@@ -142,7 +142,7 @@ def prune_units(
     keep: float = 0.01,
     *,
     method: Literal["greedy", "sample"] = "greedy",
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> PrunedNetwork:
     r"""Keep a share of the units of $\Phi(x)=\sum_iw_i\max(\langle a_i,x\rangle+b_i,0)+w_0$.
 
@@ -196,7 +196,7 @@ def prune_units(
         values = torch.relu(inputs @ inner.T + bias)
         scaled = torch.where(used, values / torch.where(used, size, 1.0), 0.0)
         chosen = few_terms(
-            scaled.T / math.sqrt(len(inputs)), masses, terms, method=method, random=random
+            scaled.T / math.sqrt(len(inputs)), masses, terms, method=method, generator=generator
         )
         outer_kept = torch.where(used, chosen.coefficients / torch.where(used, size, 1.0), 0.0)
     kept = outer_kept != 0

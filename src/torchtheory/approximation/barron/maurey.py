@@ -71,7 +71,7 @@ def maurey_error(points: Tensor, weights: Tensor, terms: int) -> MaureyError:
 
 
 def maurey_average(
-    points: Tensor, weights: Tensor, terms: int, draws: int = 1, random: RandomSource = None
+    points: Tensor, weights: Tensor, terms: int, draws: int = 1, generator: RandomSource = None
 ) -> Tensor:
     r"""Averages of $k$ sampled terms, `[draws, D]`; each has $\sum_ja_jv_j$ as mean.
 
@@ -81,7 +81,7 @@ def maurey_average(
     torch.Size([2, 2])
     """
     chance, values = _scaled(points, weights)
-    counts = _counts(chance, terms, draws, random)
+    counts = _counts(chance, terms, draws, generator)
     return counts @ values / terms
 
 
@@ -101,7 +101,7 @@ class CompressedNetwork:
 
 
 def compress_network(
-    model: nn.Sequential, inputs: Tensor, terms: int, *, random: RandomSource = None
+    model: nn.Sequential, inputs: Tensor, terms: int, *, generator: RandomSource = None
 ) -> CompressedNetwork:
     r"""Sample $k$ units of a network with one hidden layer and one output.
 
@@ -126,7 +126,7 @@ def compress_network(
         # the mean over the inputs is the squared norm
         error = maurey_error(values.T / len(inputs) ** 0.5, weights, terms)
         size = weights.abs().sum()
-        counts = _counts(weights.abs() / size, terms, 1, random)[0]
+        counts = _counts(weights.abs() / size, terms, 1, generator)[0]
         kept = counts > 0
         outer = counts[kept] / terms * size * torch.sign(weights[kept])
         bias = None if first.bias is None else first.bias[kept]
@@ -170,11 +170,11 @@ def _scaled(points: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return weights.abs() / mass, mass * torch.sign(weights)[:, None] * points
 
 
-def _counts(chance: Tensor, terms: int, draws: int, random: RandomSource) -> Tensor:
+def _counts(chance: Tensor, terms: int, draws: int, generator: RandomSource) -> Tensor:
     """How often each of the m terms is drawn, `[draws, m]`."""
     at_least(terms, 1, "terms")
     at_least(draws, 1, "draws")
-    source = as_generator(random)
+    source = as_generator(generator)
     chosen = torch.multinomial(chance.expand(draws, -1), terms, replacement=True, generator=source)
     counts = torch.zeros(draws, len(chance), dtype=chance.dtype)
     return counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=chance.dtype))

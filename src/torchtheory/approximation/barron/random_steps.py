@@ -62,20 +62,20 @@ class StepPairs:
 
 
 def draw_step_pairs(
-    target: Spectrum, count: int, radius: float = 1.0, random: RandomSource = None
+    target: Spectrum, count: int, radius: float = 1.0, generator: RandomSource = None
 ) -> StepPairs:
     r"""Independent pairs of steps, each with mean $f-f(0)$ on the ball of radius $r$.
 
     Cost: $O(nd)$.
 
     >>> from torchtheory.approximation.barron.spectra import GaussianBump
-    >>> pairs = draw_step_pairs(GaussianBump(3), 100, random=0)
+    >>> pairs = draw_step_pairs(GaussianBump(3), 100, generator=0)
     >>> bool((pairs.ahead.abs() <= GaussianBump(3).barron_constant).all())
     True
     """
     at_least(count, 1, "count")
     positive(radius, "radius")
-    source = as_generator(random)
+    source = as_generator(generator)
     frequencies, phases = target.draw(count, source)
     lengths = frequencies.norm(dim=1)
     thresholds = radius * torch.rand(count, generator=source, dtype=phases.dtype)
@@ -157,7 +157,9 @@ class Exponentials:
         return torch.exp(1j * (x @ self.frequencies.T)) @ self.coefficients + self.constant
 
 
-def sampled_exponentials(target: Spectrum, terms: int, random: RandomSource = None) -> Exponentials:
+def sampled_exponentials(
+    target: Spectrum, terms: int, generator: RandomSource = None
+) -> Exponentials:
     r"""The target as $n$ complex exponentials at frequencies drawn from $|\omega||F|$.
 
     $$
@@ -174,7 +176,7 @@ def sampled_exponentials(target: Spectrum, terms: int, random: RandomSource = No
     tensor(True)
     """
     at_least(terms, 1, "terms")
-    source = as_generator(random)
+    source = as_generator(generator)
     frequencies, phases = target.draw(terms, source)
     turn = rademacher(terms, generator=source, dtype=phases.dtype)
     lengths = frequencies.norm(dim=1)
@@ -199,7 +201,7 @@ class MeanOfSteps:
 
     >>> def ramp(n, g):                       # P(x > T) for T uniform on [0, 1]
     ...     return torch.ones(n, 1).double(), torch.rand(n, generator=g).double(), torch.ones(n)
-    >>> net = MeanOfSteps(ramp).subsample(4000, random=0)
+    >>> net = MeanOfSteps(ramp).subsample(4000, generator=0)
     >>> bool((net(torch.tensor([[0.3]]).double()) - 0.3).abs() < 0.05)
     True
     """
@@ -208,10 +210,10 @@ class MeanOfSteps:
     lowest: float = 1.0
     highest: float = 1.0
 
-    def subsample(self, units: int, random: RandomSource = None) -> nn.Sequential:
+    def subsample(self, units: int, generator: RandomSource = None) -> nn.Sequential:
         """A network of `units` steps whose mean over draws is the function itself."""
         at_least(units, 1, "units")
-        inner, thresholds, amplitudes = self.sampler(units, as_generator(random))
+        inner, thresholds, amplitudes = self.sampler(units, as_generator(generator))
         if inner.ndim != 2 or {len(inner), *thresholds.shape, *amplitudes.shape} != {units}:
             raise ShapeMismatch(
                 f"the sampler must give {units} directions, thresholds and amplitudes, not "

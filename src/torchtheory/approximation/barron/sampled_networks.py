@@ -157,7 +157,7 @@ class SampledNetwork:
 
 
 def draw_steps(
-    target: Spectrum, count: int, radius: float = 1.0, random: RandomSource = None
+    target: Spectrum, count: int, radius: float = 1.0, generator: RandomSource = None
 ) -> Steps:
     r"""Independent steps whose mean is $f-f(0)$ on the ball of radius $r$.
 
@@ -174,7 +174,7 @@ def draw_steps(
     """
     at_least(count, 1, "count")
     positive(radius, "radius")
-    source = as_generator(random)
+    source = as_generator(generator)
     if isinstance(target, PlaneWaves):
         masses = wave_variation(radius * target.frequencies.norm(dim=1), target.phases)
         frequencies, phases = target.pick(target.amplitudes * masses, count, source)
@@ -203,7 +203,7 @@ def barron_network(
     radius: float = 1.0,
     *,
     sharpness: float = math.inf,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> SampledNetwork:
     r"""A network with `units` hidden steps, drawn as the proof of Barron's theorem draws them.
 
@@ -220,12 +220,12 @@ def barron_network(
 
     >>> from torchtheory.approximation.barron.spectra import GaussianBump
     >>> f = GaussianBump(10)
-    >>> found = barron_network(f, 2000, random=1)
+    >>> found = barron_network(f, 2000, generator=1)
     >>> x = torch.nn.functional.normalize(torch.eye(10, dtype=torch.float64))
     >>> bool((found.model(x)[:, 0] - f(x)).square().mean() <= found.guarantee)
     True
     """
-    steps = draw_steps(target, units, radius, random)
+    steps = draw_steps(target, units, radius, generator)
     outer = steps.weights / units
     offset = torch.tensor([target.at_origin()], dtype=outer.dtype)
     model = nn.Sequential(
@@ -241,7 +241,7 @@ def best_network(
     points: Tensor,
     draws: int,
     radius: float = 1.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> tuple[SampledNetwork, list[float]]:
     r"""The best of several draws on given points of the ball, and the errors of all of them.
 
@@ -256,9 +256,9 @@ def best_network(
     at_least(draws, 1, "draws")
     if float(points.norm(dim=1).max()) > radius * (1 + 1e-12):
         raise InvalidInput(f"some points lie outside the ball of radius {radius}")
-    source = as_generator(random)
+    source = as_generator(generator)
     wanted = target(points)
-    found = [barron_network(target, units, radius, random=source) for _ in range(draws)]
+    found = [barron_network(target, units, radius, generator=source) for _ in range(draws)]
     with torch.no_grad():
         errors = [float((net.model(points)[:, 0] - wanted).square().mean()) for net in found]
     return found[min(range(draws), key=errors.__getitem__)], errors
@@ -276,7 +276,7 @@ def units_for_error(error: float, barron_constant: float, radius: float = 1.0) -
 
 
 def ball_points(
-    count: int, dimension: int, radius: float = 1.0, random: RandomSource = None
+    count: int, dimension: int, radius: float = 1.0, generator: RandomSource = None
 ) -> Tensor:
     r"""Points uniform on the ball $|x|\le r$, `[n, d]`, double precision.
 
@@ -285,7 +285,7 @@ def ball_points(
     """
     at_least(count, 1, "count")
     at_least(dimension, 1, "dimension")
-    source = as_generator(random)
+    source = as_generator(generator)
     z = torch.randn(count, dimension, generator=source, dtype=torch.float64)
     lengths = torch.rand(count, 1, generator=source, dtype=torch.float64) ** (1 / dimension)
     directions: Tensor = z / z.norm(dim=1, keepdim=True)

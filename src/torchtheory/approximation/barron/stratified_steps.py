@@ -76,7 +76,7 @@ def steps_in_strata(
     dimension: int,
     *,
     strata: bool = True,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Steps:
     r"""One step from each of $N=k^d$ cells; their mean has $f$ as expectation.
 
@@ -86,7 +86,7 @@ def steps_in_strata(
         dimension: $d$, at most 3.
         strata: without, all $N$ are drawn from the whole.
 
-    >>> steps = steps_in_strata(lambda theta, b: torch.ones_like(b), 50, 1, random=0)
+    >>> steps = steps_in_strata(lambda theta, b: torch.ones_like(b), 50, 1, generator=0)
     >>> x = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]          # the mean is (x + 1)/2
     >>> bool(((steps(x).mean(1) - (x[:, 0] + 1) / 2).abs() <= 1 / 50).all())
     True
@@ -97,7 +97,7 @@ def steps_in_strata(
     if per_side**dimension > _MOST_CELLS:
         raise InvalidInput(f"{per_side} cells a side make more than {_MOST_CELLS} steps")
     count = per_side**dimension
-    u = torch.rand(count, dimension, dtype=torch.float64, generator=as_generator(random))
+    u = torch.rand(count, dimension, dtype=torch.float64, generator=as_generator(generator))
     if strata:
         side = torch.arange(per_side, dtype=torch.float64)
         corners = torch.cartesian_prod(*[side] * dimension).reshape(count, dimension)

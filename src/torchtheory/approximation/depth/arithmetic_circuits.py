@@ -114,7 +114,7 @@ def random_deep_circuit(
     outputs: int = 1,
     *,
     shared: bool = False,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> DeepCircuit:
     """A deep circuit with normal weights, in double precision.
 
@@ -135,7 +135,7 @@ def random_deep_circuit(
         )
     for number in (*ranks, features, outputs):
         at_least(number, 1, "each rank")
-    source = as_generator(random)
+    source = as_generator(generator)
     weights, inner = [], features
     for k, rank in enumerate(ranks):
         copies = 1 if shared else places >> k
@@ -217,7 +217,7 @@ def generic_rank(
     features: int,
     *,
     shared: bool = False,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     prime: int = 2**31 - 1,
 ) -> int:
     r"""The rank of the odd-even matricization of almost every deep circuit, exactly.
@@ -233,7 +233,7 @@ def generic_rank(
     """
     like = random_deep_circuit(places, ranks, features, shared=shared)
     shapes = [tuple(w.shape) for w in like.levels]
-    source = as_generator(random)
+    source = as_generator(generator)
 
     def draw(*shape: int) -> Tensor:
         return torch.randint(0, prime, shape, generator=source, device=source.device).cpu()
@@ -293,7 +293,7 @@ def shallow_from_tensor(tensor: Tensor) -> ShallowCircuit:
 
 
 def best_shallow_circuit(
-    tensor: Tensor, terms: int, *, sweeps: int = 50, random: RandomSource = None
+    tensor: Tensor, terms: int, *, sweeps: int = 50, generator: RandomSource = None
 ) -> ShallowCircuit:
     r"""A shallow circuit of `terms` terms near a tensor, by alternating least squares.
 
@@ -312,7 +312,7 @@ def best_shallow_circuit(
     m, r = tensor.ndim, tensor.shape[-1] if tensor.ndim else 0
     if m < 2 or set(tensor.shape) != {r}:
         raise ShapeMismatch(f"coefficients have one size for all places, not {list(tensor.shape)}")
-    source = as_generator(random)
+    source = as_generator(generator)
     factors = [gaussian(terms, r, generator=source, dtype=tensor.dtype) for _ in range(m)]
     factors = [f.to(tensor.device) for f in factors]
     for _ in range(sweeps):

@@ -50,19 +50,19 @@ def length_distribution(lengths: Tensor, dimension: int) -> Tensor:
     return torch.as_tensor(total).reshape(lengths.shape)
 
 
-def draw_band_limited(count: int, dimension: int, random: RandomSource = None) -> Tensor:
+def draw_band_limited(count: int, dimension: int, generator: RandomSource = None) -> Tensor:
     r"""Independent points with density $\varphi^2$, `[count, n]`, double precision.
 
     The length by rejection from $\min(c,M/z^2)$, the direction uniform.
 
-    >>> x = draw_band_limited(2000, 3, random=0)
+    >>> x = draw_band_limited(2000, 3, generator=0)
     >>> share = float((x.norm(dim=1) <= 1).double().mean())
     >>> abs(share - float(length_distribution(torch.ones(1), 3))) < 0.04
     True
     """
     at_least(count, 1, "count")
     at_least(dimension, 1, "dimension")
-    source = as_generator(random)
+    source = as_generator(generator)
     half = dimension / 2
 
     def density(z: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def compare_depth(
     steps: int = 300,
     rate: float = 0.01,
     seeds: int = 3,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> DepthComparison:
     r"""Fit ReLU networks with one and with two hidden layers to a function, by Adam.
 
@@ -91,13 +91,13 @@ def compare_depth(
         raise NonFinite("the target must be finite at every point")
     if float(checked.var()) == 0:
         raise InvalidInput("the target is constant on the test points")
-    source = as_generator(random)
+    source = as_generator(generator)
     d = train.shape[1]
     shallow, deep = equal_widths(d, parameters)
     errors = []
     for widths in ((d, shallow, 1), (d, deep, deep, 1)):
         plan = Architecture(widths, activation("relu"))
-        starts = [mlp(widths, random=source, dtype=train.dtype) for _ in range(seeds)]
+        starts = [mlp(widths, generator=source, dtype=train.dtype) for _ in range(seeds)]
         flat = [nn.utils.parameters_to_vector(net.parameters()).detach() for net in starts]
         theta = torch.stack(flat).to(train.device).requires_grad_()
         optimizer = torch.optim.Adam([theta], lr=rate)

@@ -269,7 +269,7 @@ def sphere_witness(network: nn.Sequential, radius: float = 1.0) -> Tensor:
     $1/2$ on the unit ball. It lies on the `level_path` from 0.
 
     >>> from torchtheory.nets.feedforward import mlp
-    >>> net = mlp([3, 3, 3, 1], random=0)
+    >>> net = mlp([3, 3, 3, 1], generator=0)
     >>> x = sphere_witness(net)
     >>> round(float(x.norm()), 9), bool(net(x) <= net(torch.zeros_like(x)) + 1e-12)
     (1.0, True)

@@ -191,16 +191,16 @@ class RadialShells:
 
 
 def radial_shells(
-    dimension: int, shells: int, radius: float, random: RandomSource = None
+    dimension: int, shells: int, radius: float, generator: RandomSource = None
 ) -> RadialShells:
     """Shells of equal thickness with independent fair signs.
 
-    >>> g = radial_shells(3, 5, 2.0, random=0)
+    >>> g = radial_shells(3, 5, 2.0, generator=0)
     >>> g(torch.zeros(1, 3).double()).abs().item(), g(torch.full((1, 3), 2.0).double()).item()
     (1.0, 0.0)
     """
     at_least(dimension, 1, "dimension")
     at_least(shells, 1, "shells")
-    signs = rademacher(shells, generator=as_generator(random), dtype=torch.float64)
+    signs = rademacher(shells, generator=as_generator(generator), dtype=torch.float64)
     radii = torch.linspace(0.0, positive(radius, "radius"), shells + 1, dtype=torch.float64)
     return RadialShells(dimension, radii, signs)

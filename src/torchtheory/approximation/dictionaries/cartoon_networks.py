@@ -31,7 +31,7 @@ def cartoon_network(drawing: Cartoon, sides: int) -> nn.Sequential:
     smooth parts become hats on a mesh with about $m$ nodes; one ReLU gates $f_2$.
 
     >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
-    >>> drawing = cartoon(2, random=0)
+    >>> drawing = cartoon(2, generator=0)
     >>> net = cartoon_network(drawing, 32)
     >>> x = torch.tensor([[0.5, 0.5], [0.05, 0.05]]).double()
     >>> bool((net(x)[:, 0] - drawing(x)).abs().max() < 0.05)
@@ -66,7 +66,7 @@ def cartoon_error(
         points: cells a side; the band gets 32 times as many angles and 8 radii.
 
     >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
-    >>> drawing = cartoon(2, random=0)
+    >>> drawing = cartoon(2, generator=0)
     >>> cartoon_error(drawing, drawing, 0.01)
     0.0
     """
@@ -91,7 +91,7 @@ def polygon_distance(drawing: Cartoon, sides: int, points: int = 64) -> float:
     """The largest difference of the curve's radius and the polygon's, on `points` angles a side.
 
     >>> from torchtheory.approximation.dictionaries.cartoons import cartoon
-    >>> drawing = cartoon(2, random=0)
+    >>> drawing = cartoon(2, generator=0)
     >>> polygon_distance(drawing, 64) < polygon_distance(drawing, 16)
     True
     """

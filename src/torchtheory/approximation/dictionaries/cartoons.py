@@ -113,7 +113,7 @@ def _pixels(function: Callable[[Tensor], Tensor], resolution: int) -> Tensor:
     return values.reshape(resolution, resolution)
 
 
-def cartoon(smoothness: int = 2, *, random: RandomSource = None, octaves: int = 10) -> Cartoon:
+def cartoon(smoothness: int = 2, *, generator: RandomSource = None, octaves: int = 10) -> Cartoon:
     r"""A random cartoon whose curve is no smoother than it has to be.
 
     The radius is $r_0+\sum_ka_k\cos(2^k\theta+\theta_k)$ with $\sum_k|a_k|2^{nk}\le1$,
@@ -122,17 +122,17 @@ def cartoon(smoothness: int = 2, *, random: RandomSource = None, octaves: int = 
 
     Args:
         smoothness: $n\ge1$.
-        random: a generator or a seed.
+        generator: a generator or a seed.
         octaves: the number of scales of the radius; a polygon with more than $2^K$ sides sees
             a curve without corners.
 
-    >>> drawing = cartoon(2, random=0)
+    >>> drawing = cartoon(2, generator=0)
     >>> drawing.radius.norm_bound(2) <= 1, drawing.image(4).shape
     (True, torch.Size([4, 4]))
     """
     at_least(smoothness, 1, "smoothness")
     at_least(octaves, 1, "octaves")
-    g = as_generator(random)
+    g = as_generator(generator)
     frequency = 2.0 ** torch.arange(octaves, dtype=torch.float64)
     weight = (0.5 + 0.5 * torch.rand(octaves, dtype=torch.float64, generator=g)) / octaves
     amplitude = weight * frequency**-smoothness

@@ -27,7 +27,7 @@ def pooled_network(
     *,
     kernel: int = 3,
     activation: str = "tanh",
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> nn.Sequential:
     r"""Convolution, activation, max pooling, convolution, activation, dense; random filters.
 
@@ -49,7 +49,7 @@ def pooled_network(
     sides = [(side - kernel + 1) // 2 - 1 for side in (height, width)]
     if min(sides) < 1:
         raise InvalidInput(f"images of {height} x {width} are too small for filters of {kernel}")
-    source = as_generator(random)
+    source = as_generator(generator)
 
     def filters(n: int, m: int, side: int) -> nn.Conv2d:
         # made on the meta device, so that torch draws nothing itself
@@ -84,7 +84,7 @@ def convolutional_interpolant(
     *,
     kernel: int = 3,
     activation: str = "tanh",
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> ZeroRiskFit:
     r"""A convolutional network with max pooling and $\sum_i|y_i-\Phi(x_i)|^2=0$.
 
@@ -98,7 +98,7 @@ def convolutional_interpolant(
         channels, kernel, activation: as of `pooled_network`.
 
     >>> x = torch.randn(12, 1, 6, 6, dtype=torch.float64, generator=as_generator(0))
-    >>> fit = convolutional_interpolant(x, torch.arange(12.0), (3, 12), random=0)
+    >>> fit = convolutional_interpolant(x, torch.arange(12.0), (3, 12), generator=0)
     >>> fit.rank, fit.residual < 1e-8
     (12, True)
     """
@@ -107,6 +107,6 @@ def convolutional_interpolant(
     outputs = 1 if y.ndim == 1 else y.shape[-1]
     shape = (x.shape[1], x.shape[2], x.shape[3])
     network = pooled_network(
-        shape, channels, outputs, kernel=kernel, activation=activation, random=random
+        shape, channels, outputs, kernel=kernel, activation=activation, generator=generator
     )
     return fit_last_layer(network, x.double(), y)

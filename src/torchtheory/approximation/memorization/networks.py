@@ -54,7 +54,7 @@ class Memorizer:
 
 
 def shallow_memorizer(
-    x: Tensor, y: Tensor, activation: str = "tanh", *, random: RandomSource = None
+    x: Tensor, y: Tensor, activation: str = "tanh", *, generator: RandomSource = None
 ) -> Memorizer:
     r"""A network of $m$ neurons through $m$ points: $W^{(2)}=YA^{-1}$, no bias.
 
@@ -76,7 +76,7 @@ def shallow_memorizer(
     [1.0, -1.0, 1.0]
     """
     x, y = _sample(x, y)
-    source = as_generator(random)
+    source = as_generator(generator)
     if activation == "relu":
         direction, t = _separating_line(x, source)
         kinks = _kinks_before(t)
@@ -87,7 +87,7 @@ def shallow_memorizer(
 
 
 def line_memorizer(
-    x: Tensor, y: Tensor, activation: str = "relu", *, random: RandomSource = None
+    x: Tensor, y: Tensor, activation: str = "relu", *, generator: RandomSource = None
 ) -> Memorizer:
     r"""The three-layer network through $m$ points with $O(d+mk)$ parameters.
 
@@ -104,7 +104,7 @@ def line_memorizer(
     10
     """
     x, y = _sample(x, y)
-    source = as_generator(random)
+    source = as_generator(generator)
     direction, t = _separating_line(x, source)
     if activation == "relu":
         shift = 1 - t.min()

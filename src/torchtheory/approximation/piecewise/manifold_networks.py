@@ -221,7 +221,7 @@ def manifold_network(
         samples: `[n, d]`, intrinsic coordinates from which the charts' inverses start.
 
     >>> from torchtheory.approximation.piecewise.manifolds import circle_curve
-    >>> circle = circle_curve(10, random=0)
+    >>> circle = circle_curve(10, generator=0)
     >>> u = circle.draw(400, 0)
     >>> charts = tangent_charts(circle(u), 1, 0.6, 0.3)
     >>> net = manifold_network(circle, lambda u: torch.sin(u[:, 0]), charts, 32, u)

@@ -51,14 +51,14 @@ class ParametrizedManifold:
             raise ShapeMismatch(f"coordinates are [n, {self.dimension}], not {list(u.shape)}")
         return self.roll(u) @ self.frame
 
-    def draw(self, samples: int, random: RandomSource = None) -> Tensor:
+    def draw(self, samples: int, generator: RandomSource = None) -> Tensor:
         """Intrinsic coordinates, uniform in the box: `[samples, d]`."""
         low, high = torch.tensor(self.domain, dtype=torch.float64).unbind(1)
         u = torch.rand(
             at_least(samples, 1, "samples"),
             self.dimension,
             dtype=torch.float64,
-            generator=as_generator(random),
+            generator=as_generator(generator),
         )
         return low + (high - low) * u
 
@@ -70,23 +70,23 @@ class RolledSample(NamedTuple):
     u: Tensor
 
 
-def random_frame(rows: int, columns: int, random: RandomSource = None) -> Tensor:
+def random_frame(rows: int, columns: int, generator: RandomSource = None) -> Tensor:
     r"""Orthonormal rows `[q, D]`: an isometric embedding of $\mathbb R^q$, uniformly drawn.
 
-    >>> frame = random_frame(2, 5, random=0)
+    >>> frame = random_frame(2, 5, generator=0)
     >>> bool((frame @ frame.T - torch.eye(2)).abs().max() < 1e-12)
     True
     """
     if not 1 <= rows <= columns:
         raise InvalidInput(f"{rows} dimensions do not fit isometrically into {columns}")
-    made = gaussian(columns, rows, generator=as_generator(random), dtype=torch.float64)
+    made = gaussian(columns, rows, generator=as_generator(generator), dtype=torch.float64)
     q, r = torch.linalg.qr(made)
     frame: Tensor = (q * r.diagonal().sign()).T
     return frame
 
 
 def swiss_roll_sheet(
-    ambient: int = 3, *, height: float = 21.0, random: RandomSource = None
+    ambient: int = 3, *, height: float = 21.0, generator: RandomSource = None
 ) -> ParametrizedManifold:
     r"""The Swiss roll $(t\cos t,h,t\sin t)$, $t\in[\frac{3\pi}2,\frac{9\pi}2]$,
     $h\in[0,H]$, in $\mathbb R^D$.
@@ -97,34 +97,38 @@ def swiss_roll_sheet(
     [[6.283, 1.0, 0.0]]
     """
     positive(height, "height")
-    frame = torch.eye(3, dtype=torch.float64) if ambient == 3 else random_frame(3, ambient, random)
+    frame = (
+        torch.eye(3, dtype=torch.float64) if ambient == 3 else random_frame(3, ambient, generator)
+    )
     return ParametrizedManifold(
         _roll, as_box(((1.5 * math.pi, 4.5 * math.pi), (0.0, height))), frame
     )
 
 
-def circle_curve(ambient: int = 2, *, random: RandomSource = None) -> ParametrizedManifold:
+def circle_curve(ambient: int = 2, *, generator: RandomSource = None) -> ParametrizedManifold:
     r"""The unit circle in $\mathbb R^D$, parametrized by the angle in $[-\pi,\pi]$.
 
     >>> circle_curve()(torch.tensor([[0.0]]).double()).tolist()
     [[1.0, 0.0]]
     """
-    frame = torch.eye(2, dtype=torch.float64) if ambient == 2 else random_frame(2, ambient, random)
+    frame = (
+        torch.eye(2, dtype=torch.float64) if ambient == 2 else random_frame(2, ambient, generator)
+    )
     return ParametrizedManifold(_circle, as_box((-math.pi, math.pi)), frame)
 
 
 def swiss_roll(
-    samples: int, ambient: int = 3, *, noise: float = 0.0, random: RandomSource = None
+    samples: int, ambient: int = 3, *, noise: float = 0.0, generator: RandomSource = None
 ) -> RolledSample:
     r"""Points of the Swiss roll, uniform in $(t,h)$, with Gaussian noise in all coordinates.
 
-    >>> swiss_roll(5, 100, random=0).x.shape
+    >>> swiss_roll(5, 100, generator=0).x.shape
     torch.Size([5, 100])
     """
     if not (math.isfinite(noise) and noise >= 0):
         raise InvalidInput(f"noise must be a number not below 0, not {noise}")
-    generator = as_generator(random)
-    sheet = swiss_roll_sheet(ambient, random=generator)
+    generator = as_generator(generator)
+    sheet = swiss_roll_sheet(ambient, generator=generator)
     u = sheet.draw(samples, generator)
     x = sheet(u)
     return RolledSample(x + noise * gaussian(*x.shape, generator=generator, dtype=torch.float64), u)

@@ -152,7 +152,7 @@ def antipodal_witness(
     *,
     attempts: int = 20,
     tolerance: float = 1e-9,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> SelectionWitness:
     r"""The witness against any continuous encoder: $v$ with $P(f_v)=P(f_{-v})$.
 
@@ -166,7 +166,7 @@ def antipodal_witness(
     True
     """
     bump, cells, peaks, radius = _bumps(parameters, smoothness, dimension)
-    generator = as_generator(random)
+    generator = as_generator(generator)
 
     def on_cube(v: np.ndarray[tuple[int], np.dtype[np.float64]]) -> BumpSum:
         coefficients = torch.from_numpy(v / np.abs(v).max())

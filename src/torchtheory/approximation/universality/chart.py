@@ -110,7 +110,7 @@ UNIVERSALITY_CHART: tuple[UniversalityTheorem, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class TheoremCoverage:
     """Whether a theorem covers an activation.
 
     Attributes:
@@ -130,7 +130,7 @@ class Coverage:
 
 def which_universality(
     activation: Callable[[Tensor], Tensor], space: str | None = None
-) -> list[Coverage]:
+) -> list[TheoremCoverage]:
     r"""The theorems on a space, each with the hypotheses an activation meets and fails.
 
     Args:
@@ -153,5 +153,5 @@ def which_universality(
         if space is None or space in theorem.spaces:
             met = tuple(h for h in theorem.hypotheses if _CONDITIONS[h](found))
             failed = tuple(h for h in theorem.hypotheses if h not in met)
-            rows.append(Coverage(theorem, met, failed))
+            rows.append(TheoremCoverage(theorem, met, failed))
     return rows

@@ -73,7 +73,7 @@ def disagreement(
     domain: Box,
     samples: int = 10_000,
     *,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     confidence: float = 0.99,
 ) -> Interval:
     r"""The share of a box on which $|G-f|\ge\epsilon$, with an exact interval.
@@ -89,7 +89,7 @@ def disagreement(
     positive(error, "error")
     at_least(samples, 1, "samples")
     low, high = torch.tensor(domain, dtype=torch.float64).unbind(1)
-    draws = torch.rand(samples, len(low), dtype=torch.float64, generator=as_generator(random))
+    draws = torch.rand(samples, len(low), dtype=torch.float64, generator=as_generator(generator))
     x = low + (high - low) * draws
     far = (values_of(network, x) - values_of(labels, x)).abs() >= error
     return clopper_pearson(int(far.sum()), samples, confidence)

@@ -29,7 +29,7 @@ def ridge_units(
     x: Tensor,
     *,
     steepness: float = 6.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Tensor:
     r"""Values of random units $\sigma(a_ju_j^\top(x-c_j))$ at points `x[n, d]`.
 
@@ -37,14 +37,14 @@ def ridge_units(
     $c_j$ uniform on the smallest box that holds the points. The first units of a longer draw
     from the same seed are those of a shorter one. Returns `[n, units]`.
 
-    >>> ridge_units("tanh", 3, torch.rand(5, 2), random=0).shape
+    >>> ridge_units("tanh", 3, torch.rand(5, 2), generator=0).shape
     torch.Size([5, 3])
     """
     at_least(units, 1, "units")
     positive(steepness, "steepness")
     x = points(x)
     d = x.shape[1]
-    generator = as_generator(random)
+    generator = as_generator(generator)
     draws = torch.rand(units, 2 * d + 1, dtype=torch.float64, generator=generator)
     # normal numbers from uniform ones, so that each unit takes its own row of the draw
     direction = torch.special.ndtri(draws[:, :d].clamp(1e-12, 1 - 1e-12))
@@ -85,7 +85,7 @@ def discriminatory_test(
     units: int,
     *,
     steepness: float = 50.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> DiscriminatoryTest:
     r"""The rank of `ridge_units` at distinct points, and a measure they do not see.
 
@@ -107,7 +107,7 @@ def discriminatory_test(
     if len(torch.unique(x, dim=0)) < len(x):
         raise InvalidInput("a point occurs twice: masses +1 and -1 on the two would cancel")
     at_least(units, len(x), "units")
-    values = ridge_units(activation, units, x, steepness=steepness, random=random)
+    values = ridge_units(activation, units, x, steepness=steepness, generator=generator)
     _, sigma, vh = torch.linalg.svd(values.T, full_matrices=False)
     rank = int((sigma > max(values.shape) * torch.finfo(x.dtype).eps * sigma[0]).sum())
     null = None

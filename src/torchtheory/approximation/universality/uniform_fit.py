@@ -75,19 +75,19 @@ def random_units(
     x: Tensor,
     *,
     steepness: float = 6.0,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Tensor:
     r"""Features $\sigma(a_j(x-c_j))$ of random units on [-1, 1], `[n, units]`.
 
     $|a_j|$ is uniform up to `steepness` with a random sign, $c_j$ uniform on
     [-1, 1]. The first units of a longer draw from the same seed are those of a shorter one.
 
-    >>> random_units("tanh", 3, torch.zeros(5), random=0).shape
+    >>> random_units("tanh", 3, torch.zeros(5), generator=0).shape
     torch.Size([5, 3])
     """
     at_least(units, 1, "units")
     positive(steepness, "steepness")
-    draws = torch.rand(units, 2, dtype=torch.float64, generator=as_generator(random))
+    draws = torch.rand(units, 2, dtype=torch.float64, generator=as_generator(generator))
     slope, center = (2 * draws - 1).to(x).unbind(1)
     made: Tensor = as_layer(activation)(steepness * slope * (x.unsqueeze(1) - center))
     return made

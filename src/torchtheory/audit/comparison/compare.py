@@ -31,10 +31,10 @@ from torchtheory.audit.comparison.page import (
     comparison_page,
 )
 from torchtheory.audit.comparison.recorded import (
+    AuditSource,
     Made,
     RecordedAudit,
     RecordedFinding,
-    Source,
     Tally,
     read_audit,
 )
@@ -140,7 +140,9 @@ class Comparison:
         return comparison_fragment(self)
 
 
-def compare(first: Source, second: Source, *, names: tuple[str, str] | None = None) -> Comparison:
+def compare(
+    first: AuditSource, second: AuditSource, *, names: tuple[str, str] | None = None
+) -> Comparison:
     """What changed from one audit to another, beyond the error bars.
 
     Args:

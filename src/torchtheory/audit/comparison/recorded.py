@@ -16,7 +16,7 @@ from torchtheory.core.intervals import Interval
 from torchtheory.core.quantity import Quantity
 
 #: Where an audit can be read from.
-Source = Audit | Mapping[str, Any] | str | Path
+AuditSource = Audit | Mapping[str, Any] | str | Path
 
 Made = Literal["made", "made in part", "not made"]
 
@@ -82,7 +82,7 @@ class RecordedAudit:
         return "it was not among the findings of that audit"
 
 
-def read_audit(source: Source) -> RecordedAudit:
+def read_audit(source: AuditSource) -> RecordedAudit:
     """Read an audit back.
 
     Args:

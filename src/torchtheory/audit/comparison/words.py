@@ -10,7 +10,7 @@ from torchtheory.audit.comparison.rows import Change, FindingGap, QuantityChange
 from torchtheory.core.claim import Claim
 from torchtheory.core.quantity import Quantity
 from torchtheory.report.numbers import MINUS, enough_digits, number_text, percent
-from torchtheory.report.wording import compare, counted
+from torchtheory.report.wording import claim_relation, counted
 
 if TYPE_CHECKING:
     from torchtheory.audit.comparison.compare import Comparison
@@ -242,7 +242,7 @@ def comparison_of(claim: Claim | None) -> str:
     """The numbers of a claim, or why there are none."""
     if claim is None:
         return ""
-    how = compare(claim)
+    how = claim_relation(claim)
     if how is None:
         return claim.reason
     measured = number_text(claim.measured, how.digits)

@@ -374,7 +374,7 @@ def flat_gaussian(setting: Setting) -> Value:
     found: list[tuple[float, float, float, float, StochasticNetwork]] = []
     for fraction in SPREADS:
         spread = spread_like(problem.model, fraction)
-        network = StochasticNetwork(problem.model, spread=spread, random=setting.seed)
+        network = StochasticNetwork(problem.model, spread=spread, generator=setting.seed)
         choice = prior.settle(network)
         cost = choice.kl + choice.cost
         risk = gibbs_risk(

@@ -20,7 +20,7 @@ from torchtheory.core.figure import COLORS
 from torchtheory.core.intervals import Interval, clopper_pearson
 from torchtheory.core.record import Control
 from torchtheory.generalization.pac_bayes.bound_training import BoundEpoch
-from torchtheory.generalization.pac_bayes.certification import RiskCertificate, certify
+from torchtheory.generalization.pac_bayes.certification import RiskCertificate, risk_certificate
 from torchtheory.generalization.pac_bayes.gibbs_risk import gibbs_risk
 from torchtheory.generalization.pac_bayes.stochastic_network import StochasticNetwork
 from torchtheory.models.cost import seconds_taken
@@ -193,7 +193,7 @@ class Plan:
 
     Attributes:
         samples: of the training data that are used.
-        prior_epochs, epochs: see `certify`.
+        prior_epochs, epochs: see `risk_certificate`.
         seconds: what it should take.
     """
 
@@ -241,7 +241,7 @@ def _rehearse(problem: Problem) -> float:
     """Seconds that a certificate of hardly any samples takes: what does not grow with them."""
     start = time.perf_counter()
     few = problem.train.first(LEAST_SAMPLES)
-    certify(
+    risk_certificate(
         problem.model, (few.x, few.y), prior="data", prior_epochs=1, epochs=1, passes=1,
         batch_size=LEAST_SAMPLES, task=problem.task,
     )  # fmt: skip
@@ -305,7 +305,7 @@ def _certificate(problem: Problem, record: FindingRecord, planned: Plan) -> Risk
     def keep_time(epoch: BoundEpoch) -> None:
         check_time()
 
-    return certify(
+    return risk_certificate(
         problem.model,
         (used.x, used.y),
         prior=prior,

@@ -63,7 +63,7 @@ def point_reached(problem: Problem, record: FindingRecord) -> None:
             min(2, hessian.shape[0]),
             which="both",
             tolerance=FLAT / 10,  # of the largest: what counts as flat is to be resolved
-            max_iterations=products_in(hessian, 0.4),
+            steps=products_in(hessian, 0.4),
             generator=record.generator,
         )
     except (NonFinite, OutOfTime):

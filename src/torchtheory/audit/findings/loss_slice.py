@@ -44,7 +44,7 @@ def loss_slice_finding(problem: Problem, record: FindingRecord) -> None:
     samples = problem.train.some(
         min(SLICED, problem.affordable(3 * SIDE**2, 0.7)), record.generator
     )
-    ways = random_directions(problem, 2, random=record.generator)
+    ways = random_directions(problem, 2, generator=record.generator)
     grid = torch.linspace(-1, 1, SIDE, dtype=torch.float64)
     plane = loss_slice(problem, ways, grid, samples=samples)
     low, high = float(plane.values.min()), float(plane.values.max())

@@ -128,7 +128,7 @@ def _sharpest(hessian: LinearOperator, record: FindingRecord) -> EigenResult:
             hessian,
             1,
             tolerance=1e-4 if hessian.dtype == torch.float64 else 1e-3,
-            max_iterations=products_in(hessian, 0.5),
+            steps=products_in(hessian, 0.5),
             generator=record.generator,
         )
     except (NonFinite, OutOfTime):

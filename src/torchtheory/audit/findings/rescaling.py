@@ -111,9 +111,7 @@ def _sharpness(
 ) -> float:
     hessian = hessian_operator(problem, samples, parameters=parameters)
     try:
-        top = top_eigenpairs(
-            hessian, tolerance=1e-2, max_iterations=PRODUCTS, generator=record.generator
-        )
+        top = top_eigenpairs(hessian, tolerance=1e-2, steps=PRODUCTS, generator=record.generator)
     except NotConverged:
         return math.nan
     return float(top.values[0])

@@ -63,7 +63,7 @@ def _build(problem: Problem, record: FindingRecord) -> None:
     samples = problem.train.some(BUILT, record.generator)
     x, y = samples.x.flatten(1).double(), _labels(problem, samples.y)
     try:
-        made = line_memorizer(x, y, random=record.generator)
+        made = line_memorizer(x, y, generator=record.generator)
     except InvalidInput as error:
         record.not_applicable("A-30", statement, str(error))
         return

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from torchtheory.audit.tracking.quantities import Quantity, Reading
+from torchtheory.audit.tracking.quantities import Reading, TrackedQuantity
 from torchtheory.core.figure import COLORS
 
 #: Values that span more than this factor are drawn on a logarithmic axis, if the panel may choose.
@@ -18,7 +18,7 @@ _LONGEST_NAME = 22
 
 def draw_panel(
     panel: Any,
-    quantity: Quantity,
+    quantity: TrackedQuantity,
     series: Mapping[str, Mapping[int, Reading]],
     unit: str,
     last: int,
@@ -98,7 +98,7 @@ def _band(reading: Reading, floor: float) -> tuple[float, float]:
     return max(reading.low, floor), reading.high
 
 
-def _is_logarithmic(quantity: Quantity, series: Mapping[str, Mapping[int, Reading]]) -> bool:
+def _is_logarithmic(quantity: TrackedQuantity, series: Mapping[str, Mapping[int, Reading]]) -> bool:
     values = [r.value for s in series.values() for r in s.values() if math.isfinite(r.value)]
     positive = [v for v in values if v > 0]
     if quantity.scale == "linear" or not positive or min(values) < 0:

@@ -126,7 +126,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class TrackedQuantity:
     """A quantity that can be tracked.
 
     Attributes:
@@ -152,7 +152,7 @@ class Quantity:
         return {str(label): _reading(value, self.name) for label, value in several.items()}
 
 
-_QUANTITIES: dict[str, Quantity] = {}
+_QUANTITIES: dict[str, TrackedQuantity] = {}
 
 
 def tracked(
@@ -163,7 +163,7 @@ def tracked(
     limits: Sequence[str] = (),
     needs: Sequence[Hypothesis] = (),
 ) -> Callable[[Callable[[Snapshot], Readings]], Callable[[Snapshot], Readings]]:
-    """Register a quantity; arguments as in `Quantity`.
+    """Register a quantity; arguments as in `TrackedQuantity`.
 
     >>> @tracked("number-of-parameters")
     ... def number_of_parameters(at):
@@ -177,14 +177,14 @@ def tracked(
     def register(function: Callable[[Snapshot], Readings]) -> Callable[[Snapshot], Readings]:
         if name in _QUANTITIES and not same_function(_QUANTITIES[name].function, function):
             raise InvalidInput(f"two quantities are named {name!r}")
-        made = Quantity(name, title or name, function, scale, tuple(limits), tuple(needs))
+        made = TrackedQuantity(name, title or name, function, scale, tuple(limits), tuple(needs))
         _QUANTITIES[name] = made
         return function
 
     return register
 
 
-def find_quantities(names: Sequence[str] | None = None) -> list[Quantity]:
+def find_quantities(names: Sequence[str] | None = None) -> list[TrackedQuantity]:
     """The quantities of these names in this order; all there are unless told, ours first.
 
     >>> [q.title for q in find_quantities(["loss", "sharpness"])]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtheory.audit.tracking.panels import draw_panel
-from torchtheory.audit.tracking.quantities import Quantity, Reading
+from torchtheory.audit.tracking.quantities import Reading, TrackedQuantity
 from torchtheory.core.claim import json_number
 from torchtheory.core.errors import (
     FileProblem,
@@ -53,7 +53,7 @@ class Tracking:
     title: str
     unit: str
     facts: Mapping[str, str]
-    quantities: tuple[Quantity, ...]
+    quantities: tuple[TrackedQuantity, ...]
     series: Mapping[str, Mapping[str, Series]]
     reasons: Mapping[str, str]
     remarks: tuple[str, ...]

@@ -129,7 +129,7 @@ def sharpness(at: Snapshot) -> Readings:
         top = top_eigenpairs(
             hessian,
             tolerance=0.01,
-            max_iterations=100,
+            steps=100,
             start=at.memory.get("vector"),
             generator=at.generator,
         )

@@ -21,9 +21,9 @@ from torch.optim import Optimizer
 from torchtheory.audit.tracking.clock import MeasuringClock
 from torchtheory.audit.tracking.quantities import (
     KERNEL_SAMPLES,
-    Quantity,
     Reading,
     Snapshot,
+    TrackedQuantity,
     find_quantities,
 )
 from torchtheory.audit.tracking.result import Tracking
@@ -129,7 +129,7 @@ class Tracker:
         data: Data,
         test: Data | None,
         *,
-        quantities: Sequence[Quantity],
+        quantities: Sequence[TrackedQuantity],
         every: int,
         learning_rate: float | None,
         optimizer: Optimizer | None,
@@ -270,7 +270,7 @@ class Tracker:
         if chosen:
             self._measure([q for q in self.quantities if q in chosen])
 
-    def _measure(self, quantities: Sequence[Quantity]) -> None:
+    def _measure(self, quantities: Sequence[TrackedQuantity]) -> None:
         self._clock.start()
         try:
             with self._undisturbed():
@@ -278,7 +278,7 @@ class Tracker:
         finally:
             self._clock.stop()
 
-    def _take(self, quantities: Sequence[Quantity]) -> None:
+    def _take(self, quantities: Sequence[TrackedQuantity]) -> None:
         problem = self._now()
         try:
             problem.function.refuse_non_finite_parameters()
@@ -306,7 +306,7 @@ class Tracker:
         if self.steps not in self._measured[-1:]:
             self._measured.append(self.steps)
 
-    def _read(self, quantity: Quantity, at: Snapshot) -> None:
+    def _read(self, quantity: TrackedQuantity, at: Snapshot) -> None:
         """One quantity; whatever it raises becomes a reason."""
         at.memory, at.generator = self._memories[quantity.name], as_generator(self.seed)
         try:

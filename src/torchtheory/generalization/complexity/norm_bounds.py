@@ -193,7 +193,7 @@ def ascended_relu_class(
     *,
     steps: int = 100,
     rate: float = 0.1,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Supremum:
     r"""ReLU networks with these hidden widths and Frobenius norms, the supremum *from below*.
 
@@ -206,7 +206,7 @@ def ascended_relu_class(
         widths: hidden widths, empty for linear functions.
         norms: $C_1,\dots,C_L$, one more than widths.
         steps, rate: of Adam.
-        random: for the initial weights.
+        generator: for the initial weights.
 
     Cost: `steps` passes of $s$ networks in one batch.
 
@@ -220,7 +220,7 @@ def ascended_relu_class(
         raise ShapeMismatch(f"points must be [m, d], not {list(x.shape)}")
     sizes = [x.shape[1], *widths, 1]
     scale = math.prod(norms)
-    generator = as_generator(random)
+    generator = as_generator(generator)
 
     def supremum(signs: Tensor) -> Tensor:
         weights = [

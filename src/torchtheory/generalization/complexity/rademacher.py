@@ -100,7 +100,7 @@ def estimate_rademacher(
     *,
     draws: int = 1000,
     confidence: float = 0.99,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Interval:
     r"""$\hat R_S(\mathcal F)$ from independent random signs, with Student's interval.
 
@@ -112,7 +112,7 @@ def estimate_rademacher(
     """
     if samples < 1:
         raise EmptyData("a sample needs at least one point")
-    generator = as_generator(random)
+    generator = as_generator(generator)
     signs = rademacher(draws, samples, generator=generator, dtype=torch.float64)
     return mean_interval(supremum(signs), confidence)
 

@@ -126,7 +126,7 @@ def alignment_bound(layers: Layers, matrices: Sequence[Tensor]) -> Tensor:
 
 
 def balanced_weights(
-    product: Tensor, hidden: Sequence[int], *, random: RandomSource = None
+    product: Tensor, hidden: Sequence[int], *, generator: RandomSource = None
 ) -> list[Tensor]:
     r"""Layers $W_1,\dots,W_L$ with a given product, all $D_\ell=0$.
 
@@ -150,7 +150,7 @@ def balanced_weights(
     rank = int((s > torch.finfo(s.dtype).eps * max(product.shape) * s[:1]).sum())
     if min(hidden) < rank:
         raise InvalidInput(f"the product has rank {rank}: no hidden layer can have fewer neurons")
-    source = as_generator(random)
+    source = as_generator(generator)
     frames = [vt[:rank].T]
     for width in hidden:
         draw = gaussian(width, rank, generator=source, dtype=product.dtype, device=product.device)

@@ -141,14 +141,14 @@ class FiniteDistribution:
         """
         return self.losses(values, loss) @ self.mass
 
-    def draw(self, *shape: int, random: RandomSource = None) -> Tensor:
+    def draw(self, *shape: int, generator: RandomSource = None) -> Tensor:
         """Independent draws, as numbers of atoms: `points[where[i]]` and `labels[i]`.
 
         >>> FiniteDistribution.of([0.0, 1.0], [1.0, 2.0], [0.0, 1.0]).draw(2, 3)
         tensor([[1, 1, 1],
                 [1, 1, 1]])
         """
-        generator = as_generator(random, self.mass.device)
+        generator = as_generator(generator, self.mass.device)
         cumulative = self.mass.double().cumsum(0)
         uniform = torch.rand(
             shape, dtype=torch.float64, generator=generator, device=generator.device

@@ -89,7 +89,7 @@ def minimize_errors(hypotheses: Tensor) -> Learner:
 
 
 def train_network(
-    x: Tensor, hidden: int, *, steps: int, rate: float, random: RandomSource = None
+    x: Tensor, hidden: int, *, steps: int, rate: float, generator: RandomSource = None
 ) -> Learner:
     r"""Gradient descent on the logistic loss of a $\tanh$ network with one hidden layer.
 
@@ -106,7 +106,7 @@ def train_network(
     """
     if hidden < 1 or steps < 0 or not rate > 0:
         raise InvalidInput("a network needs hidden units, steps >= 0 and a positive rate")
-    generator = as_generator(random)
+    generator = as_generator(generator)
     shapes = [(x.shape[1], hidden), (1, hidden), (hidden, 1), (1, 1)]
     start = [torch.randn(s, generator=generator, dtype=x.dtype).to(x.device) for s in shapes]
 

@@ -50,11 +50,11 @@ class LearningTask:
     loss: Callable[[Hypothesis, Data], Tensor]
     source: Callable[[int, torch.Generator], Data]
 
-    def draw(self, n: int, random: RandomSource = None) -> Data:
+    def draw(self, n: int, generator: RandomSource = None) -> Data:
         """A data set of `n` independent draws."""
         if n < 1:
             raise EmptyData("a data set needs at least one draw")
-        return self.source(n, as_generator(random))
+        return self.source(n, as_generator(generator))
 
     def mean_loss(self, f: Hypothesis, data: Data) -> Tensor:
         r"""The empirical risk $\frac1n\sum_i\mathcal L(f,z_i)$."""
@@ -64,7 +64,7 @@ class LearningTask:
         self,
         f: Hypothesis,
         n: int,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         *,
         delta: float = 0.05,
         low: float = 0.0,
@@ -85,7 +85,7 @@ class LearningTask:
         >>> found.estimate, round(found.high, 6)
         (0.0, 0.042947)
         """
-        losses = self.loss(f, self.draw(n, random))
+        losses = self.loss(f, self.draw(n, generator))
         return loss_interval(losses, delta=delta, low=low, high=high)
 
 

@@ -350,7 +350,7 @@ def memorization_test(
         for data, levels in track([p for p in plan if p[1]], "kinds of data"):
             pair = (x, tests.x)
             if data != "labels":
-                pair = corrupted_images(data, *pair, random=derived_generator(seeds[0], data))
+                pair = corrupted_images(data, *pair, generator=derived_generator(seeds[0], data))
             cases = [(p, d, k) for p in levels for d in decays for k in range(len(seeds))]
             found = fit_and_test(
                 [initial[k] for _, _, k in cases],
@@ -402,7 +402,9 @@ def seeded_network(make_network: MakeNetwork, seed: int) -> nn.Module:
 
 
 def _labels(y: Tensor, classes: int, share: float, seed: int) -> Tensor:
-    return corrupted_labels(y, classes, share, random=derived_generator(seed, "corrupted labels"))
+    return corrupted_labels(
+        y, classes, share, generator=derived_generator(seed, "corrupted labels")
+    )
 
 
 def _norms(net: nn.Module, initial: nn.Module, shape: Sequence[int]) -> tuple[float, float, float]:

@@ -28,7 +28,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def corrupted_labels(
-    y: Tensor, classes: int, share: float, *, random: RandomSource = None
+    y: Tensor, classes: int, share: float, *, generator: RandomSource = None
 ) -> Tensor:
     r"""Labels `y[n]` of which each is, with probability `share`, drawn anew from all classes.
 
@@ -51,23 +51,23 @@ def corrupted_labels(
     _check_labels(y, classes)
     if not 0 <= share <= 1:
         raise InvalidInput(f"the share of corrupted labels must lie in [0, 1], not {share!r}")
-    generator = as_generator(random)
+    generator = as_generator(generator)
     place = generator.device
     chosen = torch.rand(len(y), generator=generator, device=place) < share
     drawn = torch.randint(0, classes, (len(y),), generator=generator, device=place)
     return torch.where(chosen.to(y.device), drawn.to(y), y)
 
 
-def random_labels(y: Tensor, classes: int, *, random: RandomSource = None) -> Tensor:
+def random_labels(y: Tensor, classes: int, *, generator: RandomSource = None) -> Tensor:
     """Labels of the shape and type of `y[n]`, independent of everything and uniform.
 
     >>> random_labels(torch.zeros(6, dtype=torch.long), 3).tolist()
     [1, 1, 1, 0, 2, 2]
     """
-    return corrupted_labels(y, classes, 1.0, random=random)
+    return corrupted_labels(y, classes, 1.0, generator=generator)
 
 
-def shuffled_pixels(*images: Tensor, random: RandomSource = None) -> list[Tensor]:
+def shuffled_pixels(*images: Tensor, generator: RandomSource = None) -> list[Tensor]:
     r"""All images with *one* permutation of their entries, $x\mapsto x_{\pi}$.
 
     Nothing is lost: whoever knows $\pi$ has the images back, and a dense network does not
@@ -90,12 +90,12 @@ def shuffled_pixels(*images: Tensor, random: RandomSource = None) -> list[Tensor
                 f"images of the shapes {list(images[0].shape[1:])} and {list(x.shape[1:])} have "
                 "no permutation in common"
             )
-    generator = as_generator(random)
+    generator = as_generator(generator)
     order = torch.randperm(images[0][0].numel(), generator=generator, device=generator.device)
     return [x.flatten(1)[:, order.to(x.device)].view(x.shape) for x in images]
 
 
-def random_pixels(x: Tensor, *, random: RandomSource = None) -> Tensor:
+def random_pixels(x: Tensor, *, generator: RandomSource = None) -> Tensor:
     r"""Every image of `x[n, ...]` with a permutation of its own.
 
     Which values an image has is kept and where they are is lost: what a classifier can still
@@ -107,13 +107,13 @@ def random_pixels(x: Tensor, *, random: RandomSource = None) -> Tensor:
             [3., 4., 5.]])
     """
     _check_images(x)
-    generator = as_generator(random)
+    generator = as_generator(generator)
     flat = x.flatten(1)
     keys = torch.rand(flat.shape, generator=generator, device=generator.device)
     return flat.gather(1, keys.argsort(1).to(x.device)).view(x.shape)
 
 
-def gaussian_images(x: Tensor, *, random: RandomSource = None) -> Tensor:
+def gaussian_images(x: Tensor, *, generator: RandomSource = None) -> Tensor:
     r"""Independent normal entries with the mean and the variance of all entries of `x[n, ...]`.
 
     Nothing of the images is left, so no classifier is better than guessing.
@@ -125,7 +125,7 @@ def gaussian_images(x: Tensor, *, random: RandomSource = None) -> Tensor:
     _check_images(x)
     if not x.is_floating_point():
         raise InvalidType(f"normal noise needs images of floating-point numbers, not {x.dtype}")
-    generator = as_generator(random)
+    generator = as_generator(generator)
     noise = torch.randn(x.shape, generator=generator, device=generator.device, dtype=x.dtype)
     spread, mean = torch.std_mean(x, correction=0)
     return noise.to(x.device) * spread + mean
@@ -135,24 +135,27 @@ ImageCorruption = Callable[[Tensor, Tensor, torch.Generator], Pair]
 """Training and test images to corrupted ones."""
 
 IMAGE_CORRUPTIONS: dict[str, ImageCorruption] = {
-    "shuffled pixels": lambda a, b, g: _pair(shuffled_pixels(a, b, random=g)),
-    "random pixels": lambda a, b, g: (random_pixels(a, random=g), random_pixels(b, random=g)),
-    "Gaussian images": lambda a, b, g: (gaussian_images(a, random=g), gaussian_images(b, random=g)),
+    "shuffled pixels": lambda a, b, g: _pair(shuffled_pixels(a, b, generator=g)),
+    "random pixels": lambda a, b, g: (random_pixels(a, generator=g), random_pixels(b, generator=g)),
+    "Gaussian images": lambda a, b, g: (
+        gaussian_images(a, generator=g),
+        gaussian_images(b, generator=g),
+    ),
 }
 
 
 def corrupted_images(
-    kind: str, train: Tensor, test: Tensor, *, random: RandomSource = None
+    kind: str, train: Tensor, test: Tensor, *, generator: RandomSource = None
 ) -> Pair:
     """Training and test images after one of `IMAGE_CORRUPTIONS`; the test images suffer the same.
 
-    >>> a, b = corrupted_images("shuffled pixels", torch.eye(3), torch.eye(3), random=1)
+    >>> a, b = corrupted_images("shuffled pixels", torch.eye(3), torch.eye(3), generator=1)
     >>> bool((a == b).all())
     True
     """
     if kind not in IMAGE_CORRUPTIONS:
         raise UnknownName("corruption of images", str(kind), IMAGE_CORRUPTIONS)
-    return IMAGE_CORRUPTIONS[kind](train, test, as_generator(random))
+    return IMAGE_CORRUPTIONS[kind](train, test, as_generator(generator))
 
 
 def _pair(both: list[Tensor]) -> Pair:

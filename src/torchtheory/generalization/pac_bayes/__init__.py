@@ -24,7 +24,7 @@ from torchtheory.generalization.pac_bayes.bounds import (
     mcallester_bound,
     seeger_bound,
 )
-from torchtheory.generalization.pac_bayes.certification import RiskCertificate, certify
+from torchtheory.generalization.pac_bayes.certification import RiskCertificate, risk_certificate
 from torchtheory.generalization.pac_bayes.divergences import (
     discrete_kl,
     dominates,
@@ -63,7 +63,6 @@ __all__ = [
     "binary_kl",
     "bound_step",
     "catoni_bound",
-    "certify",
     "deviation_bound",
     "differentiable_risk",
     "discrete_kl",
@@ -79,6 +78,7 @@ __all__ = [
     "mcallester_bound",
     "minimize_bound",
     "mistakes",
+    "risk_certificate",
     "seeger_bound",
     "spread_like",
     "tilted",

@@ -145,7 +145,7 @@ class RiskCertificate:
         }
 
 
-def certify(
+def risk_certificate(
     model: nn.Module,
     train: Data,
     *,
@@ -208,7 +208,7 @@ def certify(
     >>> from torchtheory.data.real import digits
     >>> x, y = digits()
     >>> net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    >>> certificate = certify(net, (x[:1500], y[:1500]), prior="data", epochs=1)
+    >>> certificate = risk_certificate(net, (x[:1500], y[:1500]), prior="data", epochs=1)
     >>> certificate.valid, certificate.bound < 0.25
     (True, True)
     """
@@ -256,7 +256,7 @@ def certify(
     network = StochasticNetwork(
         center_net,
         spread=spread_like(center_net, start_spread) if spread is None else spread,
-        random=derived_generator(seed, "training noise"),
+        generator=derived_generator(seed, "training noise"),
     )
     center = {k: v.detach().clone() for k, v in network.means.items()}
     law = GaussianPrior(

@@ -86,7 +86,7 @@ def flatness(
     errors: list[float] = []
     best = 0.0
     for fraction in values:
-        noisy = StochasticNetwork(model, spread=spread_like(model, fraction), random=seed)
+        noisy = StochasticNetwork(model, spread=spread_like(model, fraction), generator=seed)
         tried.append(fraction)
         errors.append(gibbs_risk(noisy, samples, passes=passes).estimate)
         if errors[-1] > error + tolerance:

@@ -55,7 +55,7 @@ class StochasticNetwork(nn.Module):
         model: any `nn.Module` without batch normalization. Frozen parameters are random as well.
         spread: standard deviation to start with, $\sqrt{s_i}$; one number, or one a
             parameter (by name).
-        random: generator or seed of the noise.
+        generator: generator or seed of the noise.
 
     Attributes:
         means, log_variances: by the parameter's name.
@@ -66,7 +66,7 @@ class StochasticNetwork(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, *, spread: float | Parameters = 0.03, random: RandomSource = None
+        self, model: nn.Module, *, spread: float | Parameters = 0.03, generator: RandomSource = None
     ) -> None:
         super().__init__()
         start = PureFunction(model)  # refuses what is no module, lazy or on the meta device
@@ -75,7 +75,7 @@ class StochasticNetwork(nn.Module):
         if not start.parameters:
             raise InvalidInput("the model has no parameters: there is nothing to draw")
         reference = start.reference()
-        self.generator = as_generator(random, reference.device)
+        self.generator = as_generator(generator, reference.device)
         self.names = list(start.parameters)
         self._means, self._log_variances = nn.ParameterList(), nn.ParameterList()
         for name, value in start.parameters.items():

@@ -133,7 +133,7 @@ def graph_path_norms(network: GraphNetwork, *, order: float = 2) -> Tensor:
     is `path_norms`.
 
     >>> g = nx.DiGraph([("x", "h"), ("h", "y"), ("x", "y")])
-    >>> net = GraphNetwork(g, random=0)
+    >>> net = GraphNetwork(g, generator=0)
     >>> for v, w, b in (("h", [2.0], 0.0), ("y", [3.0, 1.0], 0.5)):
     ...     _ = net.vertex(v)[0].weight.data.copy_(torch.tensor([w]))
     ...     _ = net.vertex(v)[0].bias.data.fill_(b)

@@ -154,7 +154,7 @@ def relu_shattering(x: Tensor) -> tuple[nn.Sequential, Tensor]:
     gaps = rising.diff()
     before = torch.cat([gaps[:1] if n > 1 else gaps.new_ones(1), gaps])
     kinks = rising - before / 2
-    net = mlp([d, n, 1], random=0).to(x)
+    net = mlp([d, n, 1], generator=0).to(x)
     first, last = cast(nn.Linear, net[0]), cast(nn.Linear, net[2])
     labels = all_labelings(n).to(x)
     with torch.no_grad():

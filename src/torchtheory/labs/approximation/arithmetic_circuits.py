@@ -67,7 +67,7 @@ def shallow(run: Run, places: int, terms: int, features: int, outputs: int = 1) 
 def deep(run: Run, places: int, rank: int, features: int, *, shared: bool = False) -> DeepCircuit:
     levels = places.bit_length() - 1
     return random_deep_circuit(
-        places, [rank] * levels, features, shared=shared, random=run.generator
+        places, [rank] * levels, features, shared=shared, generator=run.generator
     )
 
 
@@ -85,7 +85,9 @@ def scores(run: Run) -> None:
     for places, features in SIZES:
         levels = places.bit_length() - 1
         x = run.randn(20, places, features)
-        many = random_deep_circuit(places, [features] * levels, features, 3, random=run.generator)
+        many = random_deep_circuit(
+            places, [features] * levels, features, 3, generator=run.generator
+        )
         for circuit in (many, shallow(run, places, 4, features, 3)):
             tensor = coefficient_tensor(circuit)
             made = circuit(x).detach()
@@ -114,14 +116,14 @@ def ranks(run: Run, draws: int) -> None:
                 tensor = coefficient_tensor(deep(run, places, features, features, shared=shared))[0]
                 levels = [features] * (places.bit_length() - 1)
                 found.append(
-                    generic_rank(places, levels, features, shared=shared, random=run.generator)
+                    generic_rank(places, levels, features, shared=shared, generator=run.generator)
                 )
                 promised.append(features ** (places // 2))
                 halves.append(matricization_rank(tensor, "halves"))
                 last.append(features)
             rows.append((places, features, shared, promised[-1], found[-1], halves[-1]))
         levels = [features - 1] * (places.bit_length() - 1)
-        narrow = generic_rank(places, levels, features, random=run.generator)
+        narrow = generic_rank(places, levels, features, generator=run.generator)
         poor.append((narrow, features ** (places // 2)))
         for z in (1, 2, 3):
             most.append(z)
@@ -212,7 +214,8 @@ def fewer_terms(run: Run, sweeps: int) -> tuple[list[int], list[float], list[flo
     errors = []
     for z in run.track(count, "terms"):
         made = [
-            best_shallow_circuit(tensor, z, sweeps=sweeps, random=run.generator) for _ in range(2)
+            best_shallow_circuit(tensor, z, sweeps=sweeps, generator=run.generator)
+            for _ in range(2)
         ]
         errors.append(min(float((coefficient_tensor(a)[0] - tensor).norm()) for a in made))
     # the best matrix of rank 2 Z: no longer what Z terms can be

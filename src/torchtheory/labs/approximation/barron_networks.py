@@ -144,13 +144,13 @@ def errors(
     found = []
     with torch.no_grad():
         for _ in range(seeds):
-            model = barron_network(target, units, radius, random=run.generator).model
+            model = barron_network(target, units, radius, generator=run.generator).model
             found.append(float((model(x)[:, 0] - wanted).square().mean()))
     return found
 
 
 def curve(run: Run, target: Spectrum, seeds: int, points: int) -> Curve:
-    x = ball_points(points, target.dimension, random=run.generator)
+    x = ball_points(points, target.dimension, generator=run.generator)
     found = [errors(run, target, k, seeds, x) for k in WIDTHS]
     # independent draws: one slope a seed; all eight intervals together hold but once in a million
     slopes = [fit_slope(WIDTHS, row).estimate for row in zip(*found, strict=True)]
@@ -190,7 +190,7 @@ def rate(run: Run, gaussians: dict[int, Curve], waves: dict[int, Curve], wrong: 
 
 def wide(run: Run, seeds: int, points: int, units: int = 4096) -> None:
     """Where the bound is small enough to see a bias."""
-    x = ball_points(points, 1, random=run.generator)
+    x = ball_points(points, 1, generator=run.generator)
     right = mean_interval(errors(run, gaussian_of(1), units, seeds, x))
     wrong = mean_interval(errors(run, wrong_gaussian(), units, seeds, x))
     run.claim(
@@ -209,12 +209,12 @@ def wide(run: Run, seeds: int, points: int, units: int = 4096) -> None:
 def construction(run: Run, seeds: int) -> None:
     """The sampled network of S-38: unbiased, with the promised outer weights."""
     target = waves_of(run, 3)
-    x = ball_points(20, 3, random=run.generator)
+    x = ball_points(20, 3, generator=run.generator)
     count = 4000
-    mean_of_steps = draw_steps(target, count, random=run.generator)(x)
+    mean_of_steps = draw_steps(target, count, generator=run.generator)(x)
     wanted = target(x) - target.at_origin()
     shifted = PlaneWaves(target.amplitudes, target.frequencies)
-    wrong = draw_steps(shifted, count, random=run.generator)(x)
+    wrong = draw_steps(shifted, count, generator=run.generator)(x)
 
     def scores(values: Tensor) -> Tensor:
         return (values.mean(1) - wanted).abs() / (values.std(1) / math.sqrt(count))
@@ -228,7 +228,7 @@ def construction(run: Run, seeds: int) -> None:
         control=Control("the phases of the waves left out", scores(wrong)),
     )
     mass = total_variation(target)
-    nets = [barron_network(target, 50, random=run.generator) for _ in range(seeds)]
+    nets = [barron_network(target, 50, generator=run.generator) for _ in range(seeds)]
     run.claim(
         ["S-38", "S-37"],
         r"\textstyle\sum_i|a_i|=v=\sum_j|c_j|\int_{-R_j}^{R_j}|\sin(u+\varphi_j)|du",
@@ -238,11 +238,11 @@ def construction(run: Run, seeds: int) -> None:
         tolerance=1e-12,
         control=Control(
             "drawn for the double radius",
-            barron_network(target, 50, 2.0, random=run.generator).weight_sum,
+            barron_network(target, 50, 2.0, generator=run.generator).weight_sum,
         ),
     )
     wide = [
-        barron_network(t, 50, random=run.generator).weight_sum for t in (target, gaussian_of(5))
+        barron_network(t, 50, generator=run.generator).weight_sum for t in (target, gaussian_of(5))
     ]
     run.claim(
         ["S-37", "S-38"],
@@ -278,7 +278,7 @@ def inner_sum(model: nn.Sequential) -> float:
 def theorem(run: Run, waves: dict[int, Curve], seeds: int, points: int) -> None:
     """Outside the ball; the best draw; the width for an error; sigmoids for steps."""
     target = waves[2].target
-    x = ball_points(points, 2, random=run.generator)
+    x = ball_points(points, 2, generator=run.generator)
     inside = mean_interval(errors(run, target, 1024, seeds, x))
     outside = mean_interval(errors(run, target, 1024, seeds, 4 * x))
     run.claim(
@@ -292,8 +292,8 @@ def theorem(run: Run, waves: dict[int, Curve], seeds: int, points: int) -> None:
     )
     error = 0.05
     units = units_for_error(error, target.barron_constant)
-    _, found = best_network(target, units, x, 5, random=run.generator)
-    _, few = best_network(target, 1, x, 5, random=run.generator)
+    _, found = best_network(target, units, x, 5, generator=run.generator)
+    _, few = best_network(target, 1, x, 5, generator=run.generator)
     run.claim(
         "S-37",
         r"n=\lceil(2rC_f)^2/\epsilon\rceil\text{ units: some draw errs by at most }"
@@ -314,7 +314,7 @@ def sigmoids(run: Run, target: Spectrum, x: Tensor) -> None:
             away, error, soft_error = 0.0, 0.0, 0.0
             for seed in range(4):
                 soft, hard = (
-                    barron_network(target, 256, sharpness=s, random=seed).model(x)[:, 0]
+                    barron_network(target, 256, sharpness=s, generator=seed).model(x)[:, 0]
                     for s in (sharpness, math.inf)
                 )
                 away += float((soft - hard).square().mean()) / 4
@@ -362,8 +362,8 @@ def cut_off(run: Run) -> None:
 def integrated_error(run: Run, seeds: int, points: int) -> None:
     """MISE of least squares on a sampled network, and its two parts."""
     target = waves_of(run, 2)
-    x = ball_points(points, 2, random=run.generator)
-    steps = draw_steps(target, 20, random=run.generator)
+    x = ball_points(points, 2, generator=run.generator)
+    steps = draw_steps(target, 20, generator=run.generator)
 
     def features(at: Tensor) -> Tensor:
         ones = torch.ones(len(at), 1, dtype=torch.float64)
@@ -371,7 +371,7 @@ def integrated_error(run: Run, seeds: int, points: int) -> None:
 
     predictions = []
     for _ in range(4 * seeds):
-        sample = ball_points(100, 2, random=run.generator)
+        sample = ball_points(100, 2, generator=run.generator)
         labels = target(sample) + 0.3 * run.randn(100)
         predictions.append(features(x) @ (torch.linalg.pinv(features(sample), rtol=1e-10) @ labels))
     stacked = torch.stack(predictions)

@@ -140,7 +140,7 @@ def steps(run: Run, x: Tensor, w: Tensor, bump: GaussianBump, offsets: int) -> N
 def plane(run: Run, draws: int) -> None:
     """Two dimensions, by sampling; total mass."""
     bump = GaussianBump(2, 0.7, center=[0.3, -0.2])
-    x = ball_points(6, 2, random=run.generator)
+    x = ball_points(6, 2, generator=run.generator)
     values = draw_steps(bump, draws, 1.0, run.generator)(x)
     confidence = 1 - 1e-6 / len(x)  # all six together fail by chance once in a million runs
     found = [mean_interval(v, confidence) for v in values]

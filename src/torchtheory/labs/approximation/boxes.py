@@ -330,13 +330,13 @@ def networks(run: Run, samples: int, finest: float) -> list[tuple[Any, ...]]:
     ):
         for e in errors:
             a = box_network(g, d, rho, e)
-            found = mean_error(g, a, samples, random=run.generator)
+            found = mean_error(g, a, samples, generator=run.generator)
             rows.append(
                 (name, d, e, folklore_size(rho, e, d).boxes, a.size.units, found.high, a.bound,
                  a.size.largest)
             )  # fmt: skip
     steep = box_network(lambda x: 8 * waves(x), 2, 2 * math.pi, finest)
-    missed = mean_error(lambda x: 8 * waves(x), steep, samples, random=run.generator)
+    missed = mean_error(lambda x: 8 * waves(x), steep, samples, generator=run.generator)
     run.claim(
         "L-075",
         r"\int_{[0,1]^d}|f-g|\le2\epsilon \text{ (upper end of a 99% interval)}",

@@ -170,11 +170,11 @@ def by_magnitude(net: nn.Sequential, keep: int, inputs: Tensor) -> float:
 
 def pruned(run: Run, width: int) -> list[float]:
     """Errors over ‖w‖₁: greedy, at random, by magnitude, the proposition; and the zeros."""
-    inputs = ball_points(80, 3, random=run.generator)
+    inputs = ball_points(80, 3, generator=run.generator)
     net, mass = wide_network(run, width)
     greedy = prune_units(net, inputs)
     random = [
-        prune_units(net, inputs, method="sample", random=run.generator).error for _ in range(5)
+        prune_units(net, inputs, method="sample", generator=run.generator).error for _ in range(5)
     ]
     return [
         greedy.error / mass,
@@ -192,7 +192,7 @@ def proposition(run: Run, rows: list[list[float]]) -> None:
         [row[i] for row in rows] for i in range(1, 8)
     )
     long, mass = wide_network(run, int(rows[0][0]), length=100.0)
-    inputs = ball_points(80, 3, random=run.generator)
+    inputs = ball_points(80, 3, generator=run.generator)
     run.claim(
         "A-142",
         r"\|w_i\|\le\tfrac12,\ b_i\le\tfrac12: \quad\|\Phi-\tilde\Phi\|_{L^2(\mu)}/\|w^{(2)}\|_1"
@@ -236,10 +236,10 @@ def proposition(run: Run, rows: list[list[float]]) -> None:
 
 
 def one_unit_more(run: Run) -> float:
-    inputs = ball_points(50, 3, random=run.generator)
+    inputs = ball_points(50, 3, generator=run.generator)
     net, _ = wide_network(run, 400)
     found = [
-        prune_units(net, inputs, keep=0.0125, method="sample", random=seed) for seed in range(20)
+        prune_units(net, inputs, keep=0.0125, method="sample", generator=seed) for seed in range(20)
     ]
     most = max(found, key=lambda made: made.units)
     return most.zero_share
@@ -247,7 +247,7 @@ def one_unit_more(run: Run) -> float:
 
 def rescaled(run: Run) -> None:
     """A network outside of the hypotheses, by rescaling its units."""
-    inputs = 3 * ball_points(150, 5, random=run.generator)
+    inputs = 3 * ball_points(150, 5, generator=run.generator)
     net = chain(
         [
             (4 * run.randn(2000, 5), 3 * run.randn(2000)),
@@ -270,7 +270,7 @@ def rescaled(run: Run) -> None:
 
 def misprint(run: Run) -> None:
     """The norm of f_i, which already holds ‖w‖₁."""
-    inputs = ball_points(400, 3, random=run.generator)
+    inputs = ball_points(400, 3, generator=run.generator)
     net, _ = wide_network(run, 200)
     (inner, bias), (outer, _) = affine_layers(net)[0]
     w = outer[0] / (4 * outer.abs().sum())  # ‖w‖₁ = 1/4

@@ -67,7 +67,7 @@ def cartoon_functions(
     many). Look at where the kept terms go.
     """
     at_least(cartoons, 2, "cartoons")
-    drawn = {n: [cartoon(n, random=run.generator) for _ in range(cartoons)] for n in (1, 2)}
+    drawn = {n: [cartoon(n, generator=run.generator) for _ in range(cartoons)] for n in (1, 2)}
     norms(run, drawn)
     one_jump(run)
     images = [c.image(resolution) for c in drawn[2]]

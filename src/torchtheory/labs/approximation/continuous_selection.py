@@ -186,7 +186,7 @@ def against_nonlinear(run: Run, starts: int) -> None:
         ) -> Callable[[Tensor], Tensor]:
             return lambda x: scale * code[torch.cdist(x, nodes).argmin(1)]
 
-        w = antipodal_witness(encode, m, n, attempts=starts, random=run.generator)
+        w = antipodal_witness(encode, m, n, attempts=starts, generator=run.generator)
         radii.append(w.radius)
         residuals.append(w.residual)
         errors.append(w.worst_error(encode, decode))

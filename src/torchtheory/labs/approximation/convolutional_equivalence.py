@@ -70,7 +70,7 @@ def there(run: Run) -> None:
     rows = []
     for sizes, channels, hidden in CASES:
         inputs = channels * math.prod(sizes)
-        net = mlp([inputs, *hidden, 2], random=run.generator)
+        net = mlp([inputs, *hidden, 2], generator=run.generator)
         made = as_convolutional(net, sizes, channels=channels)
         x = run.randn(6, channels, *sizes)
         out = made(x)
@@ -227,7 +227,7 @@ def floor(run: Run) -> None:
     unit[0] = 1
     errors, depths = [], []
     for hidden in ((16,), (32, 32), (64, 64, 64)):
-        net = mlp([d, *hidden, 1], random=run.generator)
+        net = mlp([d, *hidden, 1], generator=run.generator)
         made = as_convolutional(net, [d])
         out = made(torch.zeros(1, 1, d, dtype=torch.float64))[0, 0]
         # its last bias is free: the best one puts the constant in the middle of 0 and 1
@@ -260,7 +260,7 @@ def plot(axes: Any, run: Run, ladder: list[tuple[int, int, float, float, float]]
     left, right = axes[0]
     d = 8
     generator = torch.Generator().manual_seed(run.seed)
-    net = mlp([d, 12, 1], random=generator)
+    net = mlp([d, 12, 1], generator=generator)
     x = torch.randn(1, d, dtype=torch.float64, generator=generator)
     moved = torch.cat([net(torch.roll(x, -g, 1)) for g in range(d)]).flatten().detach()
     left.plot(range(d), moved, "o", ms=9, mfc="none", color=COLORS[0], label="dense, input moved")

@@ -49,12 +49,12 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
     ranks, short, residuals = [], [], []
     for name in ACTIVATIONS:
         for _ in range(draws):
-            net = pooled_network(shape, (6, full), activation=name, random=run.generator)
+            net = pooled_network(shape, (6, full), activation=name, generator=run.generator)
             ranks.append(layer_ranks(net, x)[4].rank)
-            fewer = pooled_network(shape, (6, full - 1), activation=name, random=run.generator)
+            fewer = pooled_network(shape, (6, full - 1), activation=name, generator=run.generator)
             short.append(layer_ranks(fewer, x)[4].rank)
             fit = convolutional_interpolant(
-                x, y, (6, 2 * full), activation=name, random=run.generator
+                x, y, (6, 2 * full), activation=name, generator=run.generator
             )
             residuals.append(fit.residual)
     run.claim(
@@ -66,7 +66,7 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
         reason=f"{n} digits, {', '.join(ACTIVATIONS)}, {draws} draws each; max pooling before",
         control=Control("one channel less: n - 4 neurons", short),
     )
-    narrow = convolutional_interpolant(x, y, (6, full - 1), random=run.generator)
+    narrow = convolutional_interpolant(x, y, (6, full - 1), generator=run.generator)
     run.claim(
         "X-84",
         r"\max_i|y_i-\Phi(x_i)| \text{ with the last layer solved}",
@@ -77,8 +77,8 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
         control=Control("fewer neurons than samples", narrow.residual),
     )
     twins, labels = torch.cat([x, x[:1]]), torch.cat([y, -y[:1]])
-    single = convolutional_interpolant(x, y, (6, 2 * full), random=run.generator)
-    twice = convolutional_interpolant(twins, labels, (6, 2 * full), random=run.generator)
+    single = convolutional_interpolant(x, y, (6, 2 * full), generator=run.generator)
+    twice = convolutional_interpolant(twins, labels, (6, 2 * full), generator=run.generator)
     run.claim(
         "X-84",
         r"\text{all images different: rank}-\text{samples}=0",
@@ -93,7 +93,7 @@ def convolutional_interpolation(run: Run, samples: int = 80, draws: int = 3) -> 
     widths = sorted({1, full // 4, full // 2, full - 1, full, full + 1, 2 * full})
     rows = []
     for wide in widths:
-        fit = convolutional_interpolant(x, y, (6, wide), random=run.generator)
+        fit = convolutional_interpolant(x, y, (6, wide), generator=run.generator)
         rows.append((4 * wide, fit.rank, fit.residual))
     run.table(
         "width",

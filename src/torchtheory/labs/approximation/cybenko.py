@@ -295,7 +295,7 @@ def errors_of(
     y = g(x)
     rows = []
     for seed in seeds:
-        features = ridge_units(activation, widths[-1], x, steepness=8.0, random=seed)
+        features = ridge_units(activation, widths[-1], x, steepness=8.0, generator=seed)
         rows.append([span_error(features[:, :m], y) for m in widths])
     return torch.tensor(rows).median(0).values.tolist()
 
@@ -332,9 +332,9 @@ def few_points(run: Run) -> None:
     more = torch.linspace(-1, 1, 7, dtype=torch.float64).unsqueeze(1)
     found, missed = [], []
     for _ in range(5):
-        units = ridge_units(square, 10, x, random=run.generator)
+        units = ridge_units(square, 10, x, generator=run.generator)
         found.append(best_uniform_fit(units, run.randn(3)).error)
-        units = ridge_units(square, 10, more, random=run.generator)
+        units = ridge_units(square, 10, more, generator=run.generator)
         missed.append(best_uniform_fit(units, run.randn(7)).error)
     run.claim(
         "A-27",
@@ -380,9 +380,9 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
     at_least(points, 12, "points")
     at_least(units, points, "units")
     x = run.rand(points, 2)
-    tests = {n: discriminatory_test(n, x, units, random=run.generator) for n in SEEING}
+    tests = {n: discriminatory_test(n, x, units, generator=run.generator) for n in SEEING}
     powers: dict[int, Any] = {
-        q: discriminatory_test(lambda z, q=q: z**q, x, units, random=run.generator)  # type: ignore[misc]
+        q: discriminatory_test(lambda z, q=q: z**q, x, units, generator=run.generator)  # type: ignore[misc]
         for q in (1, 2, 3)
     }
     run.claim(
@@ -425,8 +425,8 @@ def discriminatory_activations(run: Run, points: int = 30, units: int = 300) -> 
 
 def unseen(run: Run, x: Tensor, measure: Tensor) -> None:
     """New units do not see the measure either; other activations do."""
-    fresh = ridge_units(square, 200, x, steepness=5.0, random=run.generator)
-    other = ridge_units("tanh", 200, x, steepness=5.0, random=run.generator)
+    fresh = ridge_units(square, 200, x, steepness=5.0, generator=run.generator)
+    other = ridge_units("tanh", 200, x, steepness=5.0, generator=run.generator)
     run.claim(
         ["S-29", "X-09"],
         r"\int(w^\top x+b)^2d\mu=0 \text{ for 200 new units},\ \|\mu\|=1: \text{ largest integral}",
@@ -452,7 +452,7 @@ def interpolation(run: Run, x: Tensor) -> None:
     sample, y = x[:m], run.randn(m)
     left = []
     for layer in ("logistic", square):
-        features = ridge_units(layer, m, sample, steepness=50.0, random=run.generator)
+        features = ridge_units(layer, m, sample, steepness=50.0, generator=run.generator)
         solved = torch.linalg.lstsq(features, y.unsqueeze(1), driver="gelsd").solution[:, 0]
         left.append(float((features @ solved - y).abs().max()))
     run.claim(

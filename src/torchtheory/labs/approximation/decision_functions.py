@@ -130,7 +130,7 @@ def share(run: Run, w: Tensor, b: float, unit: Any, error: float, samples: int) 
             error,
             SQUARE,
             samples,
-            random=run.generator,
+            generator=run.generator,
             confidence=0.999,
         )
 
@@ -156,7 +156,7 @@ def promise(run: Run, samples: int) -> None:
                     return out
 
                 found = disagreement(labels, made, error, ((0.0, 1.0),) * dimension, samples,
-                                     random=run.generator, confidence=0.999)  # fmt: skip
+                                     generator=run.generator, confidence=0.999)  # fmt: skip
                 kept.append(found.low)
             promised.append(error)
     run.claim(
@@ -205,7 +205,7 @@ def fits(run: Run, samples: int, widths: tuple[int, ...]) -> dict[str, tuple[Ten
             for layer, kept in (("logistic", falls), (square, stuck)):
                 # the same units on both grids: their box is the square on either
                 near, far = (
-                    ridge_units(layer, m, x, steepness=40.0, random=seed) for x in (grid, fine)
+                    ridge_units(layer, m, x, steepness=40.0, generator=seed) for x in (grid, fine)
                 )
                 fitted = least_squares(near, y, intercept=True)
                 values = far @ fitted.weight + fitted.bias

@@ -212,7 +212,7 @@ def illustration(run: Run, steps: int, seeds: int, parameters: int, dimension: i
             steps=steps,
             rate=0.03,
             seeds=seeds,
-            random=run.generator,
+            generator=run.generator,
         )
         for target in (g, ridge)
     )

@@ -291,7 +291,7 @@ def tubes(run: Run, points: int) -> None:
     confidence = 1 - CHANCE / len(dims)
     away, wrong = [], []
     for n in dims:
-        x = ball_points(points, n, RADIUS, random=run.generator)
+        x = ball_points(points, n, RADIUS, generator=run.generator)
         axis = torch.zeros(1, n, dtype=torch.float64)
         axis[0, 0] = 1
         count = round(covered_share(x, axis) * points)
@@ -311,7 +311,7 @@ def tubes(run: Run, points: int) -> None:
         reason="four dimensions, together at one in a million",
         control=Control("points of the sphere instead of the ball", wrong),
     )
-    x = ball_points(points, 6, RADIUS, random=run.generator)
+    x = ball_points(points, 6, RADIUS, generator=run.generator)
     lines = run.randn(20, 6)
     lines = lines / lines.norm(dim=1, keepdim=True)
     near = clopper_pearson(round(covered_share(x / RADIUS, lines) * points), points)
@@ -368,7 +368,7 @@ def spheres(run: Run, points: int) -> None:
         exact = sphere_tube_share(d, ratio)
         for rows, store in (
             (ratio * x / x.norm(dim=1, keepdim=True), away),
-            (ball_points(points // 2, d, ratio, random=run.generator), wrong),
+            (ball_points(points // 2, d, ratio, generator=run.generator), wrong),
         ):
             i = clopper_pearson(round(covered_share(rows, axis) * len(rows)), len(rows), confidence)
             store.append(max(0.0, i.low - exact, exact - i.high))

@@ -74,8 +74,8 @@ def memorize(
     run: Run, name: str, m: int, d: int
 ) -> tuple[str, int, int, Memorizer, Memorizer, float]:
     x, y = run.randn(m, d), run.randn(m, 3)
-    one = shallow_memorizer(x, y, name, random=run.generator)
-    two = line_memorizer(x, y, name, random=run.generator)
+    one = shallow_memorizer(x, y, name, generator=run.generator)
+    two = line_memorizer(x, y, name, generator=run.generator)
     return name, m, d, one, two, float(torch.linalg.matrix_norm(y, 2))
 
 
@@ -119,10 +119,10 @@ def any_labels(run: Run, m: int) -> None:
     x, seed = run.randn(m, 4), 7
     hidden = []
     for outputs in (1, 1, 5):
-        net = shallow_memorizer(x, run.randn(m, outputs), "tanh", random=seed).network
+        net = shallow_memorizer(x, run.randn(m, outputs), "tanh", generator=seed).network
         hidden.append(first_layer(net))
     other = first_layer(
-        shallow_memorizer(run.randn(m, 4), run.randn(m, 1), "tanh", random=seed).network
+        shallow_memorizer(run.randn(m, 4), run.randn(m, 1), "tanh", generator=seed).network
     )
     run.claim(
         "A-29",
@@ -142,7 +142,7 @@ def first_layer(net: nn.Sequential) -> Tensor:
 
 def criterion(run: Run, m: int) -> None:
     """An approximate inverse proves that the matrix is invertible."""
-    matrix = shallow_memorizer(run.randn(m, 4), run.randn(m, 1), random=run.generator).matrix
+    matrix = shallow_memorizer(run.randn(m, 4), run.randn(m, 1), generator=run.generator).matrix
     inverse = torch.linalg.inv(matrix)
     promised, measured = [], []
     for size in (0.01, 0.1, 0.5, 0.9):
@@ -169,9 +169,9 @@ def criterion(run: Run, m: int) -> None:
 def counted(run: Run, m: int, pixels: int) -> None:
     """For inputs of many entries, the projection pays."""
     x, y = run.randn(m, pixels), run.randn(m, 10)
-    shallow = shallow_memorizer(x, y, "tanh", random=run.generator)
-    relu = line_memorizer(x, y, "relu", random=run.generator)
-    smooth = line_memorizer(x, y, "tanh", random=run.generator)
+    shallow = shallow_memorizer(x, y, "tanh", generator=run.generator)
+    relu = line_memorizer(x, y, "relu", generator=run.generator)
+    smooth = line_memorizer(x, y, "tanh", generator=run.generator)
     run.claim(
         "A-29",
         r"\text{parameters}=m(d+1)+km",
@@ -212,7 +212,7 @@ def plot(axes: Any, x: Tensor, y: Tensor, rows: Rows) -> None:
     left, right = axes[0]
     t = torch.linspace(-0.05, 1.05, 1500, dtype=torch.float64)[:, None]
     for color, name in zip(COLORS, ("relu", "tanh"), strict=False):
-        net = shallow_memorizer(x, y, name, random=0).network
+        net = shallow_memorizer(x, y, name, generator=0).network
         left.plot(t, net(t), color=color, label=f"{name}, {len(x)} neurons")
     left.plot(x, y, "o", color="black", markersize=4)
     left.set(xlabel="x", title="through every point", ylim=(-1, 3.2))

@@ -152,7 +152,7 @@ def networks(run: Run, dimensions: tuple[int, ...], seeds: int, units: int) -> N
             errors = []
             with torch.no_grad():
                 for _ in range(seeds):
-                    net = barron_network(wave, units, radius, random=run.generator).model
+                    net = barron_network(wave, units, radius, generator=run.generator).model
                     errors.append(float((net(x)[:, 0] - wave(x)).square().mean()))
             found = mean_interval(errors)
             rows.append([d, squared, found.estimate, found.high, d * CONSTANT**2 / units])

@@ -109,7 +109,7 @@ def manifold_networks(
     fresh = swiss_roll_sheet(height=2.0).draw(500, run.generator)
     rolls = {}
     for d in AMBIENT:
-        sheet = swiss_roll_sheet(d, height=2.0, random=run.generator)
+        sheet = swiss_roll_sheet(d, height=2.0, generator=run.generator)
         rolls[d] = Atlas(sheet, tangent_charts(sheet(u), 2, RADIUS, HEIGHT))
     atlas_checks(run, rolls[30], u, fresh)
     nets = {
@@ -136,7 +136,7 @@ def manifold_networks(
         ],
         caption="Networks on the Swiss roll: the ambient dimension is in one column only",
     )
-    cloud = swiss_roll(1500, random=run.generator)
+    cloud = swiss_roll(1500, generator=run.generator)
     run.figure(
         "roll",
         lambda axes: plot(axes, cloud.x, rolls[3], nets, refined, reductions),
@@ -160,8 +160,10 @@ def error(sheet: ParametrizedManifold, net: ManifoldNetwork, fresh: Tensor) -> f
 
 def dimensions(run: Run, samples: int) -> None:
     """The estimated dimension of the roll is 2 in every space; noise in all directions adds."""
-    found = [intrinsic_dimension(swiss_roll(samples, d, random=run.generator).x) for d in AMBIENT]
-    noisy = intrinsic_dimension(swiss_roll(samples, 30, noise=2.0, random=run.generator).x)
+    found = [
+        intrinsic_dimension(swiss_roll(samples, d, generator=run.generator).x) for d in AMBIENT
+    ]
+    noisy = intrinsic_dimension(swiss_roll(samples, 30, noise=2.0, generator=run.generator).x)
     run.claim(
         "X-54",
         r"\hat d=2 \text{ in } D=3,30,300 \text{ (within a quarter)}",
@@ -324,7 +326,7 @@ def end_of_the_roll(run: Run) -> Refinement:
 
 def circle(run: Run) -> Refinement:
     """The same construction in one dimension: circles in ten dimensions."""
-    curve = circle_curve(10, random=run.generator)
+    curve = circle_curve(10, generator=run.generator)
     return refine(run, curve, lambda v: torch.sin(3 * v[:, 0]), (0.6, 0.3), (8, 16, 32, 64))
 
 

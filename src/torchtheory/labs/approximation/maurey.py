@@ -144,7 +144,7 @@ def repeated(run: Run, points: Tensor, weights: Tensor, k: int, draws: int) -> T
 
 def compression(run: Run, width: int, draws: int) -> None:
     """A wide network cut down to k units."""
-    wide = mlp([3, width, 1], "tanh", random=run.generator)
+    wide = mlp([3, width, 1], "tanh", generator=run.generator)
     x = run.randn(200, 3)
     before = [p.detach().clone() for p in wide.parameters()]
     after = [p.detach() for p in wide.parameters()]
@@ -155,7 +155,7 @@ def compression(run: Run, width: int, draws: int) -> None:
             errors, units = [], 0.0
             repeats = max(10, draws // 10)
             for _ in range(repeats):
-                slim = compress_network(wide, x, k, random=run.generator)
+                slim = compress_network(wide, x, k, generator=run.generator)
                 errors.append(float((slim.model(x)[:, 0] - target).square().mean()))
                 units += slim.units / repeats
                 ratios.append(errors[-1] / slim.error.worst)

@@ -89,7 +89,7 @@ def fixed_size(run: Run, steps: int) -> None:
         floors.append(fixed_size_floor(hidden, turns))
         x = torch.linspace(0, 1, turns + 1, dtype=torch.float64)[:, None]
         y = torch.arange(turns + 1).double() % 2
-        net = train(run, mlp([1, *hidden, 1], random=run.generator), x, y, steps)
+        net = train(run, mlp([1, *hidden, 1], generator=run.generator), x, y, steps)
         found.append(float((net(x)[:, 0] - y).abs().max()))
         larger.append(float((zigzag_network([turns])(x)[:, 0].detach() - y).abs().max()))
         rows.append((str(hidden), most_pieces(hidden), turns, floors[-1], found[-1], larger[-1]))
@@ -234,7 +234,7 @@ def missed(net: nn.Sequential) -> tuple[float, float, float]:
 
 def sharpness(run: Run, networks: int, cells: int, steps: int) -> nn.Sequential:
     nets = [
-        mlp([d, *[d] * depth, 1], random=run.generator)
+        mlp([d, *[d] * depth, 1], generator=run.generator)
         for d in (1, 2, 3, 5)
         for depth in (1, 2, 4, 8)
         for _ in range(max(1, networks // 12))
@@ -242,7 +242,7 @@ def sharpness(run: Run, networks: int, cells: int, steps: int) -> nn.Sequential:
     x = 2 * run.rand(400, 2) - 1
     x = x / x.norm(dim=1, keepdim=True).clamp(min=1)
     nets += [
-        train(run, mlp([2, *[2] * depth, 1], random=run.generator), x, bowl(x), steps)
+        train(run, mlp([2, *[2] * depth, 1], generator=run.generator), x, bowl(x), steps)
         for depth in (1, 2, 4)
     ]
     found = [missed(net) for net in nets]
@@ -295,7 +295,7 @@ def thresholds(run: Run) -> None:
         passed.append(
             a.size.width if measured_error(bowl, a, most_points=1 << 12).value < 0.5 else 0
         )
-        net = mlp([d, d, d, 1], random=run.generator)
+        net = mlp([d, d, d, 1], generator=run.generator)
         failed.append(network_size(net).width if missed(net)[0] >= 0.5 else 0)
     run.claim(
         "X-25",

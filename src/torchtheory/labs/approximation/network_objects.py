@@ -69,11 +69,11 @@ def realize(net: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def counters(run: Run) -> None:
-    net = mlp([4, 5, 3], random=run.generator)
+    net = mlp([4, 5, 3], generator=run.generator)
     graph = architecture_graph(net)
     size = network_size(net)
     shared = [size.parameters - graph.weights, size.depth - graph.layers, size.width - graph.width]
-    tied = mlp([4, 5, 3], bias=False, random=run.generator)
+    tied = mlp([4, 5, 3], bias=False, generator=run.generator)
     run.claim(
         "X-03",
         r"(4,5,3): \quad N=12,\ M=5\cdot4+5+3\cdot5+3=43,\ L=2,\ M_\ell=25,18",
@@ -120,9 +120,9 @@ def separate(f: nn.Sequential, g: nn.Sequential) -> nn.Sequential:
 
 def calculus(run: Run, points: int) -> None:
     """Functions and sizes of what is put together."""
-    f = mlp([3, 6, 4], random=run.generator)
-    g = mlp([4, 5, 7, 2], random=run.generator)
-    h = mlp([3, 8, 2], random=run.generator)
+    f = mlp([3, 6, 4], generator=run.generator)
+    g = mlp([4, 5, 7, 2], generator=run.generator)
+    h = mlp([3, 8, 2], generator=run.generator)
     x, y = run.randn(points, 3), run.randn(points, 3)
     both, beside, apart, deeper = compose(g, f), stack(f, h), separate(f, h), deepen(f, 5)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def calculus(run: Run, points: int) -> None:
             (apart(torch.cat([x, y], 1)) - torch.cat([f(x), h(y)], 1)).abs().max(),
             (deeper(x) - f(x)).abs().max(),
         ]
-        swapped = (compose(h, mlp([2, 4, 3], random=run.generator))(x[:, :2]) - h(x)).abs().max()
+        swapped = (compose(h, mlp([2, 4, 3], generator=run.generator))(x[:, :2]) - h(x)).abs().max()
     run.claim(
         "X-03",
         r"\text{realization by the recursion; }\Phi^1\circ\Phi^2,\ (\Phi^1,\Phi^2)\text{ on shared "
@@ -171,7 +171,7 @@ def calculus(run: Run, points: int) -> None:
 
 def not_the_function(run: Run, points: int) -> None:
     """Different parameters, the same function."""
-    net = mlp([3, 6, 2], random=run.generator)
+    net = mlp([3, 6, 2], generator=run.generator)
     (a, b), (c, d) = affine_layers(net)[0]
     factors = 0.5 + run.rand(6)
     order = torch.randperm(6, generator=run.generator)
@@ -207,8 +207,8 @@ def not_the_function(run: Run, points: int) -> None:
 
 def drawings(run: Run) -> tuple[nn.Sequential, nn.Sequential, nn.Sequential]:
     """The drawing, read again."""
-    shallow = mlp([4, 7, 3], random=run.generator)
-    deep = mlp([4, 6, 5, 6, 3], random=run.generator)
+    shallow = mlp([4, 7, 3], generator=run.generator)
+    deep = mlp([4, 6, 5, 6, 3], generator=run.generator)
     maps, between = affine_layers(deep)
     thin = chain([(w * (run.rand(*w.shape) < 0.5), b) for w, b in maps], between)
     nets = (shallow, deep, thin)

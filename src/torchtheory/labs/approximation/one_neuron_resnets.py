@@ -133,7 +133,7 @@ def below_the_floor(run: Run, folds: int, pieces: int) -> list[tuple[int, float,
     plain = []
     for depth in (1, 2, 4, 8, 16):
         for _ in range(4):
-            net = mlp([2, *[2] * depth, 1], random=run.generator).requires_grad_(False)
+            net = mlp([2, *[2] * depth, 1], generator=run.generator).requires_grad_(False)
             where = torch.stack([torch.zeros(2).double(), sphere_witness(net)])
             plain.append(float((net(where)[:, 0] - where.square().sum(1)).abs().max()))
     run.claim(
@@ -156,9 +156,9 @@ def disc(run: Run, folds: int, samples: int) -> list[tuple[float, int, float, In
     for k in range(1, 5):
         width, m = 2.0**-k, folds + k
         made, bound = ramp(width, m)
-        rows.append((width, m, bound, mean_error(inside, made, samples, random=run.generator)))
+        rows.append((width, m, bound, mean_error(inside, made, samples, generator=run.generator)))
     blunt, _ = ramp(1.0, folds)
-    loose = mean_error(inside, blunt, samples, random=run.generator)
+    loose = mean_error(inside, blunt, samples, generator=run.generator)
     run.claim(
         "X-87",
         r"\text{mean of }|\Phi-\mathbf 1_{|x|\le1}| \text{ over } [-2,2]^2 "
@@ -172,7 +172,7 @@ def disc(run: Run, folds: int, samples: int) -> list[tuple[float, int, float, In
         ),
     )
     still = [
-        mean_error(inside, ramp(0.5, folds + k)[0], samples, random=run.generator)
+        mean_error(inside, ramp(0.5, folds + k)[0], samples, generator=run.generator)
         for k in range(1, 5)
     ]
     falling = [rows[k + 1][3].high - rows[k][3].low for k in range(len(rows) - 1)]

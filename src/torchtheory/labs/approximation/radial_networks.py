@@ -220,7 +220,7 @@ def signs_on_shells(run: Run, points: int) -> tuple[RadialShells, dict[int, floa
     shells = RadialShells(
         6, torch.linspace(0, 2, 6, dtype=torch.float64), torch.tensor([1.0, -1, 1, -1, 1]).double()
     )
-    x = ball_points(points, 6, 2.0, random=run.generator)
+    x = ball_points(points, 6, 2.0, generator=run.generator)
     ramps = (0.1, 0.01)
     wrong_far, rows = [], []
     squares = x.square().sum(1)
@@ -270,7 +270,7 @@ def signs_on_shells(run: Run, points: int) -> tuple[RadialShells, dict[int, floa
         relation="<",
         measured=sharp[-1],
     )
-    drawn = [radial_shells(3, 200, 1.0, random=run.generator) for _ in range(20)]
+    drawn = [radial_shells(3, 200, 1.0, generator=run.generator) for _ in range(20)]
     fair = mean_interval(torch.cat([g.signs for g in drawn]))
     run.claim(
         "L-112",
@@ -331,7 +331,7 @@ def trained(run: Run, steps: int, seeds: int, parameters: int) -> None:
                 steps=steps,
                 rate=0.03,
                 seeds=seeds,
-                random=run.generator,
+                generator=run.generator,
             )
             shallow[name, d] = found.shallow.tolist()
             left = float(found.shallow.mean()), float(found.deep.mean())

@@ -103,8 +103,8 @@ def unbiased(run: Run, draws: int) -> None:
         GaussianBump(2, 0.6, center=[0.3, -0.2]),
         targets(run)["two sines, d = 2"],
     ):
-        x = ball_points(8, 2, random=run.generator)
-        pairs = draw_step_pairs(f, draws, random=run.generator)
+        x = ball_points(8, 2, generator=run.generator)
+        pairs = draw_step_pairs(f, draws, generator=run.generator)
         wanted = f(x) - f.at_origin()
         found.append(scores(pairs(x), wanted))
         wrong.append(scores(one_sign(pairs)(x), wanted))
@@ -140,7 +140,7 @@ def exponential_terms(run: Run, f: Spectrum, x: Tensor, draws: int) -> Tensor:
 
 def opposite(run: Run, draws: int) -> Tensor:
     f = GaussianBump(2, 0.6, center=[0.3, -0.2])
-    x = ball_points(8, 2, random=run.generator)
+    x = ball_points(8, 2, generator=run.generator)
     return scores(exponential_terms(run, f, x, draws).real, f(-x))
 
 
@@ -163,16 +163,18 @@ def rates(run: Run, seeds: int, points: int) -> dict[str, Curves]:
 
     confidence = 1 - 0.01 / 8
     for name, f in targets(run).items():
-        x = ball_points(points, f.dimension, random=run.generator)
+        x = ball_points(points, f.dimension, generator=run.generator)
 
         def of_pairs(n: int, f: Spectrum = f, x: Tensor = x) -> Tensor:
-            return draw_step_pairs(f, n, random=run.generator)(x).mean(1) + f.at_origin()
+            return draw_step_pairs(f, n, generator=run.generator)(x).mean(1) + f.at_origin()
 
         def of_waves(n: int, f: Spectrum = f, x: Tensor = x) -> Tensor:
             return sampled_exponentials(f, n, run.generator)(x)
 
         def of_odd(n: int, f: Spectrum = f, x: Tensor = x) -> Tensor:
-            return one_sign(draw_step_pairs(f, n, random=run.generator))(x).mean(1) + f.at_origin()
+            return (
+                one_sign(draw_step_pairs(f, n, generator=run.generator))(x).mean(1) + f.at_origin()
+            )
 
         for kind, store, make in (("pairs", pairs, of_pairs), ("waves", waves, of_waves)):
             table = errors(f, x, make)
@@ -196,7 +198,7 @@ def rates(run: Run, seeds: int, points: int) -> dict[str, Curves]:
 
 def far_away(run: Run, seeds: int, points: int) -> float:
     f = GaussianBump(3, 2.0)
-    x = ball_points(points, 3, random=run.generator)
+    x = ball_points(points, 3, generator=run.generator)
     x = 8 * x / x.norm(dim=1, keepdim=True)
     errors = [
         float((sampled_exponentials(f, 64, run.generator)(x) - f(x)).abs().square().mean())
@@ -264,8 +266,8 @@ def claims(
 def printed(run: Run, draws: int) -> None:
     """Three printed statements, each with a function that refutes it."""
     bell = GaussianBump(2, 0.5)
-    x = ball_points(20, 2, random=run.generator)
-    pairs = one_sign(draw_step_pairs(bell, draws, random=run.generator))
+    x = ball_points(20, 2, generator=run.generator)
+    pairs = one_sign(draw_step_pairs(bell, draws, generator=run.generator))
     run.erratum(
         "barron-steps-one-sign",
         r"\mathbb E[\Gamma(x)+\Gamma(-x)]\,C_g=g(x)+g(-x)-2g(0)\text{ for a Gaussian}",
@@ -305,13 +307,13 @@ def printed(run: Run, draws: int) -> None:
 def realized(run: Run, seeds: int, points: int) -> None:
     """Steps replaced by ReLUs and by sigmoids."""
     f = targets(run)["Gaussian, d = 5"]
-    x = ball_points(points, 5, random=run.generator)
+    x = ball_points(points, 5, generator=run.generator)
     widths = (0.1, 0.01, 0.001, 0.0001)
     rows, counted = [], []
     for delta in widths:
         relu, soft, squares = [], [], []
         for _ in range(seeds):
-            pairs = draw_step_pairs(f, 200, random=run.generator)
+            pairs = draw_step_pairs(f, 200, generator=run.generator)
             steps = step_pair_network(pairs)(x)
             with_relu = step_pair_network(pairs, "relu", width=delta)
             with_sigmoid = step_pair_network(pairs, "sigmoid", width=delta)
@@ -391,7 +393,7 @@ def half_spaces(run: Run, draws: int) -> None:
     """Mean squared errors of subsampled networks, point by point."""
     units, repeats = 25, draws // 20
     x = torch.linspace(0.05, 0.95, 7, dtype=torch.float64)[:, None]
-    circle = ball_points(7, 2, random=run.generator)
+    circle = ball_points(7, 2, generator=run.generator)
     cases: list[tuple[str, MeanOfSteps, Tensor, Tensor]] = [
         ("ramp", MeanOfSteps(ramps), x, x[:, 0]),
         # a half-plane through the unit disc holds a point of it with chance 1/2 + E⟨e, x⟩/2 = 1/2

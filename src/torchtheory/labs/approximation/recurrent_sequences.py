@@ -147,7 +147,9 @@ def register(run: Run, memory: int) -> None:
     """The shift register keeps the last entries exactly, and the length for ever."""
     promised, measured, forgetful = [], [], []
     for inputs in (1, 2):
-        net = mlp([inputs * memory + 1, 9, 2], "relu", random=run.generator).requires_grad_(False)
+        net = mlp([inputs * memory + 1, 9, 2], "relu", generator=run.generator).requires_grad_(
+            False
+        )
         rnn = sequence_network(net, inputs, memory, fill=-1.0)
         maps, between = affine_layers(net)
         (W, b), last = maps
@@ -189,7 +191,7 @@ def networks(run: Run, train: list[Tensor], memory: int, width: int) -> dict[str
         ),
     }
     for name in ("maximum", "median"):
-        made[name] = fit_sequences(TARGETS[name], train, memory, width, random=run.generator)
+        made[name] = fit_sequences(TARGETS[name], train, memory, width, generator=run.generator)
     return made
 
 
@@ -241,7 +243,7 @@ def tanh_counter(run: Run, memory: int, accuracy: float) -> ShallowRNN:
     """The length, by the recipe with another activation: a system, simulated."""
     system = DynamicalSystem(1, 1, 1, lambda h, x: h + 1 + 0 * x, lambda h: h)
     made = simulate_system(
-        system, (-0.1, 0.1), (0.2, 1.0), memory, accuracy / 2, random=run.generator
+        system, (-0.1, 0.1), (0.2, 1.0), memory, accuracy / 2, generator=run.generator
     )
     start = made.encode(torch.zeros(1, dtype=torch.float64))
     rnn = ShallowRNN(made.rnn.A, made.rnn.B, made.rnn.C, "tanh", initial=start)

@@ -116,7 +116,7 @@ def distance(
         time,
         samples=samples,
         ascent=ascent,
-        random=run.generator,
+        generator=run.generator,
     )
 
 
@@ -146,7 +146,7 @@ def closeness(run: Run, samples: int) -> None:
                 inputs,
                 time,
                 samples=samples,
-                random=run.generator,
+                generator=run.generator,
             )
             into.append(found.accuracy)
         promised.append(error_growth(lipschitz, size, time))
@@ -193,7 +193,7 @@ def simulations(run: Run, widths: list[int], samples: int) -> Fits:
         name, system, initial, inputs, time = case
         fits[name] = []
         for width in widths:
-            made = recurrent_fit(system, initial, inputs, time, width, random=run.generator)
+            made = recurrent_fit(system, initial, inputs, time, width, generator=run.generator)
             found = distance(run, case, made, samples)
             fits[name].append((made, found))
             states.append(found.states)
@@ -208,7 +208,7 @@ def simulations(run: Run, widths: list[int], samples: int) -> Fits:
 
             blind = system_distance(
                 system, made.rnn.system, made.decode, unaware, initial, inputs, time,
-                samples=samples, random=run.generator,
+                samples=samples, generator=run.generator,
             )  # fmt: skip
             lost.append(blind.states)
             rows.append(
@@ -249,7 +249,7 @@ def asked(run: Run, samples: int) -> None:
         case = CASES[index]
         name, system, initial, inputs, time = case
         made = simulate_system(
-            system, initial, inputs, time, accuracy, nonlinearity=sigma, random=run.generator
+            system, initial, inputs, time, accuracy, nonlinearity=sigma, generator=run.generator
         )
         found = distance(run, case, made, samples)
         promised.append(accuracy)
@@ -257,7 +257,7 @@ def asked(run: Run, samples: int) -> None:
         rows.append((name, sigma, accuracy, len(made.rnn.A), made.accuracy(time), found.accuracy))
     name, system, initial, inputs, time = CASES[1]
     straight = recurrent_fit(
-        system, initial, inputs, time, 64, nonlinearity="linear", random=run.generator
+        system, initial, inputs, time, 64, nonlinearity="linear", generator=run.generator
     )
     run.claim(
         "X-91",
@@ -314,11 +314,11 @@ def for_ever(run: Run, steps: int) -> None:
     )
     box: Box = ((-0.8, 0.8), (-0.8, 0.8))  # no state leaves it, whatever the inputs
     inputs: Box = ((-1.0, 1.0),)
-    made = recurrent_fit(leaky, box, inputs, 5, 96, random=run.generator)
+    made = recurrent_fit(leaky, box, inputs, 5, 96, generator=run.generator)
     case = ("leaky", leaky, box, inputs, steps)
     found = distance(run, case, made, 40, ascent=0)
     _, system, initial, fed, time = CASES[1]
-    chaotic = recurrent_fit(system, initial, fed, time, 64, random=run.generator)
+    chaotic = recurrent_fit(system, initial, fed, time, 64, generator=run.generator)
     wild = distance(run, ("logistic map", system, initial, fed, 60), chaotic, 40, ascent=0)
     run.claim(
         "X-92",
@@ -354,7 +354,9 @@ def continuous_time(run: Run, horizon: float = 1.0) -> None:
         repeat = round(taus[0] / tau)
         fed = torque.repeat_interleave(repeat)[:, None]
         system = euler_system(pendulum, 2, 1, tau)
-        made.append(recurrent_fit(system, box, ((-0.5, 0.5),), len(fed), 96, random=run.generator))
+        made.append(
+            recurrent_fit(system, box, ((-0.5, 0.5),), len(fed), 96, generator=run.generator)
+        )
         measured.append(astray(made[-1], start, fed, exact))
         # between two jumps of the torque the second derivative of the solution is Dv v
         euler = tau * slope * speed / (2 * slope) * math.expm1(slope * horizon)

@@ -253,7 +253,7 @@ def memorized(run: Run, n: int, classes: int, *, thresholds_kept: bool = True) -
     x = x / x.norm(dim=1, keepdim=True)
     labels = torch.randint(0, classes, (n,), generator=run.generator)
     labels[: min(n, classes)] = torch.arange(min(n, classes))
-    made = residual_memorizer(x, labels, math.ceil(8 * math.log(n)), random=run.generator)
+    made = residual_memorizer(x, labels, math.ceil(8 * math.log(n)), generator=run.generator)
     if thresholds_kept:
         return made
     for block in made.network:

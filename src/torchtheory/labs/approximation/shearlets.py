@@ -175,7 +175,7 @@ def edges(run: Run) -> None:
 def reproduce(run: Run, frame: ShearletFrame) -> None:
     """Energy, inversion, and what thresholding costs."""
     n = frame.size
-    images = [cartoon(2, random=run.generator).image(n), run.randn(n, n)]
+    images = [cartoon(2, generator=run.generator).image(n), run.randn(n, n)]
     coefficients = [frame.analyze(image) for image in images]
     energy = [math.fsum(float(c.square().sum()) for c in row) for row in coefficients]
     run.claim(

@@ -346,7 +346,7 @@ def universality_of_activations(run: Run, doublings: int = 6, seeds: int = 3) ->
     curves = {
         (name, target): [
             sorted(
-                span_error(random_units(layer, m, GRID, random=seed), g(GRID)) for seed in drawn
+                span_error(random_units(layer, m, GRID, generator=seed), g(GRID)) for seed in drawn
             )[seeds // 2]
             for m in widths
         ]
@@ -395,10 +395,10 @@ def polynomials(run: Run) -> None:
     ranks, smooth_ranks, distances, tanh_distances = [], [], [], []
     degrees = [1, 2, 3]
     for k in degrees:
-        features = random_units(lambda z, k=k: z**k, 40, x, steepness=1.5, random=run.generator)  # type: ignore[misc]
+        features = random_units(lambda z, k=k: z**k, 40, x, steepness=1.5, generator=run.generator)  # type: ignore[misc]
         ranks.append(least_squares(features, x).rank)
         distances.append(best_uniform_fit(features, x ** (k + 1)).error)
-        other = random_units("tanh", 40, x, random=run.generator)
+        other = random_units("tanh", 40, x, generator=run.generator)
         smooth_ranks.append(least_squares(other, x).rank)
         tanh_distances.append(best_uniform_fit(other[:, :12], x ** (k + 1)).error)
     run.claim(
@@ -429,7 +429,7 @@ def floors(run: Run) -> None:
     tanh_floor: list[float] = []
     for m in widths:
         for floor, layer in ((square_floor, square), (tanh_floor, "tanh")):
-            features = random_units(layer, m, x, random=run.generator)
+            features = random_units(layer, m, x, generator=run.generator)
             floor += [best_uniform_fit(features, y).error for y in (x.abs(), x**3)]
     run.claim(
         ["X-12", "S-34"],

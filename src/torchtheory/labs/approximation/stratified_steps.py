@@ -84,9 +84,9 @@ def threshold(directions: Tensor, thresholds: Tensor) -> Tensor:
 
 def from_pairs(run: Run, per_side: int, d: int, points: int, strata: bool) -> float:
     """An unbiased estimate of the expected squared error, from two steps a cell."""
-    x = ball_points(points, d, random=run.generator)
+    x = ball_points(points, d, generator=run.generator)
     one, other = (
-        steps_in_strata(threshold, per_side, d, strata=strata, random=run.generator)(x)
+        steps_in_strata(threshold, per_side, d, strata=strata, generator=run.generator)(x)
         for _ in range(2)
     )
     return float((one - other).square().mean()) / (2 * len(one.T))
@@ -148,10 +148,10 @@ def networks(
     for d, sizes in SIZES.items():
         k, expected = sizes[1], found[d, True][1].estimate
         for _ in range(draws):
-            x = ball_points(points, d, random=run.generator)
-            steps = steps_in_strata(threshold, k, d, random=run.generator)
+            x = ball_points(points, d, generator=run.generator)
+            steps = steps_in_strata(threshold, k, d, generator=run.generator)
             ratios.append(error(steps(x), x) / expected)
-            loose = steps_in_strata(threshold, k, d, strata=False, random=run.generator)
+            loose = steps_in_strata(threshold, k, d, strata=False, generator=run.generator)
             uniform.append(error(loose(x), x) / expected)
     drawn, other = mean_interval(ratios), mean_interval(uniform)
     run.claim(
@@ -186,7 +186,7 @@ def plot(
     x = torch.linspace(-1, 1, 801, dtype=torch.float64)[:, None]
     right.plot(x, bowl(x), color="0.5", linewidth=3, alpha=0.5, label="(x² - 1)/4")
     for color, strata, label in ((COLORS[0], True, "cells"), (COLORS[1], False, "independent")):
-        steps = steps_in_strata(threshold, 24, 1, strata=strata, random=3)
+        steps = steps_in_strata(threshold, 24, 1, strata=strata, generator=3)
         right.plot(x, steps(x).mean(1), color=color, linewidth=1.2, label=label)
     right.set(xlabel="x", title="24 steps")
     right.legend(loc="upper center")

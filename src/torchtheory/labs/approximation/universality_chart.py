@@ -160,7 +160,7 @@ def universality_chart(run: Run, units: int = 96) -> None:
 
 
 def relative(run: Run, f: Callable[[Tensor], Tensor], y: Tensor, units: int) -> float:
-    features = ridge_units(f, units, GRID, steepness=8.0, random=run.generator)
+    features = ridge_units(f, units, GRID, steepness=8.0, generator=run.generator)
     return span_error(features, y) / (float(y.max() - y.min()) / 2)
 
 

@@ -241,7 +241,7 @@ def assemble(
 
 def haar_networks(run: Run, most_terms: int, resolution: int) -> list[Transfer]:
     """Best Haar terms of the picture of a cartoon, as a step function on its pixels."""
-    picture = cartoon(2, random=run.generator).image(resolution)
+    picture = cartoon(2, generator=run.generator).image(resolution)
     coefficients = haar_transform(picture) / resolution
     sizes = [2**k for k in range(2, 10) if 2**k <= most_terms]
     epsilons = best_terms_errors(coefficients, sizes)

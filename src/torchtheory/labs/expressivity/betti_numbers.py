@@ -169,7 +169,7 @@ def on_a_line(run: Run, depth: int, networks: int) -> None:
     random, few = [], widths[::3]
     for _ in range(networks):
         for n in few:
-            net = mlp([1, n, 1], "relu", random=run.generator).requires_grad_(False)
+            net = mlp([1, n, 1], "relu", generator=run.generator).requires_grad_(False)
             for layer in net:
                 if isinstance(layer, nn.Linear):
                     layer.bias.copy_(run.randn(*layer.bias.shape))
@@ -248,7 +248,7 @@ def in_the_plane(
     for n in widths:
         some = []
         for _ in range(networks):
-            net = mlp([2, n, 1], "relu", random=run.generator).requires_grad_(False)
+            net = mlp([2, n, 1], "relu", generator=run.generator).requires_grad_(False)
             inner, outer = net[0], net[2]
             assert isinstance(inner, nn.Linear)
             assert isinstance(outer, nn.Linear)
@@ -291,7 +291,7 @@ def trained(run: Run, epochs: int) -> nn.Module:
     """A classifier that learned a ring, and the regions it made of it."""
     x = 2 * run.rand(600, 2) - 1
     inside = (x.norm(dim=1) - 0.6).abs() < 0.2
-    nets = [mlp([2, 24, 24, 2], "relu", random=run.generator).float() for _ in range(2)]
+    nets = [mlp([2, 24, 24, 2], "relu", generator=run.generator).float() for _ in range(2)]
     result = fit_many(
         nets, (x.float(), inside.long()), epochs=epochs, batch_size=100, learning_rate=0.02
     )

@@ -46,7 +46,7 @@ def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
     """
     shapes = [(2, 4, k) for k in range(1, depth + 1)] + [(2, 6, 2)]
     seed = int(torch.randint(0, 2**31, (), generator=run.generator))
-    built = [montufar_network(*s, random=seed) for s in shapes]
+    built = [montufar_network(*s, generator=seed) for s in shapes]
     counted = [plane_arrangement(net, CUBE) for net in built]
     random = [
         plane_arrangement(_random(run, 2, 4, depth), PlaneSlice.of_the_plane((-3, -3), (3, 3)))
@@ -72,7 +72,7 @@ def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
         promised=[(m + 1) * m ** (k - 1) for _, m, k in lines],
         relation="==",
         measured=[
-            affine_pieces(montufar_network(*s, random=run.generator), 0.0, 1.0).patterns
+            affine_pieces(montufar_network(*s, generator=run.generator), 0.0, 1.0).patterns
             for s in lines
         ],
     )
@@ -203,7 +203,7 @@ def folding_regions(run: Run, depth: int = 3, networks: int = 4) -> None:
 
 
 def _random(run: Run, inputs: int, width: int, depth: int, outputs: int = 1) -> nn.Sequential:
-    return mlp([inputs, *[width] * depth, outputs], random=run.generator)
+    return mlp([inputs, *[width] * depth, outputs], generator=run.generator)
 
 
 def _clamps(run: Run, width: int) -> nn.Sequential:

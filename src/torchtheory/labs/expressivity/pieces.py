@@ -55,7 +55,7 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
         ),
     )
     hidden = [[width], [width, width], [width, width // 2, width]]
-    deep = [(h, mlp([1, *h, 1], random=run.generator)) for _ in range(networks) for h in hidden]
+    deep = [(h, mlp([1, *h, 1], generator=run.generator)) for _ in range(networks) for h in hidden]
     found = [(h, net, affine_pieces(net, -8.0, 8.0)) for h, net in deep]
     run.claim(
         ["A-94", "X-69", "L-105"],
@@ -145,7 +145,7 @@ def affine_pieces_lab(run: Run, networks: int = 5, width: int = 12) -> None:
         control=Control("at half that depth", [best // 2, math.log(even_bound(many, best // 2))]),
     )
     best = max(range(1, 25), key=lambda depth: even_bound(12, depth))
-    thin = [mlp([1, *[1] * best, 1], random=run.generator) for _ in range(4)]
+    thin = [mlp([1, *[1] * best, 1], generator=run.generator) for _ in range(4)]
     run.claim(
         "L-106",
         r"\text{at that shape (layers of about one unit) a network has at most }L+1\text{ pieces}",
@@ -359,7 +359,7 @@ def _square_with_pieces(p: int, lowered: float = 1.0) -> nn.Sequential:
 
 
 def _fit_square(run: Run, hidden: list[int], steps: int) -> nn.Sequential:
-    net = mlp([1, *hidden, 1], random=run.generator)
+    net = mlp([1, *hidden, 1], generator=run.generator)
     first = net[0]
     assert isinstance(first, nn.Linear)
     with torch.no_grad():  # kinks inside the interval

@@ -220,7 +220,7 @@ def trajectory_length(
     point = curve[:1]
     for s in seeds:
         one, two = (
-            nn.Sequential(gaussian_network(widths, v, random=s), nn.ReLU()) for v in (1.0, sigma)
+            nn.Sequential(gaussian_network(widths, v, generator=s), nn.ReLU()) for v in (1.0, sigma)
         )
         gaps.append(image_length(two, curve) - sigma**depth * image_length(one, curve))
         with torch.no_grad():
@@ -292,14 +292,18 @@ def trajectory_length(
     )
 
 
-def _lengths(widths: list[int], sigma: float, bias: Any, seed: int, curve: Tensor) -> list[float]:
+def _lengths(
+    widths: list[int], sigma: float, bias: Any, generator: torch.Generator | int, curve: Tensor
+) -> list[float]:
     """Lengths after every hidden layer, activation included."""
-    net = nn.Sequential(*gaussian_network(widths, sigma, bias=bias, random=seed), nn.ReLU())
+    net = nn.Sequential(*gaussian_network(widths, sigma, bias=bias, generator=generator), nn.ReLU())
     return [image_length(net[: 2 * (k + 1)], curve) for k in range(len(widths) - 1)]
 
 
 def _figure_network(run: Run, depth: int, variance: float = 4.0) -> nn.Sequential:
-    return gaussian_network([2, *[20] * depth, 2], variance**0.5, bias="none", random=run.generator)
+    return gaussian_network(
+        [2, *[20] * depth, 2], variance**0.5, bias="none", generator=run.generator
+    )
 
 
 def _turns(values: Tensor) -> int:

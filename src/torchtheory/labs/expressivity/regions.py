@@ -68,7 +68,7 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
         control=Control("not through 0", [hyperplane_regions(w, b) for w, b in drawn]),
     )
     small = [(3, 2), (4, 3)]
-    layers = [montufar_network(n, m, 1, random=run.generator) for m, n in small]
+    layers = [montufar_network(n, m, 1, generator=run.generator) for m, n in small]
     run.claim(
         ["A-95", "X-71"],
         r"\text{the same, listed by linear programming}",
@@ -99,7 +99,7 @@ def linear_regions(run: Run, width: int = 16, steps: int = 200) -> None:
     )
 
     x, y = _spirals(run, 150)
-    net = _train(mlp([2, width, width, 1], random=run.generator), x, y, steps)
+    net = _train(mlp([2, width, width, 1], generator=run.generator), x, y, steps)
     plane = PlaneSlice.of_the_plane((-1.3, -1.3), (1.3, 1.3))
     found = plane_arrangement(net, plane)
     boundary = decision_boundary(found)

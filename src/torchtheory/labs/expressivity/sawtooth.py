@@ -135,7 +135,7 @@ def sawtooth(run: Run, times: int = 8) -> None:
         measured=[_units(net) for _, _, net in composed],
     )
     hidden = [[9], [6, 5], [4, 3, 4]]
-    random = [mlp([1, *h, 1], random=run.generator) for h in hidden for _ in range(4)]
+    random = [mlp([1, *h, 1], generator=run.generator) for h in hidden for _ in range(4)]
     counted = [affine_pieces(net, -8.0, 8.0).count for net in random]
     run.claim(
         "X-74",
@@ -351,7 +351,7 @@ def _units(net: nn.Sequential) -> int:
 
 
 def _fit(run: Run, target: nn.Module, hidden: list[int], steps: int) -> nn.Sequential:
-    net = mlp([1, *hidden, 1], random=run.generator)
+    net = mlp([1, *hidden, 1], generator=run.generator)
     first = net[0]
     assert isinstance(first, nn.Linear)
     with torch.no_grad():  # kinks inside the interval

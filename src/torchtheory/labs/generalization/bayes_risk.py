@@ -234,11 +234,11 @@ def unbiased(run: Run) -> None:
         ),
     )
     task = prediction_task(
-        lambda n, generator: _pairs(law, law.draw(n, random=generator)), zero_one_loss
+        lambda n, generator: _pairs(law, law.draw(n, generator=generator)), zero_one_loss
     )
     uniform = law.with_mass(torch.full_like(law.mass, 1 / len(law)))
     skewed = prediction_task(
-        lambda n, generator: _pairs(uniform, uniform.draw(n, random=generator)), zero_one_loss
+        lambda n, generator: _pairs(uniform, uniform.draw(n, generator=generator)), zero_one_loss
     )
     n, delta = 20_000, 1e-4
     found = [t.risk_interval(_table(f), n, run.generator, delta=delta) for t in (task, skewed)
@@ -269,9 +269,9 @@ def _table(values: Tensor) -> Any:
 def coverage(run: Run, sample: int, trials: int) -> tuple[Tensor, Tensor]:
     """Intervals from test sets cover the risk of a fitted function; from training sets not."""
     law = random_law(run, 60, SIGNS)
-    train = law.empirical_masses(law.draw(trials, sample, random=run.generator))
-    test = law.empirical_masses(law.draw(trials, sample, random=run.generator))
-    few = law.draw(trials, sample // 10, random=run.generator)
+    train = law.empirical_masses(law.draw(trials, sample, generator=run.generator))
+    test = law.empirical_masses(law.draw(trials, sample, generator=run.generator))
+    few = law.draw(trials, sample // 10, generator=run.generator)
     copied = law.empirical_masses(few.repeat(1, 10))
     votes = torch.zeros(trials, 60).double().index_add_(1, law.where, train * law.labels)
     fitted = torch.where(votes < 0, -1.0, 1.0).double()
@@ -300,7 +300,7 @@ def coverage(run: Run, sample: int, trials: int) -> tuple[Tensor, Tensor]:
     ends = [clopper_pearson(k, size, 0.9) for k in range(size + 1)]
     low = torch.tensor([e.low for e in ends]).double()
     high = torch.tensor([e.high for e in ends]).double()
-    exact = [law.empirical_masses(law.draw(trials, size, random=run.generator)), copied, train]
+    exact = [law.empirical_masses(law.draw(trials, size, generator=run.generator)), copied, train]
     hits = []
     for masses, count in zip(exact, (size, size, sample), strict=True):
         errors = ((losses * masses).sum(1) * count).round().long().clamp(max=size)

@@ -333,12 +333,12 @@ def vc_pipeline(run: Run, trials: int = 60, sizes: int = 5, grid: int = 128) -> 
 
     rows, repeated = [], []
     for m in run.track([25 * 2**k for k in range(sizes)], "sizes"):
-        drawn = law.draw(trials, m, random=run.generator)
+        drawn = law.draw(trials, m, generator=run.generator)
         gap = mean_gap(drawn)
-        repeated.append(float(mean_gap(law.draw(trials, 25, random=run.generator))))
+        repeated.append(float(mean_gap(law.draw(trials, 25, generator=run.generator))))
         sample = [errors[:, s] for s in drawn[: max(5, trials // 12)]]
         complexity = [
-            estimate_rademacher(finite_class(v), m, draws=100, random=run.generator).estimate
+            estimate_rademacher(finite_class(v), m, draws=100, generator=run.generator).estimate
             for v in sample
         ]
         cover = [dudley_bound(torch.unique(v, dim=0)) for v in sample]

@@ -126,7 +126,7 @@ def complexity(run: Run, batches: int, samples: int) -> None:
 
 
 def homogeneous(run: Run, batches: int) -> None:
-    net = mlp([3, 5, 4], bias=False, random=run.generator)
+    net = mlp([3, 5, 4], bias=False, generator=run.generator)
     x = run.randn(20, 3)
     factors = 10 ** run.randn(batches)
     last = net[2]

@@ -111,7 +111,7 @@ def chain_rule(run: Run, width: int) -> None:
 
 
 def conservation(run: Run, samples: int, width: int) -> None:
-    x, y, *_ = separable_gaussians(samples, 3, margin=0.2, random=run.generator)
+    x, y, *_ = separable_gaussians(samples, 3, margin=0.2, generator=run.generator)
 
     def follow(activation: nn.Module | None) -> tuple[list[list[Tensor]], nn.Sequential]:
         """The weights at the start, and where the exponential risk has fallen by e to the 0.2."""
@@ -300,7 +300,10 @@ def alignment(run: Run, level: float) -> None:
     while float(smoothed_minimum(z @ product(start))) > 1:  # the first level
         start = start / 2
     even = torch.cat(
-        [w.flatten() for w in balanced_weights(0.1 * run.randn(1, 2), [3, 3], random=run.generator)]
+        [
+            w.flatten()
+            for w in balanced_weights(0.1 * run.randn(1, 2), [3, 3], generator=run.generator)
+        ]
     )
 
     def follow(margins: Any, start: Tensor) -> MarginCurve:

@@ -40,7 +40,7 @@ def chains(run: Run) -> dict[str, tuple[nn.Sequential, Shape]]:
         "layered 3-4-4-2": (
             filled(run, nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False),
                    nn.ReLU(), nn.Linear(4, 2, bias=False)), (3,)),
-        "layered 3-4-4-2, biases": (mlp([3, 4, 4, 2], random=run.generator), (3,)),
+        "layered 3-4-4-2, biases": (mlp([3, 4, 4, 2], generator=run.generator), (3,)),
         "convolution, max pool": (
             filled(run, nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                    nn.Linear(8, 2)), (1, 4, 4)),
@@ -61,7 +61,7 @@ def skipping(run: Run) -> GraphNetwork:
     graph.add_node("h", width=4, activation="relu")
     graph.add_node("y", width=2)
     graph.add_edges_from([("x", "g"), ("g", "h"), ("h", "y"), ("x", "y"), ("g", "y")])
-    return GraphNetwork(graph, random=run.generator)
+    return GraphNetwork(graph, generator=run.generator)
 
 
 @lab(
@@ -154,8 +154,8 @@ def sums_over_paths(run: Run, points: int) -> None:
 def number_and_activity(run: Run, points: int) -> None:
     depths = [[3, 4, 4, 2], [2, 5, 1], [4, 2, 3, 2, 1]]
     products = [float(torch.tensor(w[:-1]).prod()) for w in depths]
-    nets = [mlp(w, bias=False, random=run.generator) for w in depths]
-    biased = [mlp(w, random=run.generator) for w in depths]
+    nets = [mlp(w, bias=False, generator=run.generator) for w in depths]
+    biased = [mlp(w, generator=run.generator) for w in depths]
     run.claim(
         "B-13",
         r"d_z=n_0n_1\cdots n_{L-1}",
@@ -208,7 +208,7 @@ def windows_that_overlap(run: Run, points: int) -> None:
 
 def trained_paths(run: Run, width: int, epochs: int, learning_rate: float) -> None:
     train, test = split(*digits(torch.float64), 0.3, run.generator)
-    net = mlp([64, width, width, 10], bias=False, random=run.generator)
+    net = mlp([64, width, width, 10], bias=False, generator=run.generator)
     fit(net, train, epochs=epochs, learning_rate=learning_rate, seed=run.seed)
     x, y = test[0][:200], test[1][:200]
     found = path_features(net, x)

@@ -83,7 +83,7 @@ def nested_classes(run: Run, sample: int, trials: int) -> list[ErrorTerms]:
     signs = torch.tensor([-1.0, 1.0]).double()
     law = FiniteDistribution.from_joint(torch.arange(k).double(), signs, joint)
     best = bayes_classifier(law)
-    masses = law.empirical_masses(law.draw(trials, sample, random=run.generator))
+    masses = law.empirical_masses(law.draw(trials, sample, generator=run.generator))
     everything = labelings_with_changes(k, k - 1)  # it begins with the smaller classes
     sizes = [2 * sum(math.comb(k - 1, i) for i in range(c + 1)) for c in range(k)]
     exact, hasty, values = [], [], []
@@ -201,7 +201,7 @@ def networks(run: Run, sizes: tuple[int, ...], trials: int) -> dict[int, Widths]
     found: dict[int, Widths] = {}
     sums, excess, gaps, exact_gaps = [], [], [], []
     for n in run.track(sizes, "sample sizes"):
-        masses = law.empirical_masses(law.draw(trials, n, random=run.generator))
+        masses = law.empirical_masses(law.draw(trials, n, generator=run.generator))
         weight = masses.new_zeros(trials, k).index_add_(1, law.where, masses)
         total = masses.new_zeros(trials, k).index_add_(1, law.where, masses * law.labels)
         mean = torch.where(weight > 0, total / weight, torch.zeros_like(total))
@@ -317,7 +317,7 @@ def one_parameter(run: Run) -> Family:
     law = FiniteDistribution.of(x.repeat_interleave(2), y)
     theta = torch.linspace(0, 5, 501).double()
     losses = law.losses(torch.cos(theta[:, None] * law.points), quadratic_loss)
-    masses = law.empirical_masses(law.draw(10, random=run.generator))
+    masses = law.empirical_masses(law.draw(10, generator=run.generator))
     risk, empirical = losses @ law.mass, losses @ masses
     inside = (theta >= 0.3) & (theta <= 4.7)
     # downhill from the left end of the class until no neighbor is better

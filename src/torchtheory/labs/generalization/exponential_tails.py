@@ -226,7 +226,7 @@ def machine(run: Run, trials: int) -> None:
     )
     worst, scaled, sums, squares = [], [], [], []
     for _ in range(trials):
-        planted = separable_gaussians(15, 4, margin=0.2, random=run.generator)
+        planted = separable_gaussians(15, 4, margin=0.2, generator=run.generator)
         found = hard_margin_svm(planted.x, planted.y)
         z = planted.y[:, None] * planted.x
 
@@ -262,7 +262,7 @@ def machine(run: Run, trials: int) -> None:
 
 
 def no_critical_point(run: Run, trials: int) -> None:
-    planted = separable_gaussians(12, 3, margin=0.1, random=run.generator)
+    planted = separable_gaussians(12, 3, margin=0.1, generator=run.generator)
     z = planted.y[:, None] * planted.x
     best = hard_margin_svm(planted.x, planted.y).weight
     points = 3 * run.randn(50 * trials, 3)

@@ -141,7 +141,7 @@ def noise(run: Run, functions: int, sample: int, trials: int) -> None:
         torch.full((points, 2), 0.5 / points, dtype=torch.float64),
     )
     losses = law.losses(run.signs(functions, points), zero_one_loss)
-    masses = law.empirical_masses(law.draw(trials, sample, random=run.generator))
+    masses = law.empirical_masses(law.draw(trials, sample, generator=run.generator))
     empirical = masses @ losses.T
     gap = (empirical - 0.5).abs()
     chosen = 0.5 - empirical.min(1).values
@@ -217,7 +217,7 @@ def minimizer(run: Run, sample: int, trials: int) -> None:
     functions = torch.cat([run.signs(98, 40), truth[None], -truth[None]])
     losses = law.losses(functions, zero_one_loss)
     risks = losses @ law.mass
-    empirical = law.empirical_masses(law.draw(trials, sample, random=run.generator)) @ losses.T
+    empirical = law.empirical_masses(law.draw(trials, sample, generator=run.generator)) @ losses.T
     worst = (empirical - risks).abs().amax(1)
     excess = risks[empirical.argmin(1)] - risks.min()
     wrong = risks[empirical.argmax(1)] - risks.min()
@@ -254,7 +254,7 @@ def weights(run: Run, sample: int, trials: int) -> None:
     law = random_law(run, 40)
     losses = law.losses(run.signs(60, 40), zero_one_loss)
     risks = losses @ law.mass
-    empirical = law.empirical_masses(law.draw(trials, sample, random=run.generator)) @ losses.T
+    empirical = law.empirical_masses(law.draw(trials, sample, generator=run.generator)) @ losses.T
     gap = (empirical - risks).abs()
     prior = [2.0 ** -(k + 1) for k in range(60)]
     radii = torch.tensor(

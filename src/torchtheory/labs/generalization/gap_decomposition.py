@@ -125,8 +125,8 @@ def identity(run: Run, law: Law, sample: int, epochs: int) -> None:
     own = drawn(run, law, sample)
     foreign = (3 + run.randn(sample, 3), run.randn(sample, 2))
     nets = {
-        "random weights": mlp([3, 5, 4, 2], random=run.generator),
-        "trained": mlp([3, 5, 4, 2], random=run.generator),
+        "random weights": mlp([3, 5, 4, 2], generator=run.generator),
+        "trained": mlp([3, 5, 4, 2], generator=run.generator),
     }
     untrained = copy.deepcopy(nets["trained"])
     fit(nets["trained"], own, epochs=epochs, batch_size=sample, learning_rate=0.03)
@@ -241,7 +241,7 @@ def one_path() -> tuple[float, float, float]:
 
 def negative_curvature(run: Run) -> None:
     """A sample whose features are larger than the population's in every direction."""
-    net = mlp([3, 2], bias=False, random=run.generator)
+    net = mlp([3, 2], bias=False, generator=run.generator)
     x = run.randn(30, 3)
     y = torch.zeros(30, 2, dtype=torch.float64)
     found = decompose_gap(net, (2 * x, y), (x, y))
@@ -292,7 +292,7 @@ def with_canceling_units(net: nn.Sequential, size: float) -> nn.Sequential:
 def canceling_units(run: Run, law: Law, sample: int) -> tuple[list[float], list[GapDecomposition]]:
     """A small gap with a large path norm: the cosines must be small."""
     train = drawn(run, law, sample)
-    net = mlp([3, 12, 2], random=run.generator)
+    net = mlp([3, 12, 2], generator=run.generator)
     fit(net, train, epochs=60, batch_size=sample, learning_rate=0.03)
     sizes = [10.0**e for e in (0, 1, 2, 3, 4)]
     found = [
@@ -343,7 +343,7 @@ def watch_training(
 ) -> list[tuple[int, GapDecomposition]]:
     """The parts of the gap while a network is trained."""
     train = drawn(run, law, sample)
-    net = mlp([3, 20, 2], random=run.generator)
+    net = mlp([3, 20, 2], generator=run.generator)
     history = [(0, decompose_gap(net, train, law[:2], masses=law[2]))]
     every = max(1, epochs // 12)
 

@@ -133,7 +133,7 @@ def scales(run: Run) -> None:
         measured=total,
         control=Control("1/j for 1/j²", sum(1 / j for j in range(1, 20_001))),
     )
-    net = mlp([30, 40, 1], random=run.generator)
+    net = mlp([30, 40, 1], generator=run.generator)
     network = StochasticNetwork(net, spread=0.05)
     prior = GaussianPrior(fresh_initialization(net, 1).state_dict())
     settled = prior.settle(network)
@@ -153,7 +153,7 @@ def scales(run: Run) -> None:
 def local_noise(run: Run, draws: int) -> None:
     """The law of a layer's output under drawn weights and under local noise."""
     layer = nn.Linear(6, 3, dtype=torch.float64)
-    network = StochasticNetwork(layer, spread=0.4, random=run.generator)
+    network = StochasticNetwork(layer, spread=0.4, generator=run.generator)
     x = run.randn(1, 6)
     rows = network(x.expand(draws, -1), "local").detach()
     some = min(draws, 1500)
@@ -184,7 +184,7 @@ def local_noise(run: Run, draws: int) -> None:
         control=Control("half the noise", by_weights.estimate / 4, interval=_scaled(by_weights)),
     )
     conv = nn.Conv1d(1, 1, 3, bias=False, dtype=torch.float64)
-    noisy = StochasticNetwork(conv, spread=0.5, random=run.generator)
+    noisy = StochasticNetwork(conv, spread=0.5, generator=run.generator)
     signal = torch.ones(some, 1, 5, dtype=torch.float64)
     clean = conv(signal).detach()
     local = noisy(signal, "local").detach() - clean
@@ -201,7 +201,7 @@ def local_noise(run: Run, draws: int) -> None:
         reason="a filter of three weights with variance 1/4, a constant input",
         control=Control("noise drawn at the positions", independent.estimate, interval=independent),
     )
-    dense = StochasticNetwork(mlp([6, 5, 1], random=run.generator), spread=0.1)
+    dense = StochasticNetwork(mlp([6, 5, 1], generator=run.generator), spread=0.1)
     convolution = StochasticNetwork(nn.Sequential(conv, nn.Flatten(), nn.Linear(3, 1).double()))
     run.claim(
         "M-63",
@@ -226,7 +226,7 @@ def probes(run: Run, samples: int, epochs: int) -> dict[str, tuple[Flatness, flo
     order = torch.randperm(len(x), generator=run.generator)[:samples]
     x, true = x[order], (y[order] >= 5).long()
     random = torch.randint(0, 2, (samples,), generator=run.generator)
-    start = mlp([64, 100, 1], random=run.generator)
+    start = mlp([64, 100, 1], generator=run.generator)
     found: dict[str, tuple[Flatness, float]] = {}
     for name, labels in (("true labels", true), ("random labels", random)):
         net = fresh_initialization(start, 3)

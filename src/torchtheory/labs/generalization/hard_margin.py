@@ -34,10 +34,10 @@ from torchtheory.training.surrogates import logistic_surrogate
     covers=["M-128", "M-129", "M-130", "M-131", "M-132", "A-71"],
     title="On separable data w(t) = ŵ log t + ρ(t): direction 1/log t, loss 1/t",
     errata=["validation-loss-grows-for-all-datasets"],
-    full={"samples": 200, "dimension": 20, "iterations": 20_000},
+    full={"samples": 200, "dimension": 20, "steps": 20_000},
 )
 def logistic_regression_to_hard_margin(
-    run: Run, samples: int = 30, dimension: int = 3, iterations: int = 1000
+    run: Run, samples: int = 30, dimension: int = 3, steps: int = 1000
 ) -> None:
     """Gradient flow on separable data, followed in logarithmic time to t = 1e7 and to 1e60.
 
@@ -49,14 +49,14 @@ def logistic_regression_to_hard_margin(
     """
     at_least(samples, 10, "samples")
     at_least(dimension, 2, "dimension")
-    at_least(iterations, 100, "iterations")
+    at_least(steps, 100, "steps")
     x = torch.tensor([[1, 1], [1, -2], [1.6, 0.3], [2.2, -0.5]], dtype=torch.float64)
     y = torch.ones(4, dtype=torch.float64)
     flows = known_limit(run, x, y)
     combination(run, x, y)
-    planted = separable_gaussians(samples, dimension, margin=0.2, random=run.generator)
+    planted = separable_gaussians(samples, dimension, margin=0.2, generator=run.generator)
     certificate(run, [(x, y), (planted.x, planted.y)])
-    steps(run, iterations)
+    by_steps(run, steps)
     validation(run, x, y)
     run.figure(
         "log-time",
@@ -280,7 +280,7 @@ def certificate(run: Run, data: list[tuple[Tensor, Tensor]]) -> None:
     )
 
 
-def steps(run: Run, iterations: int) -> None:
+def by_steps(run: Run, steps: int) -> None:
     """Gradient descent as in the theorem: the step rule, and the same path as the flow."""
     z = torch.tensor([[1.0, 6.0], [1.0, -7.0]], dtype=torch.float64)
     largest = 8 / float(torch.linalg.matrix_norm(z, 2)) ** 2
@@ -289,7 +289,7 @@ def steps(run: Run, iterations: int) -> None:
         return LOGISTIC.value(w @ z.T).sum(-1)
 
     zero = torch.zeros(z.shape[1], dtype=torch.float64)
-    calm = gradient_descent(loss, zero, 0.99 * largest, iterations)
+    calm = gradient_descent(loss, zero, 0.99 * largest, steps)
     wild = gradient_descent(loss, zero, 3 * largest, 50)
     run.claim(
         "M-128",
@@ -298,13 +298,13 @@ def steps(run: Run, iterations: int) -> None:
         promised=0.0,
         relation="<",
         measured=calm.values.diff(),
-        reason=f"{iterations} steps with 0.99 of that step",
+        reason=f"{steps} steps with 0.99 of that step",
         control=Control("three times that step", wild.values.diff()),
     )
-    end = [0.99 * largest * iterations]
+    end = [0.99 * largest * steps]
     flow = separable_flow(z, torch.ones(2), end, loss=LOGISTIC)
     apart = (calm.points[-1] - flow.weights[0]).norm() / flow.weights[0].norm()
-    unlike = (calm.points[iterations // 10] - flow.weights[0]).norm() / flow.weights[0].norm()
+    unlike = (calm.points[steps // 10] - flow.weights[0]).norm() / flow.weights[0].norm()
     run.claim(
         "M-128",
         r"\text{descent after } k \text{ steps is near the flow at } t=\eta k:"

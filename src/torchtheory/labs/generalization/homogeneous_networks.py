@@ -187,7 +187,7 @@ def smoothing(run: Run) -> None:
 
 def linear_flow(run: Run) -> None:
     """A linear model: one curve under three clocks, the flow of the direction, and its limit."""
-    x, y, *_ = separable_gaussians(10, 2, margin=0.2, random=run.generator)
+    x, y, *_ = separable_gaussians(10, 2, margin=0.2, generator=run.generator)
     z = y[:, None] * x
 
     def margins(w: Tensor) -> Tensor:
@@ -320,7 +320,7 @@ def written_points(run: Run) -> None:
             [other.relative_epsilon, other.delta],
         ),
     )
-    data = separable_gaussians(12, 3, margin=0.3, random=run.generator)
+    data = separable_gaussians(12, 3, margin=0.3, generator=run.generator)
     z = data.y[:, None] * data.x
     best = hard_margin_svm(data.x, data.y).margin
     tries = [data.weight + 0.1 * run.randn(3) for _ in range(30)]
@@ -354,7 +354,7 @@ def flows(run: Run, level: float) -> None:
     xor_start = torch.cat([(near + 0.1 * run.randn(4, 3)).flatten(), parity + 0.1 * run.randn(4)])
     relu = two_layers(x, y, torch.relu)
     square = two_layers(lifted, parity, lambda u: torch.relu(u).square())
-    data = separable_gaussians(10, 2, margin=0.2, random=run.generator)
+    data = separable_gaussians(10, 2, margin=0.2, generator=run.generator)
     z = data.y[:, None] * data.x
 
     def linear(w: Tensor) -> Tensor:

@@ -36,10 +36,10 @@ from torchtheory.training.shrinkage import (
     covers=["M-120", "M-121", "A-70"],
     title="Of all interpolants gradient descent finds the one closest to where it started",
     errata=["least-squares-gradient-sign", "more-unknowns-than-equations-unique"],
-    full={"samples": 100, "dimension": 1000, "iterations": 3000},
+    full={"samples": 100, "dimension": 1000, "steps": 3000},
 )
 def closest_interpolant_lab(
-    run: Run, samples: int = 12, dimension: int = 40, iterations: int = 600
+    run: Run, samples: int = 12, dimension: int = 40, steps: int = 600
 ) -> None:
     """Least squares with more weights than equations has an affine space of exact solutions.
 
@@ -51,12 +51,12 @@ def closest_interpolant_lab(
     """
     at_least(samples, 3, "samples")
     at_least(dimension, samples + 2, "dimension")
-    at_least(iterations, 50, "iterations")
+    at_least(steps, 50, "steps")
     x = run.randn(samples, dimension)
     y = run.randn(samples)
     solution_space(run, samples, dimension)
-    limit(run, x, y, iterations)
-    stochastic(run, x, y, iterations)
+    limit(run, x, y, steps)
+    stochastic(run, x, y, steps)
     printed_errors(run, x, y)
 
     rows = torch.tensor([[1.0, 0.4, 0.2], [-0.2, 1.0, 0.5]], dtype=torch.float64)
@@ -106,7 +106,7 @@ def solution_space(run: Run, samples: int, dimension: int) -> None:
     )
 
 
-def limit(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
+def limit(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
     """Gradient descent from a start away from 0: where it goes, how fast, and what it keeps."""
     start = run.randn(x.shape[1])
     goal = closest_interpolant(x, y, start)
@@ -117,14 +117,12 @@ def limit(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
         return (w @ x.T - y).square().mean(-1)
 
     step = 0.9 * largest
-    path = gradient_descent(loss, start, step, iterations).points
+    path = gradient_descent(loss, start, step, steps).points
     distance = (path - goal).norm(dim=1)
     singular = torch.linalg.svdvals(x)
     rate = (1 - 2 * step * singular.square() / len(x)).abs().max()
     times = torch.arange(len(distance)).double()
-    diverging = (gradient_descent(loss, start, 1.05 * largest, iterations).points - goal).norm(
-        dim=1
-    )
+    diverging = (gradient_descent(loss, start, 1.05 * largest, steps).points - goal).norm(dim=1)
     run.claim(
         "M-121",
         r"\|w_t-w_\infty\|\le q^t\|w_0-w_\infty\|,\ w_\infty=w_0+X^+(y-Xw_0),\ "
@@ -133,13 +131,13 @@ def limit(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
         relation="<=",
         measured=distance,
         tolerance=1e-9,
-        reason=f"η = 0.9 n/σ²max, q = {float(rate):.4f}, {iterations} steps",
+        reason=f"η = 0.9 n/σ²max, q = {float(rate):.4f}, {steps} steps",
         control=Control("a step of 1.05 n/σ²max", diverging),
     )
     run.claim(
         "M-121",
         r"\text{the limit is } w_\infty: \text{ relative distance of the last iterate}",
-        promised=float(rate**iterations),
+        promised=float(rate**steps),
         relation="<=",
         measured=float(distance[-1] / distance[0]),
         tolerance=1e-9,
@@ -153,7 +151,7 @@ def limit(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
         return loss(w) + 0.01 * w.square().sum(-1)
 
     kept = (path - start) @ space.null_space
-    lost = (gradient_descent(decayed, start, step, iterations).points - start) @ space.null_space
+    lost = (gradient_descent(decayed, start, step, steps).points - start) @ space.null_space
     run.claim(
         "M-121",
         r"w_t-w_0\in\operatorname{row}(X) \text{ at every } t: \text{ largest component outside}",
@@ -178,12 +176,12 @@ def limit(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
     )
 
 
-def stochastic(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
+def stochastic(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
     """One example at a time, constant step: exact where every example can be fitted."""
 
     def descend(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         eta = 1.0 / float(x.square().sum(1).max())
-        order = torch.randint(0, len(x), (5 * iterations,), generator=run.generator)
+        order = torch.randint(0, len(x), (5 * steps,), generator=run.generator)
         for i in order.tolist():
             w = w - eta * (x[i] @ w - y[i]) * x[i]
         return w
@@ -199,7 +197,7 @@ def stochastic(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
         relation="==",
         measured=float((reached - least).norm()),
         tolerance=1e-6,
-        reason=f"constant step, {5 * iterations} single examples",
+        reason=f"constant step, {5 * steps} single examples",
         control=Control(
             "a start outside the row space", float((descend(x, y, start) - least).norm())
         ),

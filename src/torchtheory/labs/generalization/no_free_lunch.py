@@ -84,7 +84,9 @@ def learners(run: Run, points: int) -> dict[str, Learner]:
         "least errors, thresholds": minimize_errors(labelings_with_changes(points, 1)),
         "least errors, 2 threshold units": minimize_errors(threshold_network_labelings(plane, 2)),
         "least errors, all functions": minimize_errors(all_labelings(points)),
-        "trained tanh network": train_network(plane, 4, steps=60, rate=1.0, random=run.generator),
+        "trained tanh network": train_network(
+            plane, 4, steps=60, rate=1.0, generator=run.generator
+        ),
     }
 
 

@@ -98,7 +98,7 @@ def rescaling(run: Run) -> None:
     )
     x = run.randn(50, 3)
     for bias in (False, True):
-        net = mlp([3, 8, 8, 1], "relu", bias=bias, random=run.generator)
+        net = mlp([3, 8, 8, 1], "relu", bias=bias, generator=run.generator)
         before = net(x)[:, 0].detach()
         factors = (0.3 + run.rand(3)).tolist()
         with torch.no_grad():
@@ -191,9 +191,11 @@ def two_layers(run: Run, m: int, steps: int) -> None:
         linear.append(c * exact_rademacher(linear_class(x), m))
         bound.append(frobenius_bound([c, c], exact_rademacher(linear_class(x), m)))
         signs = run.signs(60, m)
-        ascent = ascended_relu_class(x, [6], [c, c], steps=steps, random=run.generator)(signs)
+        ascent = ascended_relu_class(x, [6], [c, c], steps=steps, generator=run.generator)(signs)
         found.append(ascent / planar_relu_class(x, c, c)(signs))
-        larger = ascended_relu_class(x, [6], [c, 2 * c], steps=steps, random=run.generator)(signs)
+        larger = ascended_relu_class(x, [6], [c, 2 * c], steps=steps, generator=run.generator)(
+            signs
+        )
         outside.append(larger / planar_relu_class(x, c, c)(signs))
     run.claim(
         ["A-64", "A-65"],
@@ -224,8 +226,8 @@ def depth(run: Run, m: int, draws: int, steps: int) -> list[tuple[int, float, fl
     for layers in range(1, 6):
         norms = [1.0] * layers
         widths = [8] * (layers - 1)
-        ascent = ascended_relu_class(x, widths, norms, steps=steps, random=run.generator)
-        low = estimate_rademacher(ascent, m, draws=draws, random=run.generator)
+        ascent = ascended_relu_class(x, widths, norms, steps=steps, generator=run.generator)
+        low = estimate_rademacher(ascent, m, draws=draws, generator=run.generator)
         lows.append(low.low)
         scaled.append(low.low * 3.0**layers)
         highs.append(frobenius_bound(norms, unit))
@@ -263,11 +265,11 @@ def depth(run: Run, m: int, draws: int, steps: int) -> list[tuple[int, float, fl
     for d in (2, 20, 200):
         points = on_sphere(run, m, d)
         one.append(
-            estimate_rademacher(linear_class(points), m, draws=draws, random=run.generator).low
+            estimate_rademacher(linear_class(points), m, draws=draws, generator=run.generator).low
         )
         cube = run.signs(m, d)
         wide.append(
-            estimate_rademacher(linear_class(cube), m, draws=draws, random=run.generator).low
+            estimate_rademacher(linear_class(cube), m, draws=draws, generator=run.generator).low
         )
     run.claim(
         ["A-64", "M-48"],
@@ -486,7 +488,7 @@ def clipped(run: Run, n: int = 500) -> None:
         x, y = circle(run, 20, 0.2)
         mean = (0.5 - y[:, None] * (x @ directions.T)).clamp(0, 1).mean(0)
         complexity = estimate_rademacher(
-            linear_class(x), len(x), draws=50, random=run.generator
+            linear_class(x), len(x), draws=50, generator=run.generator
         ).high
         deviation = empirical_uniform_deviation(complexity, len(x), delta)
         failed += bool((truth - spread > mean + deviation).any())

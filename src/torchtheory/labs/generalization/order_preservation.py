@@ -90,7 +90,7 @@ def train_instances(run: Run, repeats: int, epochs: int, population: int) -> lis
                 for repeat in range(repeats):
                     y = clean + noise * run.randn(population, 2)
                     chosen = torch.randperm(population, generator=run.generator)[:samples]
-                    net = mlp([3, width, 2], random=run.generator)
+                    net = mlp([3, width, 2], generator=run.generator)
                     train = (x[chosen], y[chosen])
                     fit(net, train, epochs=epochs, batch_size=samples, learning_rate=0.05)
                     parts = decompose_gap(net, train, (x, y))
@@ -215,14 +215,14 @@ def valid_but_misleading(run: Run) -> None:
     x = run.randn(80, 2)
     y = x[:, :1].sin() + 0.3 * run.randn(80, 1)
     train = (x[:12], y[:12])
-    small, large = mlp([2, 6, 1], random=run.generator), mlp([2, 6, 1], random=run.generator)
+    small, large = mlp([2, 6, 1], generator=run.generator), mlp([2, 6, 1], generator=run.generator)
     fit(small, train, epochs=10, batch_size=12, learning_rate=0.03)
     fit(large, train, epochs=60, batch_size=12, learning_rate=0.1)
     plain = [decompose_gap(net, train, (x, y)) for net in (small, large)]
     better = int(plain[1].gap < plain[0].gap)
     nets = [small, large]
     nets[better] = with_canceling_units(nets[better], 1000.0)
-    rest = mlp([2, 6, 1], random=run.generator)  # a third instance, untrained
+    rest = mlp([2, 6, 1], generator=run.generator)  # a third instance, untrained
     parts = [decompose_gap(net, train, (x, y)) for net in (*nets, rest)]
     gaps = [p.gap for p in parts]
     bounds = compare_orders(gaps, [p.bound for p in parts])
@@ -279,7 +279,7 @@ def preorder(run: Run, gaps: list[float]) -> None:
         ),
     )
     x, y = run.randn(20, 2), run.randn(20, 1)
-    nets = [mlp([2, 4, 1], random=run.generator) for _ in range(3)]
+    nets = [mlp([2, 4, 1], generator=run.generator) for _ in range(3)]
     whole = [decompose_gap(net, (x, y), (x, y)).gap for net in nets]
     both = precedes(whole) & precedes(whole).mT
     run.erratum(

@@ -16,7 +16,7 @@ from torchtheory.core.progress import hidden
 from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
 from torchtheory.generalization.pac_bayes.bounds import mcallester_bound, seeger_bound
-from torchtheory.generalization.pac_bayes.certification import RiskCertificate, certify
+from torchtheory.generalization.pac_bayes.certification import RiskCertificate, risk_certificate
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.generalization.pac_bayes_columns import (
@@ -188,12 +188,12 @@ def certify_digits(run: Run, epochs: int) -> RiskCertificate:
     """Ten classes with a prior from half of the data; two classes with one that has seen none."""
     x, y = digits()
     train, test = split(x, y, 0.2, run.generator)
-    net = mlp([64, 100, 10], dtype=torch.float32, random=run.generator)
+    net = mlp([64, 100, 10], dtype=torch.float32, generator=run.generator)
     with hidden():
-        learned = certify(net, train, prior="data", test=test, epochs=2, seed=run.seed)
+        learned = risk_certificate(net, train, prior="data", test=test, epochs=2, seed=run.seed)
         two = (train[0], (train[1] >= 5).long()), (test[0], (test[1] >= 5).long())
-        small = mlp([64, 100, 1], dtype=torch.float32, random=run.generator)
-        plain = certify(
+        small = mlp([64, 100, 1], dtype=torch.float32, generator=run.generator)
+        plain = risk_certificate(
             small,
             two[0],
             test=two[1],
@@ -207,7 +207,7 @@ def certify_digits(run: Run, epochs: int) -> RiskCertificate:
         )
         random = torch.randint(0, 2, (len(x),), generator=run.generator)
         cheat = _memorized(small, train[0], random[: len(train[0])], run.seed)
-        cheated = certify(
+        cheated = risk_certificate(
             cheat,
             (train[0], random[: len(train[0])]),
             prior=cheat,
@@ -219,7 +219,7 @@ def certify_digits(run: Run, epochs: int) -> RiskCertificate:
         )
         # a valid certificate cannot be below the error of guessing
         coins = (train[0], random[: len(train[0])])
-        guessing = certify(small, coins, start_epochs=1, epochs=1, passes=2, seed=run.seed)
+        guessing = risk_certificate(small, coins, start_epochs=1, epochs=1, passes=2, seed=run.seed)
     assert learned.test is not None
     assert plain.test is not None
     assert cheated.test is not None
@@ -304,15 +304,15 @@ def refuse_cheating(run: Run) -> None:
     train, test = split(x, (y >= 5).long(), 0.3, run.generator)
     train = (train[0], train[1] ^ (run.rand(len(train[1])) < 0.25))
     test = (test[0], test[1] ^ (run.rand(len(test[1])) < 0.25))
-    net = mlp([64, 200, 1], dtype=torch.float32, random=run.generator)
+    net = mlp([64, 200, 1], dtype=torch.float32, generator=run.generator)
     with hidden():
         half = len(train[0]) // 2
         cheat = _memorized(net, *train, run.seed)
         fair = _memorized(net, train[0][:half], train[1][:half], run.seed)
-        told = certify(
+        told = risk_certificate(
             fair, train, prior=fair, prior_data=range(half), test=test, epochs=0, prior_spread=0.01
         )
-        lied = certify(
+        lied = risk_certificate(
             cheat, train, prior=cheat, prior_data=(), test=test, epochs=0, prior_spread=0.01
         )
     run.claim(

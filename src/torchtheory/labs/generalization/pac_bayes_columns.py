@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torchtheory.core.errors import FileProblem
 from torchtheory.data.image_sets import load_image_set
 from torchtheory.generalization import pac_bayes
-from torchtheory.generalization.pac_bayes.certification import certify
+from torchtheory.generalization.pac_bayes.certification import risk_certificate
 from torchtheory.models.samples import Samples
 from torchtheory.nets.feedforward import mlp
 from torchtheory.training.history import History
@@ -120,7 +120,7 @@ def make_column(
         )
         errors = {"train_error": _error(net, x, y), "test_error": _error(net, test_x, test_y)}
         # the prior is the untrained network, the posterior starts from one epoch of training
-        certificate = certify(
+        certificate = risk_certificate(
             early,
             (x, y),
             prior=initial,
@@ -137,7 +137,7 @@ def make_column(
             **common,
         )
     else:
-        certificate = certify(
+        certificate = risk_certificate(
             initial, (x, y), prior="data", prior_epochs=PRIOR_EPOCHS, epochs=2, **common
         )
         errors = {"train_error": certificate.deterministic_error, "test_error": None}

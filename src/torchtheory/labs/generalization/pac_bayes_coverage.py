@@ -15,7 +15,7 @@ from torchtheory.core.progress import hidden
 from torchtheory.core.record import Control
 from torchtheory.generalization.pac_bayes.bernoulli_kl import upper_kl_inverse
 from torchtheory.generalization.pac_bayes.bounds import KL, log_moment
-from torchtheory.generalization.pac_bayes.certification import certify
+from torchtheory.generalization.pac_bayes.certification import risk_certificate
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 
@@ -36,9 +36,10 @@ def pac_bayes_coverage(
     Gaussian linear classifier is fitted to each by minimizing the bound, and its true risk, which
     is a sum of normal probabilities, is compared with the bound.
 
-    All problems are fitted at once; some of them also through `certify`, draws of weights, scales
-    and all. The same check with a prior centered at what the very sample taught it fails almost
-    always. Look at the distance of the dots from the diagonal: below it, the bound is broken.
+    All problems are fitted at once; some of them also through `risk_certificate`, draws of weights,
+    scales and all. The same check with a prior centered at what the very sample taught it fails
+    almost always. Look at the distance of the dots from the diagonal: below it, the bound is
+    broken.
     """
     if problems < 50 or samples < 20 or certified < 1 or epochs < 1:
         raise InvalidInput("take 50 problems, 20 samples, 1 certified and 1 epoch or more")
@@ -158,7 +159,7 @@ def certify_some(
     with hidden():
         for trial in range(certified):
             index = torch.randint(0, POINTS, (samples,), generator=run.generator)
-            certificate = certify(
+            certificate = risk_certificate(
                 net,
                 (x[index], (y[index] > 0).long()),
                 start_epochs=2,

@@ -89,7 +89,7 @@ def one_pass(run: Run) -> None:
             promised=torch.cat(active),
         ),
     )  # fmt: skip
-    net = mlp([3, 4, 2], bias=False, random=run.generator)
+    net = mlp([3, 4, 2], bias=False, generator=run.generator)
     table = every_path(net, run.randn(1, 3))
     squared = copy.deepcopy(net)
     with torch.no_grad():
@@ -120,11 +120,11 @@ def below_the_product(run: Run, networks: int) -> None:
     sums, products = [], []
     for trial in range(networks):
         widths = [2 + trial % 3, *[1 + (trial + i) % 5 for i in range(1 + trial % 4)], 2]
-        net = mlp(widths, bias=trial % 2 == 0, random=run.generator)
+        net = mlp(widths, bias=trial % 2 == 0, generator=run.generator)
         found = compare_norms(net, (widths[0],))
         sums.append(found.path)
         products.append(found.frobenius)
-    biased = mlp([2, 2, 2], random=run.generator)
+    biased = mlp([2, 2, 2], generator=run.generator)
     weights_only = 1.0
     with torch.no_grad():
         for layer in dense_layers(biased):
@@ -165,8 +165,8 @@ def below_the_product(run: Run, networks: int) -> None:
 
 
 def equality(run: Run) -> None:
-    narrow = [mlp([3, *[1] * d, 2], bias=False, random=run.generator) for d in range(5)]
-    wide = [mlp([3, *[2] * d, 2], bias=False, random=run.generator) for d in range(1, 5)]
+    narrow = [mlp([3, *[1] * d, 2], bias=False, generator=run.generator) for d in range(5)]
+    wide = [mlp([3, *[2] * d, 2], bias=False, generator=run.generator) for d in range(1, 5)]
 
     def ratio(net: nn.Module) -> float:
         found = compare_norms(net, (3,))
@@ -184,7 +184,7 @@ def equality(run: Run) -> None:
 
 
 def rescaling(run: Run) -> None:
-    net = mlp([3, 6, 6, 2], random=run.generator)
+    net = mlp([3, 6, 6, 2], generator=run.generator)
     parameters = {k: p.detach() for k, p in net.named_parameters()}
     for layer in rescalable_layers(net):
         parameters = rescale_units(parameters, layer, 10 ** run.randn(6))
@@ -213,7 +213,7 @@ def bounds_outputs(run: Run) -> None:
         bound = x.flatten(1).abs().amax(1).clamp(min=1.0)
         bounds.append(bound * compare_norms(net, shape).path_sum)
         outputs.append(net(x).detach().abs().amax(1))
-    shifted = mlp([2, 3, 1], random=run.generator)
+    shifted = mlp([2, 3, 1], generator=run.generator)
     with torch.no_grad():
         dense_layers(shifted)[-1].bias.fill_(5.0)
         tiny = 1e-3 * run.randn(50, 2)
@@ -236,7 +236,7 @@ def depths(run: Run, width: int, deepest: int) -> None:
     x = x / x.norm(dim=1, keepdim=True)
     rows = []
     for depth in range(1, deepest + 1):
-        net = mlp([width, *[width] * (depth - 1), 1], bias=False, random=run.generator)
+        net = mlp([width, *[width] * (depth - 1), 1], bias=False, generator=run.generator)
         with torch.no_grad():
             for layer in dense_layers(net):
                 layer.weight.copy_(run.randn(*layer.weight.shape) * (2 / width) ** 0.5)
@@ -346,7 +346,7 @@ def angle_identity(run: Run) -> None:
 
 def trained_angles(run: Run, width: int, epochs: int, learning_rate: float) -> None:
     train, test = split(*digits(torch.float64), 0.3, run.generator)
-    net = mlp([64, width, width, 10], random=run.generator)
+    net = mlp([64, width, width, 10], generator=run.generator)
     start = path_cosines(net, test[0])
     fit(net, train, epochs=epochs, learning_rate=learning_rate, seed=run.seed)
     end = path_cosines(net, test[0])

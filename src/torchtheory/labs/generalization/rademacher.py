@@ -159,7 +159,7 @@ def estimate(run: Run, m: int, draws: int) -> None:
     """Random signs against all signs."""
     supremum = finite_class(labelings_with_changes(m, 1))
     exact = exact_rademacher(supremum, m)
-    fair = estimate_rademacher(supremum, m, draws=draws, random=run.generator)
+    fair = estimate_rademacher(supremum, m, draws=draws, generator=run.generator)
     biased = mean_interval(supremum((run.rand(draws, m) < 0.75).double() * 2 - 1))
     run.claim(
         "M-41",
@@ -310,7 +310,7 @@ def complexity_growth(run: Run, draws: int) -> dict[str, list[tuple[int, float]]
             "linear, ‖w‖ ≤ 1": linear_class(x),
         }.items():
             value = estimate_rademacher(
-                supremum, m, draws=min(draws, 2000), random=run.generator
+                supremum, m, draws=min(draws, 2000), generator=run.generator
             ).estimate
             found.setdefault(name, []).append((m, value))
         found.setdefault("thresholds: Massart", []).append((m, massart_bound(thresholds)))

@@ -250,11 +250,11 @@ def consistency(
     least = risks.min()
     rows, bounds = [], []
     for m in sizes:
-        drawn = law.draw(trials, m, random=run.generator)
+        drawn = law.draw(trials, m, generator=run.generator)
         excess = risks[(law.empirical_masses(drawn) @ losses.T).argmin(1)] - least
         rows.append(mean_interval(excess))
         bounds.append(math.sqrt(math.log(len(functions)) / (2 * m)))
-    once = law.draw(trials, 1, random=run.generator).expand(trials, sizes[-1])
+    once = law.draw(trials, 1, generator=run.generator).expand(trials, sizes[-1])
     copied = mean_interval(risks[(law.empirical_masses(once) @ losses.T).argmin(1)] - least)
     for interval, bound, m in zip(rows, bounds, sizes, strict=True):
         run.claim(

@@ -311,7 +311,7 @@ def empirical_bounds(
     law = FiniteDistribution.of(
         torch.arange(atoms).double(), torch.zeros(atoms, dtype=torch.float64)
     )
-    drawn = law.draw(trials, samples, random=run.generator)
+    drawn = law.draw(trials, samples, generator=run.generator)
     empirical = law.empirical_masses(drawn)
     excess = (law.mass - empirical).clamp_min(0)
     parts = all_functions_complexity((empirical * samples).round())

@@ -204,7 +204,7 @@ def sampled(
     numbers = FiniteDistribution.of(torch.arange(len(both)).double(), chance * 0, chance)
 
     def source(n: int, generator: torch.Generator) -> Tensor:
-        return both[numbers.draw(n, random=generator)]
+        return both[numbers.draw(n, generator=generator)]
 
     measured, promised, wrong = [], [], []
     delta = 1e-4

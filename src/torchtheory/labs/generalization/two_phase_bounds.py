@@ -86,7 +86,7 @@ def finite_law(run: Run, points: int) -> Law:
     x = 2 * run.rand(points, 3) - 1
     y = torch.stack([(3 * x[:, 0]).sin(), x[:, 1] * x[:, 2]], 1) + 0.1 * run.signs(points, 2)
     share = 0.2 + run.rand(points)
-    law = Law(x, y, share / share.sum(), mlp([3, 4, 3, 2], random=run.generator))
+    law = Law(x, y, share / share.sum(), mlp([3, 4, 3, 2], generator=run.generator))
     fit(law.gates, law.draw(run, 20), epochs=20, batch_size=20, learning_rate=0.02)
     return law
 
@@ -95,7 +95,7 @@ def constants(run: Run, law: Law) -> None:
     """From the path kernel against the list of paths."""
     found = measure_feature_law(law.gates, (law.x, law.y), masses=law.masses, listed=True)
     quick = measure_feature_law(law.gates, (law.x, law.y), masses=law.masses)
-    other = mlp([3, 4, 3, 2], random=run.generator)
+    other = mlp([3, 4, 3, 2], generator=run.generator)
     run.claim(
         "B-19",
         r"C_{zz}=\max_i\lambda_{\max}(G^{(i)}),\ \gamma_{zz}^2=\|\mathbb E(G^{(i)})^2\|"
@@ -246,7 +246,7 @@ def scaled_coin(weight: float) -> tuple[float, float, float]:
 
 def scaling(run: Run, law: Law, fresh: int, delta: float) -> None:
     """Features divided by c, path weights times c: nothing about the function changes."""
-    net = mlp([3, 4, 3, 2], bias=False, random=run.generator)
+    net = mlp([3, 4, 3, 2], bias=False, generator=run.generator)
     values, swapped = [], []
     for c in (1.0, 0.1, 7.0):
         shrunk = mlp([3, 4, 3, 2], bias=False)

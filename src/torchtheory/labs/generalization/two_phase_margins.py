@@ -92,7 +92,7 @@ def margins(run: Run) -> None:
 
 def complexity(run: Run) -> None:
     """Rademacher complexity of the ball of path weights."""
-    net = mlp([3, 6, 5, 2], random=run.generator)
+    net = mlp([3, 6, 5, 2], generator=run.generator)
     radius, size, points = 2.0, 40, 300
     x = run.randn(points, 3)
     ball = feature_radius(net, x)

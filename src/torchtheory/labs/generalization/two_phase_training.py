@@ -77,7 +77,7 @@ def two_phase_training_lab(
 
 def small_networks(run: Run) -> list[tuple[nn.Sequential, Tensor]]:
     """Dense, convolutional with disjoint windows, convolutional with overlapping windows."""
-    made: list[tuple[nn.Sequential, Tensor]] = [(mlp([3, 4, 4, 2], random=run.generator),
+    made: list[tuple[nn.Sequential, Tensor]] = [(mlp([3, 4, 4, 2], generator=run.generator),
                                                  run.randn(12, 3))]  # fmt: skip
     for stride in (2, 1):
         places = 4 if stride == 2 else 9
@@ -128,7 +128,7 @@ def identities(run: Run) -> None:
                 for parameter in near.parameters():
                     parameter.add_(size * run.randn(*parameter.shape))
             found.append(distance(path_features(near, x).features, path_features(net, x).features))
-    net = mlp([3, 4, 2], nn.SiLU, random=run.generator)
+    net = mlp([3, 4, 2], nn.SiLU, generator=run.generator)
     x = run.randn(12, 3)
     smooth.append(distance(*(gradient(o, net, x[:, :2]) for o in (silu_with_held_gates(net, x),
                                                                    net(x)))))  # fmt: skip
@@ -187,7 +187,7 @@ def silu_with_held_gates(net: nn.Sequential, x: Tensor) -> Tensor:
 
 def frozen_network(run: Run) -> None:
     """Linear in every layer, gates that no step moves, and what it costs."""
-    net = mlp([4, 6, 5, 3], bias=False, random=run.generator)
+    net = mlp([4, 6, 5, 3], bias=False, generator=run.generator)
     gates = other_weights(net, run)
     x = run.randn(30, 4)
     additive, tied = [], []
@@ -241,7 +241,7 @@ def frozen_network(run: Run) -> None:
         ],
         reason="multiplications and additions of the layers, as torch counts them",
     )
-    square = mlp([4, 4, 4, 4], bias=False, random=run.generator)
+    square = mlp([4, 4, 4, 4], bias=False, generator=run.generator)
     with torch.no_grad():
         one = square[:2](x)
         two = square[:4](x)
@@ -300,7 +300,7 @@ def image_data(run: Run, name: str, samples: int) -> tuple[Pair, Pair]:
 
 def make_network(name: str, run: Run) -> nn.Sequential:
     if name == "digits":
-        return mlp([64, 48, 10], random=run.generator, dtype=torch.float32)
+        return mlp([64, 48, 10], generator=run.generator, dtype=torch.float32)
     net = nn.Sequential(
         nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5), nn.ReLU(),
         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10),

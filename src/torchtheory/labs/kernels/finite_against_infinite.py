@@ -126,7 +126,7 @@ def product_of_signs(run: Run, dimension: int = 30, train: int = 400) -> list[Ju
     found = regressions("product of signs", within, across, y, 2)
     widths = [dimension, 128, 128, 2]
     for kind, frozen in (("trained", False), ("frozen features", True)):
-        net = ntk_mlp(widths, bias_variance=BIAS, random=run.generator)
+        net = ntk_mlp(widths, bias_variance=BIAS, generator=run.generator)
         if frozen:
             for parameter in net[:-1].parameters():
                 parameter.requires_grad_(False)
@@ -154,14 +154,14 @@ def network(run: Run, name: str, width: int, channels: int) -> nn.Sequential:
     """The finite network of an architecture, in float32 for speed."""
     if name == "dense":
         widths = [64, width, width, CLASSES]
-        return ntk_mlp(widths, bias_variance=BIAS, random=run.generator)
+        return ntk_mlp(widths, bias_variance=BIAS, generator=run.generator)
     return ntk_convolutional(
         [1, channels, channels],
         CLASSES,
         (8, 8),
         readout="mean" if "pooled" in name else "flatten",
         bias_variance=BIAS,
-        random=run.generator,
+        generator=run.generator,
     )
 
 

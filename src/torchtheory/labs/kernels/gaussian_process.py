@@ -55,7 +55,7 @@ def moments(run: Run, draws: int) -> None:
     scores = []
     for root in (None, independent):
         if root is None:
-            f = sample_paths(gaussian(), t, draws, mean=torch.cos, random=run.generator)
+            f = sample_paths(gaussian(), t, draws, mean=torch.cos, generator=run.generator)
         else:
             f = torch.cos(t) + run.randn(draws, len(t)) @ root
         centered = f - torch.cos(t)
@@ -75,7 +75,7 @@ def moments(run: Run, draws: int) -> None:
         control=Control("independent values of the same variances", scores[1][upper]),
     )
     f = sample_paths(
-        gaussian(), t, draws, mean=torch.cos, method="eigenvalues", random=run.generator
+        gaussian(), t, draws, mean=torch.cos, method="eigenvalues", generator=run.generator
     )
     error = math.sqrt(1 / draws)
     run.claim(
@@ -103,7 +103,7 @@ def moments(run: Run, draws: int) -> None:
 def every_combination(run: Run, draws: int) -> None:
     """A linear functional of the values is a Gaussian number."""
     t = torch.linspace(-2, 2, 9, dtype=torch.float64)
-    f = sample_paths(gaussian(), t, draws, random=run.generator)
+    f = sample_paths(gaussian(), t, draws, generator=run.generator)
     weights = run.randn(9, 5)
     scale = (weights * (gaussian()(t) @ weights)).sum(0).sqrt()
     values = f @ weights / scale
@@ -145,8 +145,8 @@ def near_and_far(run: Run, draws: int) -> None:
         measured=k[0, 2],
         control=Control("twice the lengthscale", wide[0, 2]),
     )
-    f = sample_paths(gaussian(), t, draws, random=run.generator)
-    g = sample_paths(laplace(), t, draws, random=run.generator)
+    f = sample_paths(gaussian(), t, draws, generator=run.generator)
+    g = sample_paths(laplace(), t, draws, generator=run.generator)
     moved, jumped = (mean_interval((v[:, 1] - v[:, 0]).square(), 0.999) for v in (f, g))
     run.claim(
         "M-09",
@@ -165,7 +165,7 @@ def smoothness(run: Run, draws: int) -> None:
     t = torch.tensor([0.0, *steps], dtype=torch.float64)
     rates = []
     for kernel in (gaussian(), matern(1.5), laplace()):
-        f = sample_paths(kernel, t, draws // 4, random=run.generator)
+        f = sample_paths(kernel, t, draws // 4, generator=run.generator)
         size = (f[:, 1:] - f[:, :1]).square().mean(0)
         rates.append(fit_slope(steps, size.tolist()))
     for name, rate in zip(("Gaussian", "Matérn 3/2"), rates, strict=False):
@@ -211,7 +211,7 @@ def observations(run: Run, draws: int) -> None:
     seen = torch.tensor([-2.0, -0.7, 0.4, 1.1], dtype=torch.float64)
     new = torch.tensor([-1.3, 0.0, 0.8, 2.5], dtype=torch.float64)
     both = torch.cat([seen, new])
-    f = sample_paths(gaussian(), both, draws, random=run.generator)
+    f = sample_paths(gaussian(), both, draws, generator=run.generator)
     after = posterior(gaussian(), seen, f[:, :4].T.contiguous())
     missed = f[:, 4:] - after.mean(new).T
     nearest = (new[:, None] - seen).abs().argmin(1)
@@ -258,12 +258,12 @@ def draw_figures(run: Run) -> None:
     y = torch.tensor([1.0, -0.5, 0.8, -1.2], dtype=torch.float64)
     after = posterior(gaussian(), seen, y)
     panels = [
-        ("GP(0, Gaussian)", sample_paths(gaussian(), t, 5, random=run.generator)),
-        ("GP(0, Matérn 3/2)", sample_paths(matern(1.5), t, 5, random=run.generator)),
-        ("GP(0, Laplace)", sample_paths(laplace(), t, 5, random=run.generator)),
+        ("GP(0, Gaussian)", sample_paths(gaussian(), t, 5, generator=run.generator)),
+        ("GP(0, Matérn 3/2)", sample_paths(matern(1.5), t, 5, generator=run.generator)),
+        ("GP(0, Laplace)", sample_paths(laplace(), t, 5, generator=run.generator)),
         (
             "Gaussian, given four values",
-            sample_paths(after.kernel, t, 5, mean=after.mean, random=run.generator),
+            sample_paths(after.kernel, t, 5, mean=after.mean, generator=run.generator),
         ),
     ]
     middle, deviation = after.mean(t), after.standard_deviation(t)

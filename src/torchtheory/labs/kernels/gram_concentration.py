@@ -102,7 +102,7 @@ def gram_matrix_concentration(
 
 def definitions(run: Run, x: Tensor, width: int) -> None:
     """The sampled matrix is the kernel of the first layer, the expected one its mean."""
-    net = TwoLayerNetwork.random(width, x.shape[1], activation="tanh", random=run.generator)
+    net = TwoLayerNetwork.random(width, x.shape[1], activation="tanh", generator=run.generator)
     weight = net.weight.detach()
     uneven = TwoLayerNetwork(weight, 2 * run.rand(width) - 1, "tanh")
     run.claim(
@@ -161,10 +161,12 @@ def bounds(run: Run, x: Tensor, width: int) -> None:
         ),
     )
     complexity = {
-        a: mean_interval(rademacher_draws(x, weight, a, draws=200, random=run.generator))
+        a: mean_interval(rademacher_draws(x, weight, a, draws=200, generator=run.generator))
         for a in names
     }
-    steep = mean_interval(rademacher_draws(x, 3 * weight, squares, draws=200, random=run.generator))
+    steep = mean_interval(
+        rademacher_draws(x, 3 * weight, squares, draws=200, generator=run.generator)
+    )
     for a in names:
         run.claim(
             "M-54",

@@ -438,7 +438,7 @@ def finite_networks(run: Run, width: int, networks: int) -> None:
                     ntk_mlp(
                         [2, width, 1],
                         scaling=scaling,  # type: ignore[arg-type]
-                        random=run.generator,
+                        generator=run.generator,
                         dtype=torch.float64,
                     ),
                     x[:1],

@@ -211,7 +211,7 @@ def network(run: Run, width: int, second: int | None = None) -> nn.Sequential:
         "tanh",
         weight_variance=1.5,
         bias_variance=0.1,
-        random=run.generator,
+        generator=run.generator,
         dtype=torch.float64,
     )
 
@@ -437,7 +437,7 @@ def figure_network(run: Run, width: int) -> nn.Sequential:
         "relu",
         weight_variance=WEIGHT_VARIANCE,
         bias_variance=BIAS_VARIANCE,
-        random=run.generator,
+        generator=run.generator,
         dtype=torch.float64,
     )
 

@@ -81,11 +81,11 @@ def linearized_network(
 
 def taylor_error(run: Run, x: Tensor) -> tuple[Tensor, dict[str, list[float]]]:
     """Equality at the start; slope 2 in the distance; slope 1 on a kink."""
-    net = mlp([x.shape[1], 16, 16, 2], "tanh", random=run.generator)
+    net = mlp([x.shape[1], 16, 16, 2], "tanh", generator=run.generator)
     lin = linearize(net)
     start = {k: p.detach() for k, p in net.named_parameters()}
     away = {k: run.randn(*p.shape) for k, p in start.items()}
-    moved = mlp([x.shape[1], 16, 16, 2], "tanh", random=run.generator)
+    moved = mlp([x.shape[1], 16, 16, 2], "tanh", generator=run.generator)
     set_parameters(moved, {k: start[k] + 0.1 * away[k] for k in start})
     run.claim(
         ["M-14", "L-166", "A-61"],
@@ -135,7 +135,7 @@ def set_parameters(net: nn.Module, values: dict[str, Tensor]) -> None:
 
 def gradient_by_hand(run: Run, x: Tensor) -> None:
     """The gradient of the two-layer network, and its tangent, written out."""
-    net = TwoLayerNetwork.random(12, x.shape[1], activation="tanh", random=run.generator)
+    net = TwoLayerNetwork.random(12, x.shape[1], activation="tanh", generator=run.generator)
     start, a = net.weight.detach().clone(), net.outputs / math.sqrt(12)
     sigma, slope = as_layer("tanh"), slope_of("tanh")
     end = start + run.randn(*start.shape)
@@ -208,7 +208,7 @@ def bound_on_random_weights(run: Run, x: Tensor, widths: tuple[int, ...]) -> Non
     gaps, bounds, sizes = [], [], [1e-2, 0.3, 3.0, 30.0]
     for m in run.track(widths, "random weights"):
         for given in SMOOTH:
-            net = TwoLayerNetwork.random(m, x.shape[1], activation=given, random=run.generator)
+            net = TwoLayerNetwork.random(m, x.shape[1], activation=given, generator=run.generator)
             a = net.outputs / math.sqrt(m)
             lin = linearize(net)
             start = net.weight.detach()

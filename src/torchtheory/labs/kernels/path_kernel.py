@@ -82,8 +82,8 @@ def filled(run: Run, *layers: nn.Module) -> nn.Sequential:
 
 def small_networks(run: Run) -> dict[str, tuple[nn.Sequential, tuple[int, ...]]]:
     return {
-        "dense, no biases": (mlp([3, 4, 4, 2], bias=False, random=run.generator), (3,)),
-        "dense": (mlp([3, 4, 4, 2], random=run.generator), (3,)),
+        "dense, no biases": (mlp([3, 4, 4, 2], bias=False, generator=run.generator), (3,)),
+        "dense": (mlp([3, 4, 4, 2], generator=run.generator), (3,)),
         "leaky ReLU, batch norm": (
             filled(run, nn.Linear(3, 5), nn.BatchNorm1d(5), nn.LeakyReLU(0.2), nn.Linear(5, 2)),
             (3,),
@@ -184,8 +184,8 @@ def product_formula(net: nn.Sequential, x: Tensor) -> Tensor:
 def dense_product(run: Run, points: int) -> None:
     """Dense layers without biases: a product of counts."""
     x = run.randn(points, 5)
-    nets = [mlp([5, *[8] * depth, 2], bias=False, random=run.generator) for depth in range(5)]
-    biased = [mlp([5, *[8] * depth, 2], random=run.generator) for depth in range(5)]
+    nets = [mlp([5, *[8] * depth, 2], bias=False, generator=run.generator) for depth in range(5)]
+    biased = [mlp([5, *[8] * depth, 2], generator=run.generator) for depth in range(5)]
     run.claim(
         "B-16",
         r"K(x,x')=x^\top x'\prod_\ell\dot\sigma^\ell(x)^\top\dot\sigma^\ell(x'):"
@@ -203,7 +203,7 @@ def dense_product(run: Run, points: int) -> None:
 
 def positive(run: Run, points: int) -> None:
     """A Gram matrix has no negative eigenvalue."""
-    net = mlp([5, 8, 8, 1], bias=False, random=run.generator)
+    net = mlp([5, 8, 8, 1], bias=False, generator=run.generator)
     x = run.randn(4 * points, 5)
     kernel = deep_path_kernel(net, x)
     with torch.no_grad():
@@ -236,7 +236,10 @@ def spectrum(run: Run, points: int) -> None:
     share = run.rand(points + 5)
     difference = torch.cat([torch.full((points,), -1.0 / points).double(), share / share.sum()])
     found, listed, summed = [], [], []
-    for net in (mlp([3, 4, 2], random=run.generator), mlp([3, 4, 4, 1], random=run.generator)):
+    for net in (
+        mlp([3, 4, 2], generator=run.generator),
+        mlp([3, 4, 4, 1], generator=run.generator),
+    ):
         z = path_features(net, x).features
         kernel = deep_path_kernel(net, x)
         moments = z.mT @ (difference[:, None] * z)
@@ -264,7 +267,7 @@ def extreme(values: Tensor, count: int) -> Tensor:
 def invisible_weights(run: Run, points: int) -> None:
     """What the kernel does not see: the last layer, and the scale of units."""
     x = run.randn(points, 3)
-    net = mlp([3, 6, 6, 2], random=run.generator)
+    net = mlp([3, 6, 6, 2], generator=run.generator)
     other = copy.deepcopy(net)
     early = copy.deepcopy(net)
     with torch.no_grad():
@@ -314,7 +317,7 @@ def many_paths(run: Run, width: int, sampled: int) -> None:
     """A network whose paths nobody could list, against paths drawn at random."""
     x, y = digits(torch.float64)
     widths = [64, width, width, width, 10]
-    net = mlp(widths, bias=False, random=run.generator)
+    net = mlp(widths, bias=False, generator=run.generator)
     pair = torch.stack([x[y == 3][0], x[y == 8][0]])
     kernel = deep_path_kernel(net, pair)
     total = number_of_paths(net, (64,))
@@ -401,7 +404,7 @@ def wide_limit(theta: Tensor, depth: int) -> Tensor:
 def digit_kernel(run: Run) -> tuple[Tensor, Tensor]:
     """The normalized kernel of a small trained network on ten samples of each digit."""
     x, y = digits(torch.float64)
-    net = mlp([64, 32, 32, 10], random=run.generator)
+    net = mlp([64, 32, 32, 10], generator=run.generator)
     fit(net, (x[:800], y[:800]), epochs=10, batch_size=100, learning_rate=0.01)
     chosen = torch.cat([(y == k).nonzero().flatten()[:10] for k in range(10)])
     return normalized(deep_path_kernel(net, x[chosen])), y[chosen]

@@ -65,7 +65,7 @@ def random_feature_kernel(
 def domain(run: Run, dimension: int) -> None:
     """The kernel compares points of R^d."""
     count = dimension + 5
-    model = RandomFeatures(dimension, count, random=run.generator)
+    model = RandomFeatures(dimension, count, generator=run.generator)
     run.erratum(
         "kernel-domain",
         r"K:\mathbb R^p\times\mathbb R^p\to\mathbb R: "
@@ -157,7 +157,7 @@ def scaling(run: Run, dimension: int, counts: list[int], draws: int) -> None:
     x = run.randn(8, dimension)
     sizes = []
     for p in counts:
-        models = [RandomFeatures(dimension, p, random=run.generator) for _ in range(draws)]
+        models = [RandomFeatures(dimension, p, generator=run.generator) for _ in range(draws)]
         with torch.no_grad():
             outputs = torch.stack([m(x) for m in models])
         sizes.append(float(outputs.square().mean().sqrt()))
@@ -255,8 +255,8 @@ def one_step(run: Run, dimension: int) -> None:
 
 def made(run: Run, dimension: int, count: int, activation: Any) -> RandomFeatures:
     if activation == "fourier":
-        return RandomFeatures.fourier(dimension, count, random=run.generator)
-    return RandomFeatures(dimension, count, activation, random=run.generator)
+        return RandomFeatures.fourier(dimension, count, generator=run.generator)
+    return RandomFeatures(dimension, count, activation, generator=run.generator)
 
 
 def step(u: Tensor) -> Tensor:
@@ -303,7 +303,7 @@ def plot_angle(axis: Any) -> None:
     angle = torch.linspace(0, math.pi, 200, dtype=torch.float64)
     circle = torch.stack([angle.cos(), angle.sin()], 1)
     for color, p in zip(COLORS, (16, 256, 4096), strict=False):
-        model = RandomFeatures(2, p, random=p)
+        model = RandomFeatures(2, p, generator=p)
         axis.plot(angle, model.kernel(circle[:1], circle)[0], color=color, lw=1.2, label=f"p = {p}")
     axis.plot(angle, arc_cosine()(circle[:1], circle)[0], "--", color=COLORS[6], label="p = ∞")
     axis.set_xticks([0, math.pi / 2, math.pi], ["0", "π/2", "π"])

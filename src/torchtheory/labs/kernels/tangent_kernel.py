@@ -53,7 +53,7 @@ def tangent_kernel_of_a_network(
     at_least(len(widths), 3, "the number of widths")
     at_least(seeds, 2, "seeds")
     x = run.randn(samples, 3)
-    net = mlp([3, 10, 10, 2], "tanh", random=run.generator)
+    net = mlp([3, 10, 10, 2], "tanh", generator=run.generator)
     kernel = flat(empirical_ntk(net, x))
     structure(run, net, kernel, x)
     names = [name for name, _ in net.named_parameters()]
@@ -113,7 +113,7 @@ def rank(kernel: Tensor) -> int:
 
 def structure(run: Run, net: nn.Sequential, kernel: Tensor, x: Tensor) -> None:
     """Gram matrix of gradients: symmetric, no negative eigenvalue, bounded rank."""
-    other = mlp([3, 10, 10, 2], "tanh", random=run.generator)
+    other = mlp([3, 10, 10, 2], "tanh", generator=run.generator)
     rows, elsewhere = jacobian(net, x), jacobian(other, x)
     mixed = rows @ elsewhere.T
     run.claim(
@@ -138,7 +138,7 @@ def structure(run: Run, net: nn.Sequential, kernel: Tensor, x: Tensor) -> None:
         ),
     )
     points = run.randn(40, 3)
-    small, second = (mlp([3, 2, 1], "tanh", random=run.generator) for _ in range(2))
+    small, second = (mlp([3, 2, 1], "tanh", generator=run.generator) for _ in range(2))
     count = sum(p.numel() for p in small.parameters())
     found, more = (flat(empirical_ntk(one, points)) for one in (small, second))
     run.claim(
@@ -197,7 +197,7 @@ def drift_against_width(
                 [3, n, second or n, 1],
                 "tanh",
                 weight_variance=1.5,
-                random=run.generator,
+                generator=run.generator,
                 dtype=torch.float64,
             )
             for n in sizes

@@ -61,7 +61,7 @@ def two_layer_relu_kernel(
     at_least(draws, 20, "draws")
     x = normalize(run.randn(points, dimension), dim=1)
     y = run.randn(points)
-    net = TwoLayerNetwork.random(width, dimension, random=run.generator)
+    net = TwoLayerNetwork.random(width, dimension, generator=run.generator)
     gradient_and_flow(run, net, x, y)
     initial_mean(run, x[:1], width, draws)
     closed_form(run, x)

@@ -90,7 +90,7 @@ def wide_network_convergence(
 
 def identity(run: Run, x: Tensor, y: Tensor) -> None:
     """The last layer's share of the gradient."""
-    net = wide_network(50, x.shape[1], random=run.generator)
+    net = wide_network(50, x.shape[1], generator=run.generator)
     bent = nn.Sequential(*net, nn.Tanh())
     kernel = last_layer_kernel(net, x)
     m = len(x)
@@ -179,10 +179,10 @@ def smallest_eigenvalue(
     for n in widths:
         right, printed, gap = [], [], []
         for _ in range(draws):
-            kernel = last_layer_kernel(wide_network(n, x.shape[1], random=run.generator), x)
+            kernel = last_layer_kernel(wide_network(n, x.shape[1], generator=run.generator), x)
             right.append(float(torch.linalg.eigvalsh(kernel)[0]))
             gap.append(float(torch.linalg.matrix_norm(kernel / n - expected, 2)))
-            shrunk = wide_network(n, x.shape[1], first_deviation=n**-0.5, random=run.generator)
+            shrunk = wide_network(n, x.shape[1], first_deviation=n**-0.5, generator=run.generator)
             printed.append(float(torch.linalg.eigvalsh(last_layer_kernel(shrunk, x))[0]))
         for name, values in (("right", right), ("printed", printed), ("gap", gap)):
             growth[name] += values
@@ -245,7 +245,7 @@ def domination(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], limit: f
     m, d = x.shape
     found, first_only = [], []
     for n in widths:
-        net = wide_network(n, d, random=run.generator)
+        net = wide_network(n, d, generator=run.generator)
         there = gradient_domination(net, x, y)
         found.append(there)
         first_only.append(there.squared_gradient - there.last_layer_part)
@@ -259,15 +259,15 @@ def domination(run: Run, x: Tensor, y: Tensor, widths: tuple[int, ...], limit: f
     )
     rows = []
     for n in widths:
-        net = wide_network(n, d, random=run.generator)
-        ball = ratio_in_ball(net, x, y, samples=8, steps=12, random=run.generator)
+        net = wide_network(n, d, generator=run.generator)
+        ball = ratio_in_ball(net, x, y, samples=8, steps=12, generator=run.generator)
         rows.append(
             (n, ball.center * m / n, ball.sampled * m / n, ball.searched * m / n,
              ratio_certificate(net, x) * m / n)
         )  # fmt: skip
     n = widths[-1]
-    shrunk = wide_network(n, d, first_deviation=n**-0.5, random=run.generator)
-    broken = ratio_in_ball(shrunk, x, y, samples=8, steps=12, random=run.generator)
+    shrunk = wide_network(n, d, first_deviation=n**-0.5, generator=run.generator)
+    broken = ratio_in_ball(shrunk, x, y, samples=8, steps=12, generator=run.generator)
     run.claim(
         "A-123",
         r"\inf_{B_1(\Theta)}\|\nabla r\|^2/r\ge c\,\tfrac nm,\quad "
@@ -316,7 +316,7 @@ def perturbation(run: Run, x: Tensor, widths: tuple[int, ...], draws: int) -> No
     for n in widths:
         each, allowed = [], []
         for _ in range(draws):
-            net = wide_network(n, x.shape[1], random=run.generator)
+            net = wide_network(n, x.shape[1], generator=run.generator)
             features = last_hidden_features(net, x)
             u, s, v = torch.linalg.svd(features, full_matrices=False)
             slopes = 1 - features.square()
@@ -358,7 +358,7 @@ def perturbation(run: Run, x: Tensor, widths: tuple[int, ...], draws: int) -> No
 def hessian(run: Run, x: Tensor, widths: tuple[int, ...]) -> None:
     """Closed form, zero blocks, bounded in the width, and what it does to the gradient."""
     d = x.shape[1]
-    small = wide_network(7, d, random=run.generator)
+    small = wide_network(7, d, generator=run.generator)
     f = PureFunction(small)
     point = flatten(f.parameters)
 
@@ -395,7 +395,7 @@ def hessian(run: Run, x: Tensor, widths: tuple[int, ...]) -> None:
     )
     lengths = homogeneous(x).norm(dim=1)
     many = repeated(widths, 4)
-    nets = [wide_network(n, d, random=run.generator) for n in many]
+    nets = [wide_network(n, d, generator=run.generator) for n in many]
     unscaled = copy.deepcopy(nets[-1])
     with torch.no_grad():
         for value in unscaled[2].parameters():
@@ -486,16 +486,16 @@ def convergence(
     d = x.shape[1]
     descents, distances = [], []
     for n in repeated(widths, 2):
-        net = wide_network(n, d, random=run.generator)
+        net = wide_network(n, d, generator=run.generator)
         with torch.no_grad():
             start = net(x)[:, 0]
         # residuals of one size at every width, so that distances compare
         eta = step_size_limit(net, x) / 2
-        descents.append(wide_descent(net, x, start + y, step=eta, iterations=steps))
+        descents.append(wide_descent(net, x, start + y, step=eta, steps=steps))
         distances.append(float(descents[-1].distances[-1]))
-    net = wide_network(widths[0], d, random=run.generator)
+    net = wide_network(widths[0], d, generator=run.generator)
     eta = 1.5 * step_size_limit(net, x)
-    wild = wide_descent(net, x, y, step=eta, iterations=steps)
+    wild = wide_descent(net, x, y, step=eta, steps=steps)
     run.claim(
         "A-125",
         r"r(\Theta^{(k)})\le\bigl(1-\eta\,\tfrac4m\lambda_{\min}(1-\eta/\eta_{\max})\bigr)^k"
@@ -542,11 +542,11 @@ def convergence(
         control=Control(
             "eight units in place of a wide layer, labels of size 10",
             wide_descent(
-                small := wide_network(8, d, random=run.generator),
+                small := wide_network(8, d, generator=run.generator),
                 x,
                 10 * y,
                 step=step_size_limit(small, x) / 8,
-                iterations=steps,
+                steps=steps,
             ).distances,
         ),
     )
@@ -555,12 +555,12 @@ def convergence(
 
 def step_size(run: Run, x: Tensor, y: Tensor, width: int) -> None:
     """Below the limit it converges; m/(cn) is above it."""
-    net = wide_network(width, x.shape[1], random=run.generator)
+    net = wide_network(width, x.shape[1], generator=run.generator)
     limit = step_size_limit(net, x)
     start = gradient_domination(net, x, y)
 
-    def after(step: float, iterations: int) -> float:
-        value = float(wide_descent(net, x, y, step=step, iterations=iterations).risks[-1])
+    def after(step: float, steps: int) -> float:
+        value = float(wide_descent(net, x, y, step=step, steps=steps).risks[-1])
         return value if math.isfinite(value) else 1e300
 
     run.claim(
@@ -587,14 +587,14 @@ def step_size(run: Run, x: Tensor, y: Tensor, width: int) -> None:
 def leaving_the_ball(run: Run, x: Tensor, y: Tensor, width: int = 64) -> None:
     """How long the iterates stay: √(m/(η²n)), not √m/(η²n)."""
     m = len(x)
-    net = wide_network(width, x.shape[1], random=run.generator)
+    net = wide_network(width, x.shape[1], generator=run.generator)
     labels = 5 * y
     limit = step_size_limit(net, x)
     rows, kept = [], []
     for share in (2, 4, 8):
         eta = limit / share
         printed = math.floor(math.sqrt(m) / (eta**2 * width))
-        found = wide_descent(net, x, labels, step=eta, iterations=min(printed, 10 * share))
+        found = wide_descent(net, x, labels, step=eta, steps=min(printed, 10 * share))
         outside = (found.distances > 1).nonzero()
         left = int(outside[0]) if len(outside) else len(found.distances)
         steepest = float((found.run.gradient_norms.square() / found.risks).max()) * m / width

@@ -92,7 +92,7 @@ def first_layer(run: Run) -> None:
     promised = {"unscaled_input": 2 * inner + BIAS, "fan_in": 2 * inner / 5 + BIAS}
 
     def units(scaling: Scaling, width: int) -> Interval:
-        chosen = {"bias_variance": BIAS, "random": run.generator, "dtype": torch.float64}
+        chosen = {"bias_variance": BIAS, "generator": run.generator, "dtype": torch.float64}
         net = ntk_mlp([5, width, 1], scaling=scaling, **chosen)  # type: ignore[arg-type]
         layer = net[0]
         assert isinstance(layer, ScaledLinear)
@@ -146,15 +146,18 @@ def convergence(
         here, size = [], []
         for place in range(networks):
             net = ntk_mlp(
-                [4, width, width, 1], bias_variance=BIAS, random=run.generator, dtype=torch.float64
+                [4, width, width, 1],
+                bias_variance=BIAS,
+                generator=run.generator,
+                dtype=torch.float64,
             )
             kernel = empirical_ntk(net, x, outputs="trace")
             here.append(float((kernel - limit).norm() / limit.norm()))
             level.append(float(kernel.diagonal().mean()))
             if place >= usual_networks:
                 continue
-            usual = mlp([4, width, width, 1], random=run.generator)
-            initialize(usual, "he", random=run.generator)
+            usual = mlp([4, width, width, 1], generator=run.generator)
+            initialize(usual, "he", generator=run.generator)
             kernel = empirical_ntk(usual, x, outputs="trace")
             size.append(float(kernel.diagonal().mean()))
             grown.append(float((kernel - limit).norm() / limit.norm()))
@@ -223,7 +226,7 @@ def dynamics(run: Run, x: Tensor, trained: int) -> tuple[Course, Course]:
 
 
 def train_beside(run: Run, x: Tensor, y: Tensor, test: Tensor, width: int) -> Course:
-    net = ntk_mlp([4, width, 1], bias_variance=BIAS, random=run.generator, dtype=torch.float64)
+    net = ntk_mlp([4, width, 1], bias_variance=BIAS, generator=run.generator, dtype=torch.float64)
     both = torch.cat([x, test])
     kernel = limit_kernels(both, depth=2, bias_variance=BIAS).ntk
     train, cross = kernel[: len(x), : len(x)], kernel[len(x) :, : len(x)]

@@ -239,7 +239,7 @@ def jumps(row: Activation) -> list[float]:
 def hidden_movement(run: Run, name: str) -> float:
     """How far gradient descent moves the weights below one hidden layer of such units."""
     source = torch.Generator().manual_seed(run.seed)
-    net = mlp([2, 8, 1], name, random=source)
+    net = mlp([2, 8, 1], name, generator=source)
     x = torch.randn(50, 2, generator=source, dtype=torch.float64)
     y = x[:, :1] * x[:, 1:]
     start = linear_layer(net, 0).weight.detach().clone()

@@ -81,8 +81,8 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
 
     bound = 0.2
     stacks = {
-        "residual": residual_network(width, depth, "tanh", random=run.generator),
-        "plain": mlp([width] * (depth + 1), "tanh", output="tanh", random=run.generator),
+        "residual": residual_network(width, depth, "tanh", generator=run.generator),
+        "plain": mlp([width] * (depth + 1), "tanh", output="tanh", generator=run.generator),
     }
     for stack in stacks.values():
         for module in stack.modules():
@@ -134,7 +134,7 @@ def shortcut_layers(run: Run, depth: int = 100, width: int = 16, samples: int = 
 def densely(run: Run) -> None:
     """N-28: widths, parameters and the plain network inside."""
     cases = [(2, (3, 4, 1)), (5, (2, 2, 2, 2, 3)), (1, (7,))]
-    nets = [DenselyConnected(n, m, "tanh", random=run.generator) for n, m in cases]
+    nets = [DenselyConnected(n, m, "tanh", generator=run.generator) for n, m in cases]
     run.claim(
         "N-28",
         r"\text{layer }\ell+1\text{ has }n+\sum_{j\le\ell}m_j\text{ inputs: parameters}",
@@ -193,7 +193,7 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
     difference quotients, and the values do not depend on the topological order that was taken.
     """
     x = run.randn(samples, 3)
-    net = mlp([3, 4, 6, 1], "tanh", random=run.generator)
+    net = mlp([3, 4, 6, 1], "tanh", generator=run.generator)
     chain = GraphNetwork(layered_graph([3, 4, 6, 1], "tanh"))
     for i in (1, 2, 3):
         state = linear_layer(net, 2 * i - 2).state_dict()
@@ -224,7 +224,7 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
         relation="==",
         measured=[neurons.graph.number_of_nodes(), neurons.graph.number_of_edges()],
     )
-    shortcut = DenselyConnected(3, [4, 6, 1], "tanh", random=run.generator)
+    shortcut = DenselyConnected(3, [4, 6, 1], "tanh", generator=run.generator)
     every = layered_graph([3, 4, 6, 1], "tanh")
     for before, after in ((0, 2), (1, 3), (0, 3)):
         every.add_edge(before, after)
@@ -242,7 +242,7 @@ def graph_networks(run: Run, samples: int = 40, vertices: int = 12) -> None:
         control=Control("without them", gap(chain(x), shortcut(x))),
     )
     graph = random_graph(run, vertices)
-    built = GraphNetwork(graph, random=run.generator)
+    built = GraphNetwork(graph, generator=run.generator)
     z = run.randn(5, built.features)
     run.claim(
         "A-07",
@@ -312,7 +312,7 @@ def maxout(run: Run, samples: int = 500, features: int = 4, pieces: int = 5) -> 
         reason="ReLU, absolute value, leaky ReLU",
         control=Control("ReLU against |·|", gap(cases["relu"][2], cases["absolute value"][2])),
     )
-    units = Maxout(features, 10, pieces, random=run.generator)
+    units = Maxout(features, 10, pieces, generator=run.generator)
     y, t = run.randn(samples, features), run.rand(samples, 1)
     run.claim(
         "S-03",

@@ -42,7 +42,7 @@ def linear_autoencoder(
     code's length next to the bound, and digits rebuilt from few numbers.
     """
     x = run.randn(samples, features) * torch.linspace(2, 0.3, features).double()
-    net = LinearAutoencoder(features, code, random=run.generator)
+    net = LinearAutoencoder(features, code, generator=run.generator)
     c, d = net.encoder.weight.detach(), net.decoder.weight.detach()
     by_sample = 0.5 * (x - x @ c.T @ d.T).square().sum(1)
     frobenius = float((x - x @ c.T @ d.T).norm() ** 2)
@@ -301,7 +301,7 @@ def twice(net: LinearAutoencoder, mixing: Tensor) -> LinearAutoencoder:
 
 def descend(run: Run, x: Tensor, code: int, steps: int) -> list[float]:
     """Full gradient descent with the gradients written out; the loss after every step."""
-    net = LinearAutoencoder(x.shape[1], code, random=run.generator)
+    net = LinearAutoencoder(x.shape[1], code, generator=run.generator)
     rate = 0.4 / float(torch.linalg.matrix_norm(x.T @ x / len(x), 2))
     losses = []
     with torch.no_grad():

@@ -85,7 +85,8 @@ def dense_associative_memory(
     crowd, start = run.signs(3 * n, n), run.signs(20, n)
     kinds = (Power(3), Power(4), Power(3, rectified=True), Exponential())
     walks = [
-        DenseMemory(crowd, kind).recall(start, trace=True, random=run.generator) for kind in kinds
+        DenseMemory(crowd, kind).recall(start, trace=True, generator=run.generator)
+        for kind in kinds
     ]
     # as rounding is relative, so is the comparison
     rises = torch.stack([(w.energies.diff(dim=0) / w.energies[:-1].abs()).max() for w in walks])
@@ -124,14 +125,16 @@ def dense_associative_memory(
             [max(2, round(dense_capacity(n, p) * f)) for f in (1, 2, 4)],
             Power(p),
             trials,
-            random=run.generator,
+            generator=run.generator,
         )
         for p in run.track((2, 3, 4), "capacity")
     }
     for p in (3, 4):
         sweep = sweeps[p]
         seen = mean_interval(sweep.bit_error[2], 0.999)
-        hebbs = dense_capacity_sweep(n, [sweep.patterns[2]], Power(2), trials, random=run.generator)
+        hebbs = dense_capacity_sweep(
+            n, [sweep.patterns[2]], Power(2), trials, generator=run.generator
+        )
         other = mean_interval(hebbs.bit_error[0], 0.999)
         run.claim(
             "N-19",
@@ -147,7 +150,7 @@ def dense_associative_memory(
     left = {
         p: mean_interval(
             dense_capacity_sweep(
-                n, [n], Power(p), trials, flip=0.1, random=run.generator
+                n, [n], Power(p), trials, flip=0.1, generator=run.generator
             ).bit_error[0],
             0.99,
         )
@@ -167,7 +170,8 @@ def dense_associative_memory(
     many = 2 ** (bits // 2)
     held = {
         kind: mean_interval(
-            dense_capacity_sweep(bits, [many], kind, trials, random=run.generator).stable[0], 0.99
+            dense_capacity_sweep(bits, [many], kind, trials, generator=run.generator).stable[0],
+            0.99,
         )
         for kind in (Exponential(), Power(2))
     }
@@ -398,7 +402,7 @@ def _patterns_at(
     """Number of stored patterns at which one update flips that share of the bits, measured."""
     guess = _predicted_patterns_at(n, degree, level)
     counts = sorted({max(2, round(guess * f)) for f in (0.5, 0.7, 1.0, 1.4, 2.0)})
-    sweep = dense_capacity_sweep(n, counts, Power(degree), trials, probes=32, random=generator)
+    sweep = dense_capacity_sweep(n, counts, Power(degree), trials, probes=32, generator=generator)
     errors: list[float] = sweep.bit_error.mean(1).tolist()
     for k in range(len(counts) - 1):
         if errors[k] <= level <= errors[k + 1] and errors[k] < errors[k + 1]:

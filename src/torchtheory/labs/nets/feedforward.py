@@ -74,7 +74,7 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
     compared, wrong, recursion, last, unhooked, trips = [], [], [], [], [], []
     for name, row in ACTIVATIONS.items():
         for n in widths:
-            net = mlp(n, row, random=run.generator)
+            net = mlp(n, row, generator=run.generator)
             theta = flatten({k: p.detach() for k, p in net.named_parameters()})
             shape = Architecture(n, row)
             out = net(x[n[0]]).detach()
@@ -123,7 +123,7 @@ def dense_networks(run: Run, samples: int = 200, hypotheses: int = 20) -> None:
         relation="==",
         measured=trips,
     )
-    single = mlp([5, 3], random=run.generator)
+    single = mlp([5, 3], generator=run.generator)
     weight, bias = linear_layer(single, 0).weight, linear_layer(single, 0).bias
     run.claim(
         "A-08",
@@ -183,7 +183,7 @@ def hypothesis_sets(run: Run, x: Tensor, hypotheses: int) -> None:
 
 def generalized_linear(run: Run, x: Tensor) -> None:
     """S-04: layers as generalized linear models, one alone, and what composing them adds."""
-    net = mlp([3, 7, 5, 2], "tanh", output="logistic", random=run.generator)
+    net = mlp([3, 7, 5, 2], "tanh", output="logistic", generator=run.generator)
     value = x
     for model in generalized_linear_models(net):
         value = model(value)
@@ -250,7 +250,7 @@ def bias_removal(run: Run, samples: int = 100) -> None:
     x = run.randn(samples, 3)
     rows = []
     for name, row in ACTIVATIONS.items():
-        net = mlp([3, 6, 5, 2], row, random=run.generator)
+        net = mlp([3, 6, 5, 2], row, generator=run.generator)
         out = net(x).detach()
         general = absorb_biases(net)
         layers = [(m.weight.detach(), m.bias.detach()) for m in net if isinstance(m, nn.Linear)]
@@ -309,7 +309,7 @@ def bias_removal(run: Run, samples: int = 100) -> None:
 
 def fit_curve(run: Run, name: str, t: Tensor, curve: Tensor) -> Tensor:
     """Train a small network on the samples by L-BFGS; its values there."""
-    net = mlp([1, 12, 12, 1], name, random=run.seed)
+    net = mlp([1, 12, 12, 1], name, generator=run.seed)
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=150, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:

@@ -79,12 +79,12 @@ def hopfield_dynamics(
     start = run.signs(starts, n)
     wide = torch.randint(-9, 10, (n, n), generator=run.generator).double()
     symmetric = (wide.triu(1) + wide.triu(1).T) + torch.diag(wide.diagonal().abs())
-    descent = Hopfield(symmetric).recall(start, trace=True, random=run.generator)
+    descent = Hopfield(symmetric).recall(start, trace=True, generator=run.generator)
     asymmetric = Hopfield(wide.clone().fill_diagonal_(0), strict=False).recall(
-        start, trace=True, max_sweeps=descent.sweeps, random=run.generator
+        start, trace=True, max_sweeps=descent.sweeps, generator=run.generator
     )
     negative = Hopfield(symmetric - 60 * torch.eye(n), strict=False).recall(
-        start, trace=True, max_sweeps=descent.sweeps, random=run.generator
+        start, trace=True, max_sweeps=descent.sweeps, generator=run.generator
     )
     run.claim(
         "N-13",
@@ -111,7 +111,7 @@ def hopfield_dynamics(
     pair = Hopfield(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).recall(
         torch.tensor([1.0, -1.0]), mode="synchronous"
     )
-    small_walk = net.recall(states, random=run.generator)
+    small_walk = net.recall(states, generator=run.generator)
     run.claim(
         "N-13",
         r"\text{the asynchronous dynamics stops: share of starts that end in a fixed point}",
@@ -150,7 +150,7 @@ def hopfield_dynamics(
         measured=kept.is_fixed_point(torch.cat([one, -one])).double(),
         control=Control(
             "a state that was not stored: x with one sign changed",
-            measured=kept.is_fixed_point(flip_bits(one, 1, random=run.generator)).double(),
+            measured=kept.is_fixed_point(flip_bits(one, 1, generator=run.generator)).double(),
         ),
     )
     hadamard = _hadamard(4)[:7]
@@ -322,15 +322,15 @@ def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float
     n = images.shape[1]
     few, chosen = _least_correlated(images, labels)
     ten = torch.stack([images[labels == k][0] for k in range(10)])
-    noisy_few = flip_bits(few.expand(draws, -1, -1), flips, random=run.generator)
-    noisy_ten = flip_bits(ten.expand(draws, -1, -1), flips, random=run.generator)
+    noisy_few = flip_bits(few.expand(draws, -1, -1), flips, generator=run.generator)
+    noisy_ten = flip_bits(ten.expand(draws, -1, -1), flips, generator=run.generator)
     hebb_few, hebb_ten = (Hopfield(hebbian(x, normalize=False)) for x in (few, ten))
     dense = DenseMemory(ten, Power(10))
     cubic = DenseMemory(ten, Power(3))
-    back_few = hebb_few.recall(noisy_few, random=run.generator).state
-    back_ten = hebb_ten.recall(noisy_ten, random=run.generator).state
-    back_dense = dense.recall(noisy_ten, random=run.generator).state
-    back_cubic = cubic.recall(noisy_ten, random=run.generator).state
+    back_few = hebb_few.recall(noisy_few, generator=run.generator).state
+    back_ten = hebb_ten.recall(noisy_ten, generator=run.generator).state
+    back_dense = dense.recall(noisy_ten, generator=run.generator).state
+    back_cubic = cubic.recall(noisy_ten, generator=run.generator).state
 
     exact = {
         name: _exact_recall(state, target)
@@ -463,8 +463,8 @@ def hopfield_recall(run: Run, draws: int = 150, flips: int = 6, threshold: float
             ("Hebb, ten", hebb_ten, ten),
             ("dense z¹⁰, ten", dense, ten),
         ):
-            start = flip_bits(target.expand(30, -1, -1), k, random=run.generator)
-            end = memory.recall(start, random=run.generator).state
+            start = flip_bits(target.expand(30, -1, -1), k, generator=run.generator)
+            end = memory.recall(start, generator=run.generator).state
             curves[name].append(float(overlap(end, target).mean()))
 
     def noise(axes: Any) -> None:

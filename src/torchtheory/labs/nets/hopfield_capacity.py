@@ -44,13 +44,13 @@ def hopfield_capacity_lab(
     special = (0.08, 0.11, 0.138, 0.17, 0.2)
     grid = sorted({round(0.2 * (k + 1) / loads, 6) for k in range(loads)} | set(special))
     sweeps = {
-        n: capacity_sweep(n, grid, trials, random=run.generator)
+        n: capacity_sweep(n, grid, trials, generator=run.generator)
         for n in run.track(sizes, "capacity sweep")
     }
     n = max(sizes)
     large = sweeps[n]
     kept = capacity_sweep(
-        n, grid, trials, zero_diagonal=False, probes=1, max_sweeps=1, random=run.generator
+        n, grid, trials, zero_diagonal=False, probes=1, max_sweeps=1, generator=run.generator
     )
     at = {a: grid.index(a) for a in special}
 
@@ -188,7 +188,7 @@ def hopfield_capacity_lab(
         interval=meanfield,
         control=Control("load 0.17", measured=crowded.estimate, interval=crowded),
     )
-    blocks = capacity_sweep(125, [0.17], 8 * trials, blocks=1, random=run.generator)
+    blocks = capacity_sweep(125, [0.17], 8 * trials, blocks=1, generator=run.generator)
     run.claim(
         "N-16",
         r"\text{share of the walks that end in a fixed point}",
@@ -213,7 +213,7 @@ def hopfield_capacity_lab(
         4 * trials,
         probes=1,
         max_sweeps=1,
-        random=run.generator,
+        generator=run.generator,
     )
     stable = dict(zip(counts, fine.stable, strict=True))
     intervals = {k: mean_interval(v, 0.99) for k, v in stable.items()}

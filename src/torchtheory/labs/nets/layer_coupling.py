@@ -16,7 +16,7 @@ from torchtheory.core.record import Control
 from torchtheory.data.real import digits, split
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
-from torchtheory.nets.feedforward import dense, linear
+from torchtheory.nets.feedforward import dense, drawn_linear
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.normalization import chain_step_coefficients, standardize
 
@@ -253,8 +253,11 @@ def batch_noise(run: Run, repeats: int) -> dict[str, list[float]]:
 
 def trained(run: Run, steps: int) -> dict[str, dict[int, float]]:
     """The same network with batch and with layer normalization, at several batch sizes."""
-    (x, y), (test_x, test_y) = split(*digits(), test_fraction=0.25, random=run.generator)
-    start = [linear(64, 32, random=run.generator), linear(32, 10, random=run.generator)]
+    (x, y), (test_x, test_y) = split(*digits(), test_fraction=0.25, generator=run.generator)
+    start = [
+        drawn_linear(64, 32, generator=run.generator),
+        drawn_linear(32, 10, generator=run.generator),
+    ]
     errors: dict[str, dict[int, float]] = {"batch norm": {}, "layer norm": {}}
     for size in (2, 8, 64):
         picks = torch.randint(0, len(x), (steps, size), generator=run.generator)

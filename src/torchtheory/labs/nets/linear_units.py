@@ -94,7 +94,7 @@ def superposition(run: Run, layer: nn.Linear, n: int, m: int, trials: int) -> No
     affine = dense(run.randn(m, n), run.randn(m))
 
     def probe(box: Any) -> Any:
-        return probe_linearity(box, n, trials=trials, random=run.generator)
+        return probe_linearity(box, n, trials=trials, generator=run.generator)
 
     linear_test, affine_test, relu_test = probe(layer), probe(affine), probe(torch.relu)
     run.claim(
@@ -172,9 +172,9 @@ def collapse(run: Run, samples: int) -> None:
         control=Control("a ReLU between them", gap(torch.relu(x @ a.T) @ b.T, x @ (b @ a).T)),
     )
     shapes = [(4, 7, 2, 6, 5), (4, 5), (4, 9, 9, 9, 1), (4, 1, 8)]
-    nets = [mlp(w, "linear", random=run.generator) for w in shapes]
+    nets = [mlp(w, "linear", generator=run.generator) for w in shapes]
     flat = [collapse_linear(net) for net in nets]
-    rectified = mlp(shapes[0], "relu", random=run.generator)
+    rectified = mlp(shapes[0], "relu", generator=run.generator)
     linearized = collapse_linear(nn.Sequential(*(m for m in rectified if isinstance(m, nn.Linear))))
     run.claim(
         ["N-26", "L-046"],
@@ -187,7 +187,7 @@ def collapse(run: Run, samples: int) -> None:
     )
     bottlenecks = range(1, 9)
     ranks = [
-        collapse_linear(mlp([8, 8, k, 8, 8], "linear", random=run.generator)).rank
+        collapse_linear(mlp([8, 8, k, 8, 8], "linear", generator=run.generator)).rank
         for k in bottlenecks
     ]
     run.claim(
@@ -281,7 +281,7 @@ def ridge_functions(run: Run, samples: int = 200, features: int = 5) -> None:
         measured=gap(factors, (torch.tanh(x @ theta) - y).abs() * (1 - torch.tanh(x @ theta) ** 2)),
         tolerance=1e-13,
     )
-    found = find_ridge(Ridge(theta, activation("softplus")), features, random=run.generator)
+    found = find_ridge(Ridge(theta, activation("softplus")), features, generator=run.generator)
     run.claim(
         "L-052",
         r"f\text{ ridge}\iff\mathrm{rank}\{\nabla f(x)\}=1:\ \sigma_2/\sigma_1",

@@ -14,7 +14,7 @@ from torchtheory.core.record import Control
 from torchtheory.labs.engine.registry import lab
 from torchtheory.labs.engine.run import Run
 from torchtheory.labs.nets.comparing import linear_layer
-from torchtheory.nets.feedforward import dense, linear
+from torchtheory.nets.feedforward import dense, drawn_linear
 from torchtheory.nets.labeled import at_least
 from torchtheory.nets.normalization import (
     fold_batch_norm,
@@ -301,10 +301,10 @@ def folding(run: Run) -> None:
         nn.BatchNorm2d(6, dtype=torch.float64),
         nn.ReLU(),
         nn.Flatten(),
-        linear(6 * 16, 5, random=generator),
+        drawn_linear(6 * 16, 5, generator=generator),
         nn.BatchNorm1d(5, dtype=torch.float64),
         nn.Tanh(),
-        linear(5, 3, random=generator),
+        drawn_linear(5, 3, generator=generator),
     )
     images = run.randn(32, 2, 6, 6)
     for _ in range(5):

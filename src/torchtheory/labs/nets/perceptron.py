@@ -51,7 +51,7 @@ def perceptron_novikoff(
     positive(gap, "gap")
     hyperplane(run, dimension)
     signed_distance(run, dimension)
-    planted = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
+    planted = separable_gaussians(samples, dimension, margin=gap, generator=run.generator)
     algorithm(run, planted)
     lemmas(run, samples, dimension, gap, trials)
     rows = mistake_bound(run, samples, dimension, gap, trials)
@@ -261,7 +261,7 @@ def lemmas(run: Run, samples: int, dimension: int, gap: float, trials: int) -> N
     found = []
     short_aligned, hebbian = [], []
     for _ in run.track(range(trials), "lemmas"):
-        x, y, *_ = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
+        x, y, *_ = separable_gaussians(samples, dimension, margin=gap, generator=run.generator)
         steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)
         best = max_margin(x, y, bias=False).weight
         found.append(trajectory_bounds(steps, best, x, y))
@@ -334,7 +334,7 @@ def mistake_bound(
     for k in run.track(range(trials), "bounds"):
         spread = 10 ** (k / trials - 0.5)
         x, y, *_ = separable_gaussians(
-            samples, dimension, margin=gap * spread, random=run.generator
+            samples, dimension, margin=gap * spread, generator=run.generator
         )
         plain, biased = novikoff_bound(x, y, bias=False), novikoff_bound(x, y)
         made = [perceptron_fit(x, y, bias=b, max_sweeps=SWEEPS).updates for b in (False, True)]
@@ -359,7 +359,7 @@ def mistake_bound(
         relation="<=",
         measured=[row[4] for row in rows],
     )
-    x, y, *_ = separable_gaussians(samples, dimension, margin=gap, random=run.generator)
+    x, y, *_ = separable_gaussians(samples, dimension, margin=gap, generator=run.generator)
     best = max_margin(x, y, bias=False)
     steps = perceptron_fit(x, y, bias=False, max_sweeps=SWEEPS).trajectory(x, y)[1:]
     cosine = (steps @ best.weight) / steps.norm(dim=1)

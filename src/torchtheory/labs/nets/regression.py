@@ -63,7 +63,7 @@ def regression(
     existence(run, trials)
     path = divergence(run, steps)
 
-    line = linear_sample(30, 1, noise=0.5, random=run.generator)
+    line = linear_sample(30, 1, noise=0.5, generator=run.generator)
     run.figure(
         "least-squares",
         lambda axes: plot_least_squares(axes, line.x, line.y),
@@ -101,7 +101,7 @@ def gradient_of(function: Any, w: Tensor, *data: Tensor) -> Tensor:
 
 def linear(run: Run, samples: int, dimension: int) -> None:
     """Orthogonality, gradient, minimality, and a solver by somebody else."""
-    x, y, planted, _ = linear_sample(samples, dimension, random=run.generator)
+    x, y, planted, _ = linear_sample(samples, dimension, generator=run.generator)
     fit = least_squares(x, y)
     fresh_x = run.randn(samples, dimension)
     fresh = fresh_x @ planted + 0.1 * run.randn(samples) - fresh_x @ fit.weight
@@ -150,7 +150,7 @@ def linear(run: Run, samples: int, dimension: int) -> None:
 
 def minimum_norm(run: Run, dimension: int) -> None:
     """More features than samples: which of the many minimizers?"""
-    x, y, *_ = linear_sample(2 * dimension, 5 * dimension, random=run.generator)
+    x, y, *_ = linear_sample(2 * dimension, 5 * dimension, generator=run.generator)
     fit = least_squares(x, y)
     step = 1 / torch.linalg.matrix_norm(x, ord=2) ** 2
     ends = []
@@ -215,7 +215,7 @@ def printed_formula(run: Run, dimension: int) -> None:
 
 def calculus(run: Run, samples: int, dimension: int) -> None:
     """The logistic loss, its gradient, its curvature."""
-    x, y, *_ = logistic_sample(samples, dimension, signal=2.0, random=run.generator)
+    x, y, *_ = logistic_sample(samples, dimension, signal=2.0, generator=run.generator)
     w = run.randn(dimension)
     run.claim(
         "N-21",
@@ -297,12 +297,12 @@ def squared_error_curvature(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 def minimizer(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, Tensor]:
     """Three methods, one minimizer."""
-    x, y, *_ = logistic_sample(samples, dimension, signal=2.0, random=run.generator)
+    x, y, *_ = logistic_sample(samples, dimension, signal=2.0, generator=run.generator)
     newton = logistic_regression(x, y)
-    first = logistic_regression(x, y, max_iterations=1)
+    first = logistic_regression(x, y, steps=1)
     descent = logistic_regression(x, y, method="gradient")
     stochastic = logistic_regression(
-        x, y, method="stochastic", max_iterations=epochs, random=run.generator
+        x, y, method="stochastic", steps=epochs, generator=run.generator
     )
     run.claim(
         "N-21",
@@ -332,13 +332,13 @@ def minimizer(run: Run, samples: int, dimension: int, epochs: int) -> dict[str, 
             "step 30/L",
             *now_and_before(
                 logistic_regression(
-                    x, y, method="gradient", step=30 / logistic_smoothness(x), max_iterations=50
+                    x, y, method="gradient", step=30 / logistic_smoothness(x), steps=50
                 ).losses
             ),
         ),
     )
     wild = logistic_regression(
-        x, y, method="stochastic", max_iterations=2, step=100.0, random=run.generator
+        x, y, method="stochastic", steps=2, step=100.0, generator=run.generator
     )
     run.claim(
         "N-21",
@@ -380,7 +380,7 @@ def existence(run: Run, trials: int) -> None:
         reason=f"{trials} random labelings of 24 points in 12 dimensions, {without} without one",
     )
     x, signs = run.randn(100, 5), run.signs(100)
-    planted = separable_gaussians(100, 5, margin=0.1, random=run.generator)
+    planted = separable_gaussians(100, 5, margin=0.1, generator=run.generator)
     run.claim(
         "N-21",
         r"\text{the pulls } |p_i-y_i| \text{ of a minimizer cancel: }"
@@ -410,14 +410,14 @@ def balance(x: Tensor, signs: Tensor) -> float:
     """Norm of the weighted mean of the signed points where Newton's method ends."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoMinimizer)
-        fit = logistic_regression(x, (signs + 1) / 2, max_iterations=60, tolerance=1e-12)
+        fit = logistic_regression(x, (signs + 1) / 2, steps=60, tolerance=1e-12)
     pulls = torch.sigmoid(-signs * (x @ fit.weight))
     return float(((pulls * signs) @ x).norm() / pulls.sum())
 
 
 def divergence(run: Run, steps: int) -> dict[str, Tensor]:
     """Gradient descent on separable data, and on data that overlap."""
-    x, signs, *_ = separable_gaussians(40, 2, margin=0.2, random=run.generator)
+    x, signs, *_ = separable_gaussians(40, 2, margin=0.2, generator=run.generator)
     y = (signs + 1) / 2
     best = max_margin(x, signs, bias=False)
     noisy_x, noisy_y = run.randn(40, 2), (run.signs(40) + 1) / 2

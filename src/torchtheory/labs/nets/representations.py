@@ -85,7 +85,7 @@ def separating_coordinates(run: Run, samples: int = 120, steps: int = 150) -> No
     )
     net, accuracy = train(run, x, y, steps)
     rows = layerwise_separability(net, x, y)
-    flat = layerwise_separability(mlp([2, 8, 2, 1], "linear", random=run.seed), x, y)
+    flat = layerwise_separability(mlp([2, 8, 2, 1], "linear", generator=run.seed), x, y)
     run.claim(
         "L-042",
         r"\text{a network that classifies the sample has made it separable before its last layer}",
@@ -129,7 +129,7 @@ def sigmoid_perceptron(
     feature appended to the input repairs it. The picture shows both fits.
     """
     features = 4
-    net = SigmoidPerceptron(features, units, random=run.generator)
+    net = SigmoidPerceptron(features, units, generator=run.generator)
     x, y = run.randn(samples, features), run.randn(samples)
     by_beta, by_w = net.gradients(x, y)
     auto = torch.autograd.grad(net.loss(x, y), [net.beta, net.w])
@@ -190,8 +190,8 @@ def sigmoid_perceptron(
     square = t[:, 0].square()
     fits, errors = {}, {}
     for name, inputs in (("without bias", t), ("with a constant feature", homogeneous(t))):
-        made = SigmoidPerceptron(inputs.shape[1], units, random=run.seed)
-        made.fit(inputs, square, rate=rate, epochs=epochs, random=run.generator)
+        made = SigmoidPerceptron(inputs.shape[1], units, generator=run.seed)
+        made.fit(inputs, square, rate=rate, epochs=epochs, generator=run.generator)
         fits[name] = made(inputs).detach()
         errors[name] = float(made.loss(inputs, square).detach())
     constant = float(0.5 * square.var(correction=0))
@@ -235,7 +235,7 @@ def overlapping(run: Run, samples: int) -> bool:
 
 def train(run: Run, x: Tensor, y: Tensor, steps: int) -> tuple[nn.Sequential, float]:
     """A network with two features in its last hidden layer, trained by L-BFGS."""
-    net = mlp([2, 8, 2, 1], "tanh", random=run.seed + 1)
+    net = mlp([2, 8, 2, 1], "tanh", generator=run.seed + 1)
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=steps, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
@@ -272,10 +272,10 @@ def biased(net: SigmoidPerceptron, x: Tensor) -> Tensor:
 
 def small_steps(run: Run, features: int, units: int, x: Tensor, y: Tensor, rate: float) -> float:
     """Largest change of the loss over 50 full gradient steps."""
-    net = SigmoidPerceptron(features, units, random=run.seed)
+    net = SigmoidPerceptron(features, units, generator=run.seed)
     with torch.no_grad():
         start = float(net.loss(x, y))
-    losses = [start, *net.fit(x, y, rate=rate, epochs=50, batch=len(x), random=run.seed)]
+    losses = [start, *net.fit(x, y, rate=rate, epochs=50, batch=len(x), generator=run.seed)]
     return max(b - a for a, b in pairwise(losses))
 
 

@@ -53,14 +53,14 @@ def linear_separability(
     version_space(run, directions)
     exclusive_or(run)
 
-    x, y, *_ = separable_gaussians(40, 2, margin=0.35, bias=0.3, random=run.generator)
+    x, y, *_ = separable_gaussians(40, 2, margin=0.35, bias=0.3, generator=run.generator)
     run.figure(
         "margin",
         lambda axis: plot_margin(axis, x, y, max_margin(x, y)),
         caption="A separable sample with its widest empty band; ringed points hold it up.",
         size=(5, 4),
     )
-    small = separable_gaussians(5, 2, margin=0.4, random=run.generator)
+    small = separable_gaussians(5, 2, margin=0.4, generator=run.generator)
     run.figure(
         "version-space",
         lambda axes: plot_version_space(axes, small.x, small.y),
@@ -84,7 +84,7 @@ def decided(run: Run, samples: int, dimension: int, trials: int) -> None:
     lowest, lowest_broken, residuals, nearest = [], [], [], []
     for _ in run.track(range(trials), "deciding"):
         x, y, *_ = separable_gaussians(
-            samples, dimension, margin=0.01, bias=0.3, random=run.generator
+            samples, dimension, margin=0.01, bias=0.3, generator=run.generator
         )
         found = separate(x, y)
         assert found.weight is not None
@@ -126,7 +126,7 @@ def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
     """Strong duality, optimality and monotonicity of the largest margin."""
     reached, bound, challengers, long, falls = [], [], [], [], []
     for _ in run.track(range(trials), "margins"):
-        x, y, *_ = separable_gaussians(samples, dimension, margin=0.1, random=run.generator)
+        x, y, *_ = separable_gaussians(samples, dimension, margin=0.1, generator=run.generator)
         best = max_margin(x, y)
         reached.append(best.margin)
         bound.append(best.upper_bound)
@@ -156,7 +156,7 @@ def margins(run: Run, samples: int, dimension: int, trials: int) -> None:
     fresh = []
     for _ in range(20):
         one, other = (
-            separable_gaussians(samples, dimension, margin=0.1, random=run.generator)
+            separable_gaussians(samples, dimension, margin=0.1, generator=run.generator)
             for _ in range(2)
         )
         fresh.append(max_margin(one.x, one.y).margin - max_margin(other.x, other.y).margin)
@@ -185,14 +185,14 @@ def best_margin(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 def version_space(run: Run, directions: int) -> None:
     """A convex cone that only shrinks, and its angle in the plane."""
-    x, y, *_ = separable_gaussians(12, 2, margin=0.2, random=run.generator)
-    shares = version_space_fractions(x, y, directions=directions, random=run.generator)
+    x, y, *_ = separable_gaussians(12, 2, margin=0.2, generator=run.generator)
+    shares = version_space_fractions(x, y, directions=directions, generator=run.generator)
     scattered = torch.stack(
         [
             version_space_fractions(
-                *separable_gaussians(k, 2, margin=0.2, random=run.generator)[:2],
+                *separable_gaussians(k, 2, margin=0.2, generator=run.generator)[:2],
                 directions=2000,
-                random=run.generator,
+                generator=run.generator,
             )[-1]
             for k in range(1, 13)
         ]

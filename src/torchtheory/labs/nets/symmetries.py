@@ -54,7 +54,7 @@ def network_symmetries(run: Run, samples: int = 100, width: int = 8) -> None:
     sizes = [3, width, width - 1, 2]
     kept, half, matrix_form = [], [], []
     for row in ACTIVATIONS.values():
-        net = mlp(sizes, row, random=run.generator)
+        net = mlp(sizes, row, generator=run.generator)
         theta: Parameters = {k: p.detach() for k, p in net.named_parameters()}
         moved, broken = theta, theta
         for layer in hidden_layers(net):
@@ -91,7 +91,7 @@ def network_symmetries(run: Run, samples: int = 100, width: int = 8) -> None:
     permutation_matrices(run)
     canonical(run, x, sizes)
     rescaling(run, x, sizes)
-    net = mlp([3, 4, 2], "tanh", random=run.generator)
+    net = mlp([3, 4, 2], "tanh", generator=run.generator)
     constant: nn.Sequential = copy.deepcopy(net)
     with torch.no_grad():
         linear_layer(constant, -1).weight.zero_()
@@ -119,7 +119,7 @@ def network_symmetries(run: Run, samples: int = 100, width: int = 8) -> None:
 def orbit(run: Run) -> None:
     """N-23, A-12: how many parameter vectors."""
     shapes = [(2, 3, 1), (2, 3, 2, 1), (1, 4, 1), (1, 2, 2, 2, 1)]
-    nets = [mlp(s, "tanh", random=run.generator) for s in shapes]
+    nets = [mlp(s, "tanh", generator=run.generator) for s in shapes]
     double = copy.deepcopy(nets[0])
     with torch.no_grad():
         for p in (linear_layer(double, 0).weight, linear_layer(double, 0).bias):
@@ -181,12 +181,12 @@ def permutation_matrices(run: Run) -> None:
 
 def canonical(run: Run, x: Tensor, sizes: list[int]) -> None:
     """N-23, A-12: one representative of the orbit."""
-    net = mlp(sizes, "tanh", random=run.generator)
+    net = mlp(sizes, "tanh", generator=run.generator)
     theta: Parameters = {k: p.detach() for k, p in net.named_parameters()}
     for layer in hidden_layers(net):
         theta = permute_units(theta, layer, torch.randperm(layer.units, generator=run.generator))
     same = with_parameters(net, theta)
-    stranger = mlp(sizes, "tanh", random=run.generator)
+    stranger = mlp(sizes, "tanh", generator=run.generator)
     form = flatten(canonical_form(net))
     run.claim(
         ["N-23", "A-12"],
@@ -219,7 +219,7 @@ def rescaling(run: Run, x: Tensor, sizes: list[int]) -> None:
     found: dict[str, float] = {}
     forms: dict[str, float] = {}
     for row in ACTIVATIONS.values():
-        net = mlp(sizes, row, random=run.generator)
+        net = mlp(sizes, row, generator=run.generator)
         theta: Parameters = {k: p.detach() for k, p in net.named_parameters()}
         for layer in hidden_layers(net):
             theta = rescale_units(theta, layer, torch.exp(run.randn(layer.units)))
@@ -282,15 +282,17 @@ def sigmoid_tanh(run: Run, samples: int = 200) -> None:
     directions = (("tanh", "logistic"), ("sigmoid", "tanh"))
     for to, start in directions:
         nets = [
-            mlp([4, 6, 2], start, random=run.generator),
-            mlp([4, 6, 5, 7, 3, 2], start, random=run.generator),
-            mlp([4, 6, 6, 1], start, bias=False, random=run.generator),
-            mlp([4, 6, 3], start, output=start, random=run.generator),
-            nn.Sequential(ACTIVATIONS[start].layer(), mlp([4, 3, 1], start, random=run.generator)),
+            mlp([4, 6, 2], start, generator=run.generator),
+            mlp([4, 6, 5, 7, 3, 2], start, generator=run.generator),
+            mlp([4, 6, 6, 1], start, bias=False, generator=run.generator),
+            mlp([4, 6, 3], start, output=start, generator=run.generator),
             nn.Sequential(
-                *mlp([4, 5, 6], start, output=start, random=run.generator),
+                ACTIVATIONS[start].layer(), mlp([4, 3, 1], start, generator=run.generator)
+            ),
+            nn.Sequential(
+                *mlp([4, 5, 6], start, output=start, generator=run.generator),
                 nn.Dropout(0.5),
-                *mlp([6, 2], random=run.generator),
+                *mlp([6, 2], generator=run.generator),
             ).eval(),
         ]
         turned = [convert_activation(net, to) for net in nets]
@@ -330,7 +332,7 @@ def sigmoid_tanh(run: Run, samples: int = 200) -> None:
             relation="==",
             measured=[sum(isinstance(m, old) for m in net.modules()) for net in turned],
         )
-    net = mlp([4, 6, 1], "logistic", last_bias=False, random=run.generator)
+    net = mlp([4, 6, 1], "logistic", last_bias=False, generator=run.generator)
     unit = extra_unit(net)
     plain = convert_activation(net, "tanh")
     run.claim(
@@ -377,7 +379,7 @@ def extra_unit(net: nn.Sequential) -> nn.Sequential:
 def plot_between(axis: Any, run: Run) -> None:
     x = torch.linspace(-1, 1, 50, dtype=torch.float64).unsqueeze(1)
     y = torch.sin(4 * x)
-    net = mlp([1, 10, 1], "tanh", random=run.seed)
+    net = mlp([1, 10, 1], "tanh", generator=run.seed)
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=150, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:

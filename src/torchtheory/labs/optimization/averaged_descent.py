@@ -48,11 +48,9 @@ SURE = 0.9999
         "averaged-descent-leaves-ball",
         "averaged-descent-strict-convexity",
     ],
-    full={"trials": 2000, "longest": 10000, "iterations": 6400},
+    full={"trials": 2000, "longest": 10000, "steps": 6400},
 )
-def averaged_descent(
-    run: Run, trials: int = 300, longest: int = 400, iterations: int = 800
-) -> None:
+def averaged_descent(run: Run, trials: int = 300, longest: int = 400, steps: int = 800) -> None:
     """For a convex function, the noisiest oracle that the theorem allows and the step 1/√K, the
     average of K iterates is within 1/√K of the best point.
 
@@ -65,7 +63,7 @@ def averaged_descent(
     real_problem(run, trials)
     printed_theorem(run)
     recursion(run)
-    errors = polyak_ruppert(run, iterations)
+    errors = polyak_ruppert(run, steps)
     run.figure(
         "averages",
         lambda axes: plot(axes, gaps, errors),
@@ -267,7 +265,7 @@ def recursion(run: Run) -> None:
     )
 
 
-def polyak_ruppert(run: Run, iterations: int) -> Errors:
+def polyak_ruppert(run: Run, steps: int) -> Errors:
     """Last iterate and average on least squares, with noise at the solution and without."""
     n, d = 20, 3
     # eigenvalues of XᵀX of order 1: the last iterate comes to rest within the run
@@ -277,7 +275,7 @@ def polyak_ruppert(run: Run, iterations: int) -> Errors:
     eta = 0.4 / (n * float(x.square().sum(1).max()))
     start = torch.zeros(d, dtype=torch.float64)
     found = {
-        name: expected_least_squares_error(x, y, start, [eta] * iterations)
+        name: expected_least_squares_error(x, y, start, [eta] * steps)
         for name, y in (("targets with noise", noisy), ("no noise at the solution", consistent))
     }
     with_noise, without = found.values()
@@ -290,14 +288,14 @@ def polyak_ruppert(run: Run, iterations: int) -> Errors:
         promised=1.0,
         relation="<",
         measured=with_noise.averaged[-1] / with_noise.distance[-1],
-        reason=f"least squares, constant step, K = {iterations}, exact expectations",
+        reason=f"least squares, constant step, K = {steps}, exact expectations",
         control=Control(
             "no noise at the solution: the last iterate has converged, the average drags its past",
             without.averaged[clear - 1] / without.distance[clear],
         ),
     )
     limit = stationary_least_squares_error(x, noisy, eta)
-    counts = [iterations // 2**k for k in (3, 2, 1, 0)]
+    counts = [steps // 2**k for k in (3, 2, 1, 0)]
 
     def exponent(values: Tensor) -> Interval:
         return fit_slope(

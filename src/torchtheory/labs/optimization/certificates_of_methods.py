@@ -39,11 +39,9 @@ from torchtheory.training.momentum import HeavyBall, Nesterov
     room="optimization",
     covers=["N-48", "N-49", "L-131", "L-133"],
     title="Certificates for momentum and stochastic descent, and the faults they name",
-    full={"size": 20, "iterations": 300, "trials": 200},
+    full={"size": 20, "steps": 300, "trials": 200},
 )
-def certificates_of_methods(
-    run: Run, size: int = 6, iterations: int = 60, trials: int = 30
-) -> None:
+def certificates_of_methods(run: Run, size: int = 6, steps: int = 60, trials: int = 30) -> None:
     """Losses written down while an optimizer ran are all that is given.
 
     The heavy ball on a quadratic, Nesterov's method on convex and strongly convex functions,
@@ -52,7 +50,7 @@ def certificates_of_methods(
     circle, and the certificate says so. Then nine faults are planted in the assumptions, and the
     certificate has to name each.
     """
-    shown = [*momentum(run, size, iterations), *stochastic(run, size, iterations, trials)]
+    shown = [*momentum(run, size, steps), *stochastic(run, size, steps, trials)]
     faults(run, size)
     run.figure(
         "methods",

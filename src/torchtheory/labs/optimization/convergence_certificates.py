@@ -43,10 +43,10 @@ PENALTY = 0.1
     covers=["L-119", "L-127", "L-128", "L-129", "L-130", "L-131", "L-132"],
     title="A certificate for a descent: promised and measured, side by side",
     errata=["smoothness-from-above-only"],
-    full={"samples": 500, "features": 30, "iterations": 400, "width": 10},
+    full={"samples": 500, "features": 30, "steps": 400, "width": 10},
 )
 def convergence_certificates(
-    run: Run, samples: int = 60, features: int = 6, iterations: int = 100, width: int = 4
+    run: Run, samples: int = 60, features: int = 6, steps: int = 100, width: int = 4
 ) -> None:
     """Gradient descent on regressions, on functions without convexity and on a small network.
 
@@ -60,10 +60,10 @@ def convergence_certificates(
     x = run.randn(samples, features)
     y = torch.sign(x[:, 0] + run.randn(samples))
     constants(run, x, y)
-    shown = strongly_convex(run, x, y, iterations)
-    shown += convex(run, x, y, iterations)
-    shown += nonconvex(run, width, iterations)
-    lower_bound_on_gap(run, x, y, iterations)
+    shown = strongly_convex(run, x, y, steps)
+    shown += convex(run, x, y, steps)
+    shown += nonconvex(run, width, steps)
+    lower_bound_on_gap(run, x, y, steps)
     run.table(
         "certificates",
         ["function", "promise for", "largest share of the promise used", "first broken"],
@@ -224,7 +224,7 @@ def kept(
 
 
 def strongly_convex(
-    run: Run, x: Tensor, y: Tensor, iterations: int
+    run: Run, x: Tensor, y: Tensor, steps: int
 ) -> list[tuple[str, ConvergenceCertificate]]:
     d = x.shape[1]
     matrix = torch.diag(torch.logspace(-1, 1, d, dtype=torch.float64))
@@ -241,7 +241,7 @@ def strongly_convex(
         best = minimizer_of(f, torch.zeros(d, dtype=torch.float64))
         for share in (1.0, 0.5):
             eta = share / big
-            done = gradient_descent(f, start, eta, iterations)
+            done = gradient_descent(f, start, eta, steps)
             known: dict[str, Any] = {
                 "smoothness": big,
                 "convexity": mu,
@@ -253,7 +253,7 @@ def strongly_convex(
             distances.append((f"{name}, η = {share:g}/L", far))
             gaps.append((f"{name}, η = {share:g}/L", high))
     # the same theorem on a function that is convex and no more
-    flat = gradient_descent(lambda w: w.square().square().sum(-1), start[:1] / 10, 0.1, iterations)
+    flat = gradient_descent(lambda w: w.square().square().sum(-1), start[:1] / 10, 0.1, steps)
     wrong: dict[str, Any] = {
         "smoothness": 10.0,
         "convexity": 1.0,
@@ -267,9 +267,7 @@ def strongly_convex(
     return [distances[0], gaps[2]]
 
 
-def convex(
-    run: Run, x: Tensor, y: Tensor, iterations: int
-) -> list[tuple[str, ConvergenceCertificate]]:
+def convex(run: Run, x: Tensor, y: Tensor, steps: int) -> list[tuple[str, ConvergenceCertificate]]:
     d = x.shape[1]
     rank = max(1, d // 2)
     narrow = run.randn(len(x), rank) @ run.randn(rank, d) / math.sqrt(d)
@@ -291,7 +289,7 @@ def convex(
     found = []
     for name, f, big, best in cases:
         eta = 1 / big
-        done = gradient_descent(f, start, eta, iterations)
+        done = gradient_descent(f, start, eta, steps)
         known: dict[str, Any] = {"minimum": float(f(best)), "minimizer": best}
         found.append((name, certify(done, Assumptions("convex", eta, smoothness=big, **known))))
 
@@ -300,14 +298,14 @@ def convex(
         lambda w: (w.square() / (1 + w.square())).sum(-1),
         torch.full((1,), 5.0, dtype=torch.float64),
         0.5,
-        iterations,
+        steps,
     )
     bad = certify(plateau, Assumptions("convex", 0.5, smoothness=2.0, minimum=0.0, distance=5.0))
     kept(run, ["L-130"], found, "x²/(1 + x²) from 5, which is not convex", bad)
     return found
 
 
-def nonconvex(run: Run, width: int, iterations: int) -> list[tuple[str, ConvergenceCertificate]]:
+def nonconvex(run: Run, width: int, steps: int) -> list[tuple[str, ConvergenceCertificate]]:
     # Rosenbrock on the sublevel set of the start, which gradient descent does not leave
     start = torch.tensor([-0.6, 0.9], dtype=torch.float64)
     side = torch.linspace(-2.5, 2.5, 151, dtype=torch.float64)
@@ -315,7 +313,7 @@ def nonconvex(run: Run, width: int, iterations: int) -> list[tuple[str, Converge
     inside = plane[rosenbrock(plane) <= rosenbrock(start)]
     # a margin for what lies between the points of the grid
     big = 1.1 * hessian_norm(rosenbrock, inside)
-    done = gradient_descent(rosenbrock, start, 1 / big, 10 * iterations)
+    done = gradient_descent(rosenbrock, start, 1 / big, 10 * steps)
     found = [
         (
             "Rosenbrock",
@@ -326,13 +324,13 @@ def nonconvex(run: Run, width: int, iterations: int) -> list[tuple[str, Converge
     network, problem = small_network(run, width)
     f, theta = objective_of(problem)
     guess = 4 * hessian_norm(f, theta[None])
-    trained = gradient_descent(f, theta, 1 / guess, iterations)
-    met = hessian_norm(f, trained.points[:: max(1, iterations // 12)])
+    trained = gradient_descent(f, theta, 1 / guess, steps)
+    met = hessian_norm(f, trained.points[:: max(1, steps // 12)])
     certificate = certify(
         trained, Assumptions("smooth", 1 / guess, smoothness=max(met, guess), minimum=0.0)
     )
     found.append(("tanh network", certificate))
-    fast = gradient_descent(rosenbrock, start, 20 / big, iterations)
+    fast = gradient_descent(rosenbrock, start, 20 / big, steps)
     bad = certify(fast, Assumptions("smooth", 20 / big, smoothness=big / 20, minimum=0.0))
     kept(
         run,
@@ -421,7 +419,7 @@ def smoothness_value(done: Descent, eta: float) -> float:
     return 0.0 if found is None else found.value
 
 
-def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
+def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, steps: int) -> None:
     d = x.shape[1]
     start = 2 * run.randn(d)
     gaps, squares, bound = [], [], []
@@ -430,7 +428,7 @@ def lower_bound_on_gap(run: Run, x: Tensor, y: Tensor, iterations: int) -> None:
         (logistic(x, y, PENALTY), logistic_ridge_constants(x, PENALTY)),
     ):
         best = minimizer_of(f, torch.zeros(d, dtype=torch.float64))
-        done = gradient_descent(f, start, 1 / big, iterations)
+        done = gradient_descent(f, start, 1 / big, steps)
         gaps.append(done.values - f(best))
         squares.append(done.gradient_norms.square())
         bound.append(squares[-1] / (2 * big))

@@ -42,7 +42,7 @@ def critical_index(
     semicircle, shifted by the energy. Then the same for the loss of a small network with random
     labels. Look at the dots beside the curve, which was not fitted.
     """
-    glass = SphericalSpinGlass.random(spins, 3, random=run.generator)
+    glass = SphericalSpinGlass.random(spins, 3, generator=run.generator)
     found = critical_points_of_glass(glass, on_the_way(run, glass, starts))
     spin_glass(run, glass, found)
     loss, size = network_loss(run, hidden)
@@ -50,7 +50,7 @@ def critical_index(
     path = gradient_descent(loss, begin, 0.2, 300).points
     times = (300 * run.rand(network_starts).square()).long()  # more of them early, and high
     chosen = path[times, torch.arange(network_starts)]
-    points = without_copies(critical_points_of(loss, chosen, tolerance=1e-7, iterations=100))
+    points = without_copies(critical_points_of(loss, chosen, tolerance=1e-7, steps=100))
     network(run, loss, points, chosen)
     run.figure(
         "index",

@@ -128,7 +128,7 @@ def curve(theta: Tensor, through: Sequence[tuple[float, float, float]] = NODES) 
 
 def probe(run: Run, x: float, infimum: float | None = 0.0) -> Any:
     point = torch.tensor([x], dtype=torch.float64)
-    return landscape_probe(curve, point, infimum=infimum, radius=0.2, random=run.generator)
+    return landscape_probe(curve, point, infimum=infimum, radius=0.2, generator=run.generator)
 
 
 def examples(run: Run) -> None:
@@ -152,8 +152,10 @@ def examples(run: Run) -> None:
         ),
         ("two factors", product_risk(1.0, 1.0, 1.0), pair, "strict saddle"),
     ]
-    found = [landscape_probe(f, at, random=run.generator) for _, f, at, _ in cases]
-    one_start = [landscape_probe(f, at, radius=1e-7, random=run.generator) for _, f, at, _ in cases]
+    found = [landscape_probe(f, at, generator=run.generator) for _, f, at, _ in cases]
+    one_start = [
+        landscape_probe(f, at, radius=1e-7, generator=run.generator) for _, f, at, _ in cases
+    ]
     run.claim(
         ["B-28", "L-145"],
         r"\text{labels at the origin of eleven functions, degenerate ones among them}",
@@ -207,7 +209,9 @@ def two_layers(run: Run, width: int) -> None:
     infimum = reduced_rank_regression(moments, width).value
     points = [p for r in range(width + 1) for p in linear_critical_points(moments, width, rank=r)]
     probes = [
-        landscape_probe(function, flat_layers([p.V.T, p.U]), infimum=infimum, random=run.generator)
+        landscape_probe(
+            function, flat_layers([p.V.T, p.U]), infimum=infimum, generator=run.generator
+        )
         for p in points
     ]
     beside = [

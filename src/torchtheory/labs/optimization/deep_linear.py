@@ -212,7 +212,7 @@ def strictness(
             for rank in range(count, 3):
                 layers = deep_critical_point(moments, widths, chosen, rank)
                 slopes.append(flat_layers(deep_linear_gradients(layers, moments)))
-                report = deep_saddle_report(layers, moments, random=run.generator)
+                report = deep_saddle_report(layers, moments, generator=run.generator)
                 name = "{" + ", ".join(str(j + 1) for j in chosen) + "}" if chosen else "∅"
                 reports.append((f"{name}, {rank}", report))
     saddles = [(n, r) for n, r in reports if r.value > r.optimum + 1e-6]
@@ -234,7 +234,7 @@ def strictness(
         weighted_fit,
         ended.points[-1, int(last.argmax())],
         infimum=float(last.min()),
-        random=run.generator,
+        generator=run.generator,
     )
     strict_all_the_same = [e for e in short if e < -1e-6]
     run.claim(
@@ -244,7 +244,7 @@ def strictness(
         relation=">=",
         measured=[len(strict_all_the_same), len(short) - len(strict_all_the_same)],
     )
-    others = [deep_saddle_report(w, moments, random=run.generator) for w in searched]
+    others = [deep_saddle_report(w, moments, generator=run.generator) for w in searched]
     above = [*(r for _, r in saddles), *(r for r in others if r.value > r.optimum + 1e-6)]
     run.claim(
         ["B-36", "L-152"],
@@ -299,7 +299,7 @@ def origin(run: Run, x: Tensor, y: Tensor, moments: Covariances) -> None:
         function = deep_linear_function(widths, moments)
         size = sum(a * b for a, b in pairwise(widths))
         zero = torch.zeros(size).double()
-        down = lower_point(function, zero, 0.5, random=run.generator)
+        down = lower_point(function, zero, 0.5, generator=run.generator)
         assert down is not None
         gains[len(widths) - 1] = function(zero) - function(steps[:, None] * down)
     fits = {depth: fit_slope(steps, gain) for depth, gain in gains.items()}

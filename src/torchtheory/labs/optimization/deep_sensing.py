@@ -50,7 +50,7 @@ class BentProduct(FactoredMatrix):
     covers=["L-161", "L-162", "L-163"],
     title="A product of matrices under gradient flow keeps its factors in balance",
     errata=["balanced-without-a-balanced-start", "singular-decomposition-not-unique"],
-    full={"size": 8, "draws": 200_000, "until": 6.0, "iterations": 4000},
+    full={"size": 8, "draws": 200_000, "until": 6.0, "steps": 4000},
 )
 def deep_matrix_sensing(
     run: Run,
@@ -58,7 +58,7 @@ def deep_matrix_sensing(
     depth: int = 3,
     draws: int = 40_000,
     until: float = 1.0,
-    iterations: int = 500,
+    steps: int = 500,
 ) -> None:
     """W = W_L ... W_1 is learned from measurements ⟨W, A⟩ labeled by a planted matrix.
 
@@ -72,10 +72,10 @@ def deep_matrix_sensing(
     """
     target = run.randn(size, size)
     loose = [run.randn(size, size) / math.sqrt(size) for _ in range(depth)]
-    balanced = balanced_weights(product_of(loose), [size] * (depth - 1), random=run.generator)
+    balanced = balanced_weights(product_of(loose), [size] * (depth - 1), generator=run.generator)
     expectation(run, loose, target, draws)
     gradients(run, target, size)
-    few = gaussian_measurements(size, size, size, random=run.generator)
+    few = gaussian_measurements(size, size, size, generator=run.generator)
     times = torch.linspace(0, until, 21, dtype=torch.float64)
     paths = {
         "balanced": follow(sensing_problem(balanced, target), times),
@@ -84,9 +84,9 @@ def deep_matrix_sensing(
     }
     bent = follow(bent_problem(loose, target), times)
     conservation(run, paths, bent, sensing_problem(loose, target, few))
-    changes = steps(run, loose, target)
+    changes = by_steps(run, loose, target)
     alignment(run, paths)
-    hidden = completion(run, iterations)
+    hidden = completion(run, steps)
     run.figure(
         "balance",
         lambda axes: plot(axes, paths, bent, changes, hidden),
@@ -130,7 +130,7 @@ def expectation(run: Run, factors: list[Tensor], target: Tensor, draws: int) -> 
     gap = product_of(factors) - target
     size, depth = len(gap), len(factors)
     promised = float(gap.square().sum()) / (2 * depth)
-    A = gaussian_measurements(draws, size, size, random=run.generator)
+    A = gaussian_measurements(draws, size, size, generator=run.generator)
     seen = torch.einsum("noi,oi->n", A, gap).square() / (2 * depth)
     # the same variances, but the entries (i, j) and (j, i) are one number
     lower = torch.tril(torch.ones(size, size)).bool()
@@ -238,7 +238,7 @@ def conservation(
     )
 
 
-def steps(run: Run, start: list[Tensor], target: Tensor) -> dict[float, Tensor]:
+def by_steps(run: Run, start: list[Tensor], target: Tensor) -> dict[float, Tensor]:
     """Gradient descent until time 1: what it adds to the balance, step by step."""
     like = {str(k): w for k, w in enumerate(start)}
     depth = len(start)
@@ -376,7 +376,7 @@ def compare_decompositions(W: Tensor, run: Run) -> Tensor:
     return torch.stack([by_u.abs(), by_v.abs(), torch.diag((by_u * by_v).diagonal())])
 
 
-def completion(run: Run, iterations: int, size: int = 8, step: float = 0.05) -> Tensor:
+def completion(run: Run, steps: int, size: int = 8, step: float = 0.05) -> Tensor:
     """A matrix of rank one learned from some of its entries; `[factors, start, iteration]`: error
     at the others. The first row and the first column are shown, so the rank decides the rest."""
     u, v = (nn.functional.normalize(run.randn(size), dim=0) for _ in range(2))
@@ -391,7 +391,7 @@ def completion(run: Run, iterations: int, size: int = 8, step: float = 0.05) -> 
         ]
         start = product_of(factors)
         path = [start]
-        for _ in range(iterations):
+        for _ in range(steps):
             slopes = factor_gradients(factors, lambda W: shown * (W - target))
             factors = [w - step * g for w, g in zip(factors, slopes, strict=True)]
             path.append(product_of(factors))
@@ -425,7 +425,7 @@ def completion(run: Run, iterations: int, size: int = 8, step: float = 0.05) -> 
         "completion",
         ["factors", "start", "error at shown entries", "at hidden entries", "σ₂/σ₁ of the product"],
         rows,
-        caption=f"Errors relative to the size of those entries, after {iterations} steps of {step}",
+        caption=f"Errors relative to the size of those entries, after {steps} steps of {step}",
     )
     return torch.stack(errors)
 

@@ -31,10 +31,10 @@ from torchtheory.primer.smoothness import smoothness_from_below
         "sufficient-decrease-missing-gradient",
         "sufficient-decrease-equality",
     ],
-    full={"starts": 300, "samples": 500, "features": 20, "iterations": 500},
+    full={"starts": 300, "samples": 500, "features": 20, "steps": 500},
 )
 def descent(
-    run: Run, starts: int = 100, samples: int = 60, features: int = 8, iterations: int = 150
+    run: Run, starts: int = 100, samples: int = 60, features: int = 8, steps: int = 150
 ) -> None:
     """Gradient descent from many starts at once, on quadratics, logistic regression and functions
     that are not convex.
@@ -47,7 +47,7 @@ def descent(
     quadratic_regimes(run, features)
     smoothness(run, samples, features)
     logistic, constant = logistic_regression(run, samples, features)
-    decrease(run, logistic, constant, features, starts, iterations)
+    decrease(run, logistic, constant, features, starts, steps)
     printed_lines(run, logistic, constant, features)
     shown = critical_points(run, starts)
     run.figure(

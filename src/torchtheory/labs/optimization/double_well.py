@@ -33,10 +33,10 @@ STEP = 0.02
     room="optimization",
     covers=["A-25", "A-26"],
     title="Gradient descent stays in its valley and on its ridge; noise may leave both",
-    full={"trials": 5000, "iterations": 3000, "grid": 201},
+    full={"trials": 5000, "steps": 3000, "grid": 201},
 )
 def double_well(
-    run: Run, trials: int = 400, iterations: int = 500, noise: float = 4.7, grid: int = 25
+    run: Run, trials: int = 400, steps: int = 500, noise: float = 4.7, grid: int = 25
 ) -> None:
     """On r(θ) = (θ² - 1)² + 0.3 θ, with a global minimum on the left and another on the right,
     gradient descent ends in the valley it starts in. With noise of size `noise` the same start
@@ -49,7 +49,7 @@ def double_well(
     """
     left, top, right = stationary_points()
     points_of_rest(run, (left, top, right))
-    outcomes = valleys(run, top, right, trials, iterations, noise, grid)
+    outcomes = valleys(run, top, right, trials, steps, noise, grid)
     classification(run)
     saddle(run, trials)
     run.figure(
@@ -118,12 +118,12 @@ def points_of_rest(run: Run, roots: tuple[float, float, float]) -> None:
     )
 
 
-def ends(direction: Direction, starts: Tensor, iterations: int) -> Tensor:
-    return last_iterate(direction, starts, [STEP] * iterations)[..., 0]
+def ends(direction: Direction, starts: Tensor, steps: int) -> Tensor:
+    return last_iterate(direction, starts, [STEP] * steps)[..., 0]
 
 
 def valleys(
-    run: Run, top: float, right: float, trials: int, iterations: int, noise: float, grid: int
+    run: Run, top: float, right: float, trials: int, steps: int, noise: float, grid: int
 ) -> dict[float, tuple[Tensor, Tensor, int]]:
     """Where runs end, for starts on a grid and noise of three sizes."""
     slope = gradient_of(well)
@@ -133,7 +133,7 @@ def valleys(
         copies = 1 if size == 0 else max(2, trials // 4)
         at = starts.expand(copies, -1)[..., None]
         direction = with_gaussian_noise(slope, size, run.generator)
-        outcomes[size] = (starts, (ends(direction, at, iterations) < top).sum(0), copies)
+        outcomes[size] = (starts, (ends(direction, at, steps) < top).sum(0), copies)
     decided = starts < top
     wrong = (outcomes[0.0][1].bool() != decided).sum()
     shares = outcomes[noise][1] / outcomes[noise][2]
@@ -151,11 +151,9 @@ def valleys(
         ),
     )
     at = torch.full((trials, 1), right, dtype=torch.float64)
-    reached = int(
-        (ends(with_gaussian_noise(slope, noise, run.generator), at, iterations) < top).sum()
-    )
-    still = int((ends(slope, at, iterations) < top).sum())
-    other = int((ends(slope, -at, iterations) < top).sum())
+    reached = int((ends(with_gaussian_noise(slope, noise, run.generator), at, steps) < top).sum())
+    still = int((ends(slope, at, steps) < top).sum())
+    other = int((ends(slope, -at, steps) < top).sum())
     chance = clopper_pearson(reached, trials, 0.99)
     run.claim(
         "A-25",
@@ -163,7 +161,7 @@ def valleys(
         promised=0,
         relation=">",
         measured=chance.low,
-        reason=f"lower end of the 99% interval; {reached} of {trials} runs of {iterations} steps",
+        reason=f"lower end of the 99% interval; {reached} of {trials} runs of {steps} steps",
         control=Control("no noise", clopper_pearson(still, trials, 0.99).low),
     )
     run.claim(
@@ -324,11 +322,11 @@ def saddle(run: Run, trials: int) -> None:
 
 
 def runs_of_both_kinds(
-    start: float, noise: float, top: float, random: torch.Generator
+    start: float, noise: float, top: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Of 32 noisy runs from one start, the first that ends on either side."""
     at = torch.full((32, 1), start, dtype=torch.float64)
-    direction = with_gaussian_noise(gradient_of(well), noise, random)
+    direction = with_gaussian_noise(gradient_of(well), noise, generator)
     paths = trajectory(direction, at, [STEP] * 400)[..., 0]
     side = (paths[-1] < top).int()
     return paths[:, side.argmin()], paths[:, side.argmax()]

@@ -30,9 +30,9 @@ WIDTH = 6
     room="optimization",
     covers=["L-125"],
     title="Gradient descent ends where the curvature is at most 2/η",
-    full={"iterations": 6000, "starts": 400},
+    full={"steps": 6000, "starts": 400},
 )
-def edge_of_stability(run: Run, iterations: int = 900, starts: int = 40) -> None:
+def edge_of_stability(run: Run, steps: int = 900, starts: int = 40) -> None:
     """The step limit of a quadratic, read the other way round: a step η bears curvature up to 2/η.
 
     torch.optim.SGD has such a limit for each of its settings, and it is met exactly on a quadratic.
@@ -45,7 +45,7 @@ def edge_of_stability(run: Run, iterations: int = 900, starts: int = 40) -> None
     limits_of_sgd(run)
     displacement(run)
     ends = product(run, starts)
-    curves = network(run, iterations)
+    curves = network(run, steps)
     run.figure(
         "sharpness",
         lambda axes: plot(axes, curves, ends),
@@ -175,7 +175,7 @@ def network_loss(x: Tensor, y: Tensor) -> tuple[Function, int]:
     return loss, sum(sizes)
 
 
-def network(run: Run, iterations: int) -> list[tuple[float, Tensor, Tensor, Tensor]]:
+def network(run: Run, steps: int) -> list[tuple[float, Tensor, Tensor, Tensor]]:
     """Times, sharpness and losses of the same network, trained with three steps."""
     x = torch.linspace(-1, 1, 12, dtype=torch.float64)
     loss, size = network_loss(x, torch.sin(4 * x))
@@ -185,8 +185,8 @@ def network(run: Run, iterations: int) -> list[tuple[float, Tensor, Tensor, Tens
     start = (scales * run.randn(size)).expand(len(etas), -1)
     slope = gradient_of(loss)
     # the steps differ by row, so they stand in the direction
-    path = trajectory(lambda t, k: etas[:, None] * slope(t, k), start, [1.0] * iterations)
-    shown = torch.arange(0, iterations + 1, max(1, iterations // 20))
+    path = trajectory(lambda t, k: etas[:, None] * slope(t, k), start, [1.0] * steps)
+    shown = torch.arange(0, steps + 1, max(1, steps // 20))
     spectra = torch.linalg.eigvalsh(vmap(hessian(loss))(path[shown].flatten(0, 1)))
     sharpness = spectra[:, -1].reshape(len(shown), len(etas))
     losses = loss(path)

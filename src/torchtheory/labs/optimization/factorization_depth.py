@@ -71,7 +71,7 @@ def balanced(product: Tensor, depth: int, run: Run) -> list[Tensor]:
     """Balanced factors of the same size with a given product."""
     if depth == 1:
         return [product]
-    return balanced_weights(product, [len(product)] * (depth - 1), random=run.generator)
+    return balanced_weights(product, [len(product)] * (depth - 1), generator=run.generator)
 
 
 def product_velocity(factors: list[Tensor], target: Tensor) -> Tensor:

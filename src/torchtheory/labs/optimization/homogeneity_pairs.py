@@ -69,7 +69,7 @@ def homogeneity_pairs(
 
 
 def plain(depth: int, run: Run, bias: bool = False) -> nn.Module:
-    return mlp([3, *[5] * (depth - 1), 2], nn.ReLU, bias=bias, random=run.generator)
+    return mlp([3, *[5] * (depth - 1), 2], nn.ReLU, bias=bias, generator=run.generator)
 
 
 def degree(model: nn.Module, x: Tensor) -> float:

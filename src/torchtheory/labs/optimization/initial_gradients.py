@@ -299,7 +299,7 @@ def sampled(run: Run, draws: int) -> None:
             else:
                 kind: Any = law
                 layers.append(
-                    draw_weight((draws, p, q), sigma**2, distribution=kind, random=run.generator)
+                    draw_weight((draws, p, q), sigma**2, distribution=kind, generator=run.generator)
                 )
         norms = [squared_norm(g) for g in sample_gradients(layers, x, y)]
         shifted = [w + s for w, s in zip(layers, sigmas, strict=True)]
@@ -371,7 +371,7 @@ def growth_with_depth(run: Run, networks: int, width: int, deepest: int) -> Fans
         sigma = scale / math.sqrt(width)
         for depth in depths:
             shape = (networks, width, width)
-            layers = [draw_weight(shape, sigma**2, random=run.generator) for _ in range(depth)]
+            layers = [draw_weight(shape, sigma**2, generator=run.generator) for _ in range(depth)]
             own = sample_gradients(layers, x, none)[-1]
             target = sample_gradients(layers, x, y)[-1] - own
             fans.setdefault(scale, []).append(
@@ -418,7 +418,7 @@ def deep_relu(run: Run) -> InitializationReport:
     width, depth = 100, 12
     x = run.randn(64, width)
     targets = run.randn(64, 1)
-    net = mlp([width] * depth + [1], "relu", bias=False, random=run.generator)
+    net = mlp([width] * depth + [1], "relu", bias=False, generator=run.generator)
     problem = Problem(net, (x, targets), task="regression")
     report = initialization_report(problem, draws=4, seed=run.seed)
     assert report.growth_predicted is not None

@@ -30,9 +30,9 @@ from torchtheory.optimization.descent.minibatch import draw_batches, minibatch_d
     covers=["L-141", "L-144"],
     title="A constant step on least squares: where it stops, and when it does not",
     errata=["constant-step-never-converges"],
-    full={"trials": 1000, "iterations": 2000},
+    full={"trials": 1000, "steps": 2000},
 )
-def constant_step(run: Run, trials: int = 100, iterations: int = 300) -> None:
+def constant_step(run: Run, trials: int = 100, steps: int = 300) -> None:
     """On least squares every expectation along stochastic descent follows from the one before, so
     nothing here is sampled but one share.
 
@@ -41,8 +41,8 @@ def constant_step(run: Run, trials: int = 100, iterations: int = 300) -> None:
     floor; on a consistent one it goes to 0 geometrically, whatever the exercise concludes. Look at
     the two curves of the right panel, which share everything but the targets.
     """
-    plateau = last_iterates(run, trials, iterations)
-    errors = consistent_or_not(run, iterations)
+    plateau = last_iterates(run, trials, steps)
+    errors = consistent_or_not(run, steps)
     run.figure(
         "least-squares",
         lambda axes: plot(axes, plateau, errors),
@@ -56,7 +56,7 @@ def constant_step(run: Run, trials: int = 100, iterations: int = 300) -> None:
 Plateau = tuple[float, dict[str, Tensor]]
 
 
-def last_iterates(run: Run, trials: int, iterations: int) -> Plateau:
+def last_iterates(run: Run, trials: int, steps: int) -> Plateau:
     """Exact moments of the last iterate on least squares with noisy targets."""
     n, d = 8, 3
     # eigenvalues of XᵀX of order 1: the plateau is reached within the run
@@ -68,11 +68,11 @@ def last_iterates(run: Run, trials: int, iterations: int) -> Plateau:
     goal = torch.linalg.solve(gram, x.T @ y)
     level = stationary_least_squares_error(x, y, eta).gradient
     paths = {
-        "constant step": [eta] * iterations,
-        "step 1/√k": [eta / math.sqrt(k + 1) for k in range(iterations)],
+        "constant step": [eta] * steps,
+        "step 1/√k": [eta / math.sqrt(k + 1) for k in range(steps)],
     }
     found = {k: expected_least_squares_error(x, y, start, s).gradient for k, s in paths.items()}
-    tail = iterations // 4
+    tail = steps // 4
     run.claim(
         "L-141",
         r"\text{constant } \eta:\ \mathbb E\|\nabla\ell(w_k)\|^2 \text{ of the last iterate over"
@@ -81,17 +81,17 @@ def last_iterates(run: Run, trials: int, iterations: int) -> Plateau:
         relation="==",
         measured=found["constant step"][-tail:] / level,
         tolerance=0.01,
-        reason=f"the last quarter of {iterations} iterations, exact expectations; the stationary "
+        reason=f"the last quarter of {steps} iterations, exact expectations; the stationary "
         "value from a linear equation",
         control=Control("shrinking steps: no plateau", found["step 1/√k"][-tail:] / level),
     )
 
     def rising(size: int) -> float:
         """Share of runs in which the last step makes the gradient longer."""
-        chosen = draw_batches(n, size, iterations, trials=(trials,), generator=run.generator)
+        chosen = draw_batches(n, size, steps, trials=(trials,), generator=run.generator)
         scaled = math.sqrt(n) * x, math.sqrt(n) * y
         direction = minibatch_direction(half_square, scaled, chosen)
-        points = trajectory(direction, start.expand(trials, -1), [eta] * iterations)
+        points = trajectory(direction, start.expand(trials, -1), [eta] * steps)
         norms = ((points[-2:] - goal) @ gram).norm(dim=-1)
         return float((norms[1] > norms[0] + 1e-12).double().mean())
 
@@ -101,12 +101,10 @@ def last_iterates(run: Run, trials: int, iterations: int) -> Plateau:
         promised=0.0,
         relation=">",
         measured=rising(1),
-        reason=f"K = {iterations}, {trials} runs",
+        reason=f"K = {steps}, {trials} runs",
         control=Control("the full gradient in every step", rising(n)),
     )
-    everything = gradient_descent(
-        lambda w: (w @ x.T - y).square().sum(-1) / 2, start, eta, iterations
-    )
+    everything = gradient_descent(lambda w: (w @ x.T - y).square().sum(-1) / 2, start, eta, steps)
     found["full gradient"] = everything.gradient_norms.square()
     return level, found
 
@@ -114,7 +112,7 @@ def last_iterates(run: Run, trials: int, iterations: int) -> Plateau:
 Errors = tuple[dict[str, LeastSquaresError], float]
 
 
-def consistent_or_not(run: Run, iterations: int) -> Errors:
+def consistent_or_not(run: Run, steps: int) -> Errors:
     """The exercise's lower bound, and when it keeps descent away from the solution."""
     n, d = 6, 3
     x = torch.linalg.qr(run.randn(n, d)).Q * torch.tensor([1.0, 0.8, 0.6]).double()
@@ -124,10 +122,10 @@ def consistent_or_not(run: Run, iterations: int) -> Errors:
     top = float(torch.linalg.matrix_norm(x, 2)) ** 2
     eta = min(1 / (2 * top), 1 / (n * float(x.square().sum(1).max())))
     start = run.randn(d)
-    steps = [eta] * iterations
+    step_sizes = [eta] * steps
     paths = {
-        "inconsistent": expected_least_squares_error(x, inconsistent, start, steps),
-        "consistent": expected_least_squares_error(x, consistent, start, steps),
+        "inconsistent": expected_least_squares_error(x, inconsistent, start, step_sizes),
+        "consistent": expected_least_squares_error(x, consistent, start, step_sizes),
     }
     # along the top eigenvector, and with a step for which 1 - 2 η ‖XᵀX‖ < 0
     along = truth + torch.linalg.eigh(x.T @ x).eigenvectors[:, -1]
@@ -160,7 +158,7 @@ def consistent_or_not(run: Run, iterations: int) -> Errors:
         reason="inconsistent: descent with a constant step does not converge",
         control=Control("the consistent system", paths["consistent"].distance[1:]),
     )
-    times = torch.arange(1, iterations + 1, dtype=torch.float64)
+    times = torch.arange(1, steps + 1, dtype=torch.float64)
     away = paths["consistent"].distance
     clear = away[1:] > 1e-12 * away[0]
     factors = mean_square_contraction(x, eta), 1 - eta * float(torch.linalg.eigvalsh(x.T @ x)[0])

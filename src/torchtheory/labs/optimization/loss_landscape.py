@@ -153,7 +153,7 @@ def trained(run: Run, samples: int, width: int) -> Problem:
     x = 2 * run.rand(samples, 2) - 1
     y = torch.sin(3 * x[:, :1]) * torch.cos(2 * x[:, 1:])
     for _ in range(10):
-        net = mlp([2, width, width, width, 1], "relu", random=run.generator)
+        net = mlp([2, width, width, width, 1], "relu", generator=run.generator)
         optimizer = torch.optim.LBFGS(
             net.parameters(), max_iter=120, line_search_fn="strong_wolfe", tolerance_change=1e-12
         )
@@ -213,7 +213,7 @@ def exchanged(run: Run, problem: Problem) -> list[SegmentProbe]:
 
 
 def zooms(run: Run, problem: Problem, grid: int, coarse: float) -> list[LossSlice]:
-    directions = random_directions(problem, 2, random=run.generator)
+    directions = random_directions(problem, 2, generator=run.generator)
     positions = torch.linspace(-1, 1, grid, dtype=torch.float64)
     positions[grid // 2] = 0
     slices = [loss_slice(problem, directions, coarse / ZOOM**k * positions) for k in range(4)]
@@ -234,7 +234,7 @@ def zooms(run: Run, problem: Problem, grid: int, coarse: float) -> list[LossSlic
     reach = (grid - 1) // 2 // ZOOM
     inner = slice(center - reach, center + reach + 1)
     other = loss_slice(
-        problem, random_directions(problem, 2, random=run.generator), slices[1].positions[::ZOOM]
+        problem, random_directions(problem, 2, generator=run.generator), slices[1].positions[::ZOOM]
     )
     run.claim(
         "A-53",
@@ -266,7 +266,7 @@ def valleys(run: Run, problem: Problem, coarse: LossSlice, planes: int) -> Tenso
     found = slice_valleys(problem, coarse)
     counts, flat, spurious = [], [], []
     for _ in range(planes):
-        draws = random_directions(problem, 2, random=run.generator)
+        draws = random_directions(problem, 2, generator=run.generator)
         counts.append(loss_slice(problem, draws, positions[::2]).minima)
         moves = torch.stack([with_output(problem, theta + d, theta) - theta for d in draws])
         last = loss_slice(problem, moves, positions[::2])
@@ -295,10 +295,10 @@ def eigenvectors(run: Run, problem: Problem) -> None:
 
     For tanh: trained ReLU networks rest on kinks, where second differences are not derivatives.
     """
-    net = mlp([2, 8, 8, 1], "tanh", random=run.generator)
+    net = mlp([2, 8, 8, 1], "tanh", generator=run.generator)
     problem = Problem(net, (problem.train.x, problem.train.y), task="regression")
-    values, vectors = eigen_directions(problem, 2, random=run.generator)
-    other = random_directions(problem, 2, scaling="unit", random=run.generator)
+    values, vectors = eigen_directions(problem, 2, generator=run.generator)
+    other = random_directions(problem, 2, scaling="unit", generator=run.generator)
     step = 1e-4
 
     def curvature(directions: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ def convexity(run: Run, x: Tensor, y: Tensor) -> None:
         reason="ten random segments of the last layer",
         control=Control("segments in all parameters", outside),
     )
-    fit = minimize_last_layer(squared, tolerance=1e-7, iterations=5000)
+    fit = minimize_last_layer(squared, tolerance=1e-7, steps=5000)
     exact = fit_last_layer(net, x, y).model
     with torch.no_grad():
         best = float((exact(x) - y).square().mean())
@@ -153,7 +153,7 @@ def convexity(run: Run, x: Tensor, y: Tensor) -> None:
         control=Control(
             "other hidden units",
             minimize_last_layer(
-                Problem(other, (x, y), task="regression"), tolerance=1e-7, iterations=5000
+                Problem(other, (x, y), task="regression"), tolerance=1e-7, steps=5000
             ).risk,
         ),
     )
@@ -397,7 +397,7 @@ def trained(run: Run, x: Tensor, y: Tensor, width: int, reach: float, random: fl
     ends = torch.stack([losses[0, 0], losses[-1, -1]])
     straight = probe_segment(problem, *nets).losses
     corners = bend_path(
-        problem, *nets, steps=150, batch=len(x), learning_rate=0.03, random=run.generator
+        problem, *nets, steps=150, batch=len(x), learning_rate=0.03, generator=run.generator
     )
     bent = path_losses(problem, corners)
     run.claim(

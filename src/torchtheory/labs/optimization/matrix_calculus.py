@@ -34,7 +34,9 @@ def matrix_calculus(run: Run, trials: int = 8) -> None:
     differentiation, and with a difference quotient along a random direction. Look at the table.
     """
     table = matrix_derivatives()
-    errors = {name: verify_derivative(name, trials=trials, random=run.generator) for name in table}
+    errors = {
+        name: verify_derivative(name, trials=trials, generator=run.generator) for name in table
+    }
     symmetric_only = table["symmetric-form"]
     crooked = {"A": run.randn(4, 4), "x": run.randn(4)}
     run.claim(

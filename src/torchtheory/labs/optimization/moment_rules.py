@@ -147,7 +147,7 @@ def draw(run: Run, law: str, shape: tuple[int, ...], deviation: float) -> Tensor
     if law == "signs":
         return deviation * run.signs(*shape)
     kind: Any = law
-    return draw_weight(shape, deviation**2, distribution=kind, random=run.generator)
+    return draw_weight(shape, deviation**2, distribution=kind, generator=run.generator)
 
 
 def second_moments(run: Run, draws: int) -> None:

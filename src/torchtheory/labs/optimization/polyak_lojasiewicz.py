@@ -40,12 +40,12 @@ SMOOTH = 8.0  # of x² + 3 sin² x, whose second derivative is 2 + 6 cos 2x
         "polyak-lojasiewicz-step",
         "geometric-convergence-index",
     ],
-    full={"starts": 200, "iterations": 400, "width": 60, "samples": 500, "features": 20},
+    full={"starts": 200, "steps": 400, "width": 60, "samples": 500, "features": 20},
 )
 def polyak_lojasiewicz(
     run: Run,
     starts: int = 30,
-    iterations: int = 80,
+    steps: int = 80,
     width: int = 12,
     samples: int = 60,
     features: int = 8,
@@ -60,10 +60,10 @@ def polyak_lojasiewicz(
     """
     squares = deficient_squares(run, samples, features)
     constants(run, squares, starts)
-    curves = geometric(run, squares, starts, iterations)
-    certificates = certified(run, min(starts, 8), iterations)
-    steps(run)
-    network = wide_network(run, width, iterations)
+    curves = geometric(run, squares, starts, steps)
+    certificates = certified(run, min(starts, 8), steps)
+    by_steps(run)
+    network = wide_network(run, width, steps)
     run.figure(
         "functions",
         plot_functions,
@@ -255,13 +255,11 @@ def constants(run: Run, squares: Squares, starts: int) -> None:
 
 
 def geometric(
-    run: Run, squares: Squares, starts: int, iterations: int
+    run: Run, squares: Squares, starts: int, steps: int
 ) -> list[tuple[str, Tensor, Tensor]]:
     """Runs from many starts against the bound, on two functions that are not strongly convex."""
     size, mu = len(squares.solution), wavy_constant()
-    flat = gradient_descent(
-        quartic, torch.full((1, size), 0.1, dtype=torch.float64), 1 / 12, iterations
-    )
+    flat = gradient_descent(quartic, torch.full((1, size), 0.1, dtype=torch.float64), 1 / 12, steps)
     at = squares.solution + run.randn(starts, size)
     cases: list[tuple[str, Function, Tensor, float, float]] = [
         ("least squares of deficient rank", squares.function, at, squares.least, squares.largest),
@@ -269,8 +267,8 @@ def geometric(
     ]
     curves = []
     for name, f, start, constant, smooth in cases:
-        done = gradient_descent(f, start, 1 / smooth, iterations)
-        bound = geometric_bound(done.values[0], constant, smooth, iterations)
+        done = gradient_descent(f, start, 1 / smooth, steps)
+        bound = geometric_bound(done.values[0], constant, smooth, steps)
         curves.append((name, done.values, bound.amax(1)))
         run.claim(
             ["N-47", "L-134"],
@@ -279,11 +277,11 @@ def geometric(
             relation="<=",
             measured=done.values,
             tolerance=1e-12,
-            reason=f"{name}: {starts} runs of {iterations} steps",
+            reason=f"{name}: {starts} runs of {steps} steps",
             control=Control(
                 "Σ xᵢ⁴ near its minimum, which satisfies no such inequality",
                 flat.values,
-                promised=geometric_bound(flat.values[0], constant, smooth, iterations),
+                promised=geometric_bound(flat.values[0], constant, smooth, steps),
             ),
         )
     after = curves[1][1][1]
@@ -298,12 +296,12 @@ def geometric(
     return curves
 
 
-def certified(run: Run, starts: int, iterations: int) -> list[tuple[str, ConvergenceCertificate]]:
+def certified(run: Run, starts: int, steps: int) -> list[tuple[str, ConvergenceCertificate]]:
     """Certificates of single runs; what a wrong constant looks like."""
 
     def judged(f: Function, start: Tensor, big: float, mu: float) -> ConvergenceCertificate:
         return certify(
-            gradient_descent(f, start, 1 / big, iterations),
+            gradient_descent(f, start, 1 / big, steps),
             Assumptions("polyak-lojasiewicz", 1 / big, smoothness=big, dominance=mu, minimum=0.0),
         )
 
@@ -323,7 +321,7 @@ def certified(run: Run, starts: int, iterations: int) -> list[tuple[str, Converg
         relation="<=",
         measured=torch.cat([c.measured for c in found]),
         tolerance=1e-14,
-        reason=f"{len(found)} runs of {iterations} steps on two functions that are not convex",
+        reason=f"{len(found)} runs of {steps} steps on two functions that are not convex",
         control=Control("x⁴, which has no such constant", slow.measured, slow.promised),
     )
     run.claim(
@@ -337,7 +335,7 @@ def certified(run: Run, starts: int, iterations: int) -> list[tuple[str, Converg
     return [("x² + 3 sin² x", waves[0]), ("½(y - sin x)²", valleys[0])]
 
 
-def steps(run: Run) -> None:
+def by_steps(run: Run) -> None:
     """The quadratic on which the printed step fails, and the factor of every step below 2/L."""
     mu, big = 0.5, 1.0
     east = torch.tensor([1.0, 0.0], dtype=torch.float64)
@@ -375,7 +373,7 @@ def steps(run: Run) -> None:
     )
 
 
-def wide_network(run: Run, width: int, iterations: int) -> ConvergenceCertificate:
+def wide_network(run: Run, width: int, steps: int) -> ConvergenceCertificate:
     """A network that can fit its data: constants from its tangent kernel and its Hessian.
 
     For f = (1/n)Σr², ½‖∇f‖² = (2/n²) rᵀKr ≥ (2λmin(K)/n) f with the tangent kernel K at the point.
@@ -387,7 +385,7 @@ def wide_network(run: Run, width: int, iterations: int) -> ConvergenceCertificat
             p.copy_(run.randn(*p.shape) / math.sqrt(p.shape[-1]))
     problem = Problem(net, (inputs, inputs[:, :1].sin()), task="regression")
     f, start = objective_of(problem)
-    done = gradient_descent(f, start, eta, iterations)
+    done = gradient_descent(f, start, eta, steps)
 
     def outputs(theta: Tensor) -> Tensor:
         made: Tensor = functional_call(net, unflatten(theta, problem.parameters), (inputs,))
@@ -410,7 +408,7 @@ def wide_network(run: Run, width: int, iterations: int) -> ConvergenceCertificat
             promised=2 / len(inputs) * kernels.mean(1),
         ),
     )
-    stops = done.points[:: max(1, iterations // 20)]
+    stops = done.points[:: max(1, steps // 20)]
     curvature = torch.linalg.eigvalsh(vmap(hessian(f))(stops)).abs().max()
     # a tenth more for what lies between the points where the Hessian was taken
     big, mu = 1.1 * float(curvature), 2 / len(inputs) * float(kernels[:, 0].min())
@@ -425,7 +423,7 @@ def wide_network(run: Run, width: int, iterations: int) -> ConvergenceCertificat
         relation="<=",
         measured=found.measured,
         tolerance=1e-12,
-        reason=f"μ = {mu:.3g}, L = {big:.3g}, η = {eta:g}, width {width}, {iterations} steps",
+        reason=f"μ = {mu:.3g}, L = {big:.3g}, η = {eta:g}, width {width}, {steps} steps",
         control=Control(
             "μ is taken from the gradient at the start alone", hasty.measured, hasty.promised
         ),

@@ -111,7 +111,7 @@ Curve = list[tuple[int, float, Interval]]
 def draw(run: Run, networks: int, widths: list[int], sigmas: list[float]) -> list[Tensor]:
     """The layers of many networks with normal weights."""
     return [
-        draw_weight((networks, p, q), sigma**2, random=run.generator)
+        draw_weight((networks, p, q), sigma**2, generator=run.generator)
         for p, q, sigma in zip(widths[1:], widths, sigmas, strict=False)
     ]
 

@@ -147,7 +147,7 @@ def every_sequence(run: Run) -> None:
 def noise_of_a_network(run: Run) -> None:
     """Signal and noise in every layer, and what a batch of two makes of the noise."""
     n = 5
-    net = mlp([3, 4, 2], "tanh", random=run.generator)
+    net = mlp([3, 4, 2], "tanh", generator=run.generator)
     problem = Problem(net, (run.randn(n, 3), run.randn(n, 2)), task="regression")
     found = gradient_noise_by_layer(problem)
 
@@ -256,13 +256,13 @@ def stationarity(run: Run, trials: int, longest: int) -> Rates:
         # on the loss that is not convex noise leads to where it is flat: there L is broken
         convex = smooth.cost is logistic
         wrong = constants if convex else {**constants, "smoothness": smooth.smoothness / 1000}
-        spoiled = stationarity_plan(**wrong, iterations=sizes[1])
+        spoiled = stationarity_plan(**wrong, steps=sizes[1])
         noise = 30.0 if convex else 0.0
         broken = mean_interval(
             smooth.squared_gradients(run, spoiled.step, sizes[1], trials, noise).mean(0), SURE
         )
         for count in sizes:
-            plan = stationarity_plan(**constants, iterations=count)
+            plan = stationarity_plan(**constants, steps=count)
             squares = smooth.squared_gradients(run, plan.step, count, trials)
             found = mean_interval(squares.mean(0), SURE)
             rates.setdefault(smooth.name, []).append((count, plan.bound, found))
@@ -287,7 +287,7 @@ def stationarity(run: Run, trials: int, longest: int) -> Rates:
                 ),
             )
         for factor in (0.1, 10.0):
-            step = factor * stationarity_plan(**constants, iterations=sizes[2]).step
+            step = factor * stationarity_plan(**constants, steps=sizes[2]).step
             squares = smooth.squared_gradients(run, step, sizes[2], trials)
             found = mean_interval(squares.mean(0), SURE)
             run.claim(
@@ -361,7 +361,7 @@ def complexity(run: Run) -> None:
     }
     fewer = {
         e: stationarity_plan(
-            gap=gap, smoothness=smoothness, gradient_bound=sigma, iterations=p.iterations - 1
+            gap=gap, smoothness=smoothness, gradient_bound=sigma, steps=p.steps - 1
         )
         for e, p in plans.items()
     }
@@ -381,7 +381,7 @@ def complexity(run: Run) -> None:
     def wrong(cost: int) -> int:
         """Verdicts 'stochastic is cheaper' that differ from n ε > σ²."""
         return sum(
-            (plans[e].iterations < full[e] * n**cost) is not (n * e > sigma**2)
+            (plans[e].steps < full[e] * n**cost) is not (n * e > sigma**2)
             for n in samples
             for e in tolerances
         )
@@ -399,10 +399,7 @@ def complexity(run: Run) -> None:
     run.table(
         "gradients-needed",
         ["ε", "stochastic", "full gradient, iterations", *[f"n = 10^{k}" for k in (2, 4, 6)]],
-        [
-            (e, plans[e].iterations, full[e], *[full[e] * 10**k for k in (2, 4, 6)])
-            for e in tolerances
-        ],
+        [(e, plans[e].steps, full[e], *[full[e] * 10**k for k in (2, 4, 6)]) for e in tolerances],
         caption="Gradients of single examples until the mean squared gradient is promised to be "
         "below ε (Δ = 1, L = 2, σ = 3): stochastic, and full gradients for n examples.",
     )

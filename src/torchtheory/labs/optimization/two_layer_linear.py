@@ -180,7 +180,7 @@ def risk_and_gradients(run: Run, x: Tensor, y: Tensor, moments: Covariances, wid
         control=Control("targets given to the wrong inputs", torch.cat(wrong)),
     )
     wide = min(inputs, outputs)
-    narrow = alternating_minimization(moments, width, sweeps=20, random=run.generator)
+    narrow = alternating_minimization(moments, width, sweeps=20, generator=run.generator)
     ranks = [int(torch.linalg.matrix_rank(m)) for m in (narrow.U, narrow.V)]
     run.erratum(
         "full-column-rank-unconstrained",
@@ -258,7 +258,7 @@ def half_steps(run: Run, moments: Covariances, width: int, starts: int) -> None:
         control=Control("in both factors together, at the origin", both),
     )
     fits = [
-        alternating_minimization(moments, width, sweeps=25, random=run.generator)
+        alternating_minimization(moments, width, sweeps=25, generator=run.generator)
         for _ in range(starts)
     ]
     _, vectors = moments.directions()
@@ -408,10 +408,10 @@ def autoencoder(run: Run, x: Tensor, width: int) -> None:
     x = left * sigma[0] * 0.7 ** torch.arange(len(sigma)) @ rows
     own = Covariances.from_samples(x, x)
     principal = rows[:width].T @ rows[:width]
-    fit = alternating_minimization(own, width, sweeps=40, random=run.generator)
+    fit = alternating_minimization(own, width, sweeps=40, generator=run.generator)
     # the same principal directions, and targets that are the inputs turned
     turned = Covariances.from_samples(x @ torch.linalg.qr(run.randn(len(rows), len(rows))).Q, x)
-    other = alternating_minimization(turned, width, sweeps=40, random=run.generator)
+    other = alternating_minimization(turned, width, sweeps=40, generator=run.generator)
     run.claim(
         ["L-150", "B-32"],
         r"Y=X: UV^\top \text{ is the projector onto the first } n_1 \text{ principal directions}",

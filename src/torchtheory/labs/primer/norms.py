@@ -223,7 +223,7 @@ def induced(run: Run, trials: int) -> None:
         tolerance=1e-6,
         control=Control(
             "one step of it",
-            [induced_norm(M, p, starts=1, iterations=1).value for M in plane for p in between],
+            [induced_norm(M, p, starts=1, steps=1).value for M in plane for p in between],
         ),
     )
     run.claim(

@@ -125,14 +125,18 @@ def chains(run: Run, width: int) -> None:
     for tensor in image.parameters():
         tensor.data = run.randn(*tensor.shape) / 3
     cases: list[tuple[nn.Sequential, Tensor, Tensor, Loss]] = [
-        (mlp([5, width, 4, 3], "tanh", random=run.generator), run.randn(8, 5), labels, log.mean),
-        (mlp([5, width, 3], nn.GELU, random=run.generator), run.randn(8, 5), labels, log.mean),
+        (mlp([5, width, 4, 3], "tanh", generator=run.generator), run.randn(8, 5), labels, log.mean),
+        (mlp([5, width, 3], nn.GELU, generator=run.generator), run.randn(8, 5), labels, log.mean),
         (image, run.randn(8, 2, 7, 7), labels, F.cross_entropy),
         (
-            mlp([5, width, 3], "logistic", output=partial(nn.Softmax, 1)(), random=run.generator),
-            run.randn(8, 5), run.randn(8, 3), half_square,
+            mlp(
+                [5, width, 3], "logistic", output=partial(nn.Softmax, 1)(), generator=run.generator
+            ),
+            run.randn(8, 5),
+            run.randn(8, 3),
+            half_square,
         ),
-    ]  # fmt: skip
+    ]
     theirs, ours, errors, our_errors, broken = [], [], [], [], []
     for model, x, y, loss in cases:
         found = backpropagate(model, x, y, log if loss == log.mean else loss)
@@ -165,7 +169,7 @@ def chains(run: Run, width: int) -> None:
 
 def printed_recursion(run: Run) -> None:
     """One unit a layer, where a quotient of values can at least be formed."""
-    net = mlp([1, 1, 1, 1], "tanh", output="tanh", random=run.generator)
+    net = mlp([1, 1, 1, 1], "tanh", output="tanh", generator=run.generator)
     x, y = 1 + run.rand(1, 1), run.randn(1, 1)
     found = backpropagate(net, x, y, half_square)
     true = [float(step.delta) for step in found.steps if isinstance(step.module, nn.Tanh)]
@@ -184,7 +188,7 @@ def printed_recursion(run: Run) -> None:
 
 def walk_through(run: Run, width: int) -> None:
     """Forward, errors back, update: the loss falls, and by how much."""
-    net = mlp([3, width, 2], "tanh", random=run.generator)
+    net = mlp([3, width, 2], "tanh", generator=run.generator)
     x, y = run.randn(20, 3), run.randn(20, 2)
     found = backpropagate(net, x, y, half_square)
     squared = float(flatten(found.gradients).square().sum())
@@ -228,7 +232,7 @@ def random_graph(run: Run, units: int) -> GraphNetwork:
             before = [j - 1]
         graph.add_edges_from((i, j) for i in before if j >= 2)
     graph.remove_nodes_from([v for v in list(graph) if graph.degree(v) == 0])
-    return GraphNetwork(graph, random=run.generator)
+    return GraphNetwork(graph, generator=run.generator)
 
 
 def by_successors(net: GraphNetwork, found: GraphBackpropagation, only_first: bool) -> list[Tensor]:
@@ -342,7 +346,7 @@ def deep_network(run: Run, depth: int, width: int) -> tuple[Backpropagation, lis
     sizes = []
     shown: Backpropagation | None = None
     for scale in (1.0, 0.5):
-        net = mlp([width] * (depth + 1), "tanh", random=run.generator)
+        net = mlp([width] * (depth + 1), "tanh", generator=run.generator)
         for layer in net:
             if isinstance(layer, nn.Linear):
                 layer.weight.data = scale * run.randn(width, width) / math.sqrt(width)

@@ -19,7 +19,7 @@ from torchtheory.training.backpropagation import backpropagate, count_flops
 
 def modes(run: Run) -> None:
     """Reverse, forward and numerical differentiation, and where they part."""
-    net = mlp([3, 5, 4, 1], "relu", random=run.generator)
+    net = mlp([3, 5, 4, 1], "relu", generator=run.generator)
     theta = {name: p.detach() for name, p in net.named_parameters()}
     x, y = run.randn(6, 3), run.randn(6, 1)
 
@@ -40,7 +40,7 @@ def modes(run: Run) -> None:
         measured=reverse,
         tolerance=1e-12,
     )
-    kinked = mlp([3, 5, 4, 1], "relu", random=run.generator)
+    kinked = mlp([3, 5, 4, 1], "relu", generator=run.generator)
     for layer in (kinked[0], kinked[2]):
         assert isinstance(layer, nn.Linear)
         nn.init.zeros_(layer.weight)
@@ -77,7 +77,7 @@ def cost(run: Run, width: int) -> list[tuple[int, float, float, float]]:
     ratios, back, forward_ratios, depths, rows = [], [], [], [], []
     n = 8
     for layers in range(2, 9):
-        net = mlp([width] * layers + [1], "tanh", random=run.generator)
+        net = mlp([width] * layers + [1], "tanh", generator=run.generator)
         x, y = run.randn(n, width), run.randn(n, 1)
         theta = {name: p.detach() for name, p in net.named_parameters()}
         point = flatten(theta)

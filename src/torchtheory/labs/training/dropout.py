@@ -69,8 +69,8 @@ def layers(run: Run, draws: int) -> None:
     keep = torch.tensor([0.8, 0.5, 0.5, 1.0], dtype=torch.float64)
     x = torch.tensor([[1.0, -2.0, 3.0, 0.5]], dtype=torch.float64)
     many = x.expand(draws, -1)
-    plain = UnitDropout(keep, inverted=False, random=run.generator)
-    inverted = UnitDropout(keep, random=run.generator)
+    plain = UnitDropout(keep, inverted=False, generator=run.generator)
+    inverted = UnitDropout(keep, generator=run.generator)
     for name, layer, promised in (("plain", plain, keep * x[0]), ("inverted", inverted, x[0])):
         outputs = layer.train()(many)
         interval = mean_interval(outputs[:, 2])
@@ -108,7 +108,7 @@ def layers(run: Run, draws: int) -> None:
         control=Control("training mode", (inverted.train()(many) - inverted(many)).abs()),
     )
     p = 0.3
-    torch_layer, ours = nn.Dropout(p), UnitDropout(1 - p, random=run.generator)
+    torch_layer, ours = nn.Dropout(p), UnitDropout(1 - p, generator=run.generator)
     ones = torch.ones(draws, dtype=torch.float64)
     run.claim(
         "N-127, M-135",
@@ -138,8 +138,8 @@ def layers(run: Run, draws: int) -> None:
     twin = nn.Linear(4, 2, bias=False, dtype=torch.float64)
     with torch.no_grad():
         twin.weight.copy_(weight[:1].expand(2, -1))
-    by_unit = twin(UnitDropout(0.5, random=run.generator)(many)).detach()
-    by_weight = WeightDropout(twin, 0.5, random=run.generator)(many).detach()
+    by_unit = twin(UnitDropout(0.5, generator=run.generator)(many)).detach()
+    by_weight = WeightDropout(twin, 0.5, generator=run.generator)(many).detach()
     run.claim(
         "N-127",
         r"\text{two outputs with the same weights stay equal when units are dropped}",
@@ -175,11 +175,11 @@ def layers(run: Run, draws: int) -> None:
 
 def gradient_through_mask(run: Run) -> None:
     """Back-propagation through a fixed mask against central differences."""
-    net = mlp([4, 6, 1], "tanh", random=run.generator)
+    net = mlp([4, 6, 1], "tanh", generator=run.generator)
     x = run.randn(5, 4)
 
     def loss(seed: int, inputs: Tensor) -> Tensor:
-        layer = UnitDropout(0.5, random=seed)
+        layer = UnitDropout(0.5, generator=seed)
         hidden = net[1](net[0](inputs))
         output: Tensor = net[2](layer(hidden))
         return output.square().sum()
@@ -272,7 +272,7 @@ def scaling(run: Run, units: int) -> None:
     """The weight-scaling rule: exact twice, and then no longer."""
     x, keep = run.randn(6, units), 0.2 + 0.7 * run.rand(units)
     head = nn.Linear(units, 4, dtype=torch.float64).requires_grad_(False)
-    deep = mlp([units, 16, 4], "relu", random=run.generator).requires_grad_(False)
+    deep = mlp([units, 16, 4], "relu", generator=run.generator).requires_grad_(False)
     for net in (head, deep):
         for parameter in net.parameters():
             parameter.copy_(1.5 * run.randn(*parameter.shape) / math.sqrt(parameter.shape[-1]))
@@ -347,7 +347,7 @@ def scaling(run: Run, units: int) -> None:
 def monte_carlo(run: Run, units: int) -> None:
     """Sampled sub-networks approach the exact mean like one over the root of their number."""
     x = run.randn(1, units)
-    net = mlp([units, 8, 3], "tanh", random=run.generator).requires_grad_(False)
+    net = mlp([units, 8, 3], "tanh", generator=run.generator).requires_grad_(False)
 
     def probabilities(z: Tensor) -> Tensor:
         output: Tensor = net(z).softmax(-1)
@@ -361,7 +361,7 @@ def monte_carlo(run: Run, units: int) -> None:
     for size in sizes:
         means = torch.stack(
             [
-                sampled_mean(probabilities, x, 0.5, size, random=run.generator)
+                sampled_mean(probabilities, x, 0.5, size, generator=run.generator)
                 for _ in range(repeats)
             ]
         )
@@ -418,7 +418,7 @@ def monte_carlo(run: Run, units: int) -> None:
 
 def penalty(run: Run, units: int, samples: int) -> None:
     """Theorem 74 by enumeration, and what it needs."""
-    net = mlp([5, 7, units, 2], "relu", random=run.generator).requires_grad_(False)
+    net = mlp([5, 7, units, 2], "relu", generator=run.generator).requires_grad_(False)
     for parameter in net.parameters():
         parameter.mul_(2.0)
     x, y = run.randn(samples, 5), run.randn(samples, 2)
@@ -475,11 +475,11 @@ def penalty(run: Run, units: int, samples: int) -> None:
     target = run.randn(samples, 1)
     clean = float((target - wide_hidden @ wide_weight.T).square().sum(1).mean())
     closed = clean + float((wide_weight.square().sum(0) * wide_hidden.square().mean(0)).sum())
-    layer = UnitDropout(0.5, random=run.generator)
+    layer = UnitDropout(0.5, generator=run.generator)
     drawn = torch.stack(
         [(target - layer(wide_hidden) @ wide_weight.T).square().sum(1).mean() for _ in range(400)]
     )
-    same = UnitDropout(0.5, inverted=False, random=run.generator)
+    same = UnitDropout(0.5, inverted=False, generator=run.generator)
     unscaled = torch.stack(
         [(target - same(wide_hidden) @ wide_weight.T).square().sum(1).mean() for _ in range(400)]
     )

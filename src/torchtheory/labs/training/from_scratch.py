@@ -18,8 +18,8 @@ from torchtheory.data.two_clouds import (
     COVARIANCES,
     MEANS,
     bayes_accuracy,
+    cloud_posterior,
     legacy_stream,
-    posterior,
     two_gaussian_clouds,
 )
 from torchtheory.labs.engine.registry import lab
@@ -51,10 +51,10 @@ FRESH = 40_000
     covers=["L-062", "L-063", "L-064", "L-065", "L-067", "L-068"],
     title="A perceptron with two hidden layers by hand, and what dividing twice does to it",
     errata=["linear-layer-divides-again", "hidden-layers-miscounted"],
-    full={"width": 200, "iterations": 500},
+    full={"width": 200, "steps": 500},
 )
 def mlp_from_scratch(
-    run: Run, samples: int = 1000, width: int = 40, iterations: int = 50, rate: float = 0.5
+    run: Run, samples: int = 1000, width: int = 40, steps: int = 50, rate: float = 0.5
 ) -> None:
     """Layer classes with a forward and a backward, as the lectures write them, are put to the test.
 
@@ -70,10 +70,10 @@ def mlp_from_scratch(
     linear_layer(run)
     container(run)
     sample = data_set(run, samples)
-    printed, right = training(run, sample, samples, width, iterations, rate)
+    printed, right = training(run, sample, samples, width, steps, rate)
     judge(run, right)
 
-    shown = sorted({int(i) for i in torch.linspace(0, iterations - 1, 8)})
+    shown = sorted({int(i) for i in torch.linspace(0, steps - 1, 8)})
     run.table(
         "training",
         ["iteration", "loss, printed", "loss, divided once", "accuracy, printed", "divided once"],
@@ -334,7 +334,7 @@ def data_set(run: Run, samples: int) -> Sample:
         measured=sample.x,
         control=Control("seed 1", sample.x, promised=by_numpy(1)),
     )
-    correct = int(((posterior(sample.x) > 0.5) == (sample.y[:, 0] == 1)).sum())
+    correct = int(((cloud_posterior(sample.x) > 0.5) == (sample.y[:, 0] == 1)).sum())
     # the straight line halfway between the means
     halfway = int(((sample.x.sum(1) < 1) == (sample.y[:, 0] == 1)).sum())
     vertical = int(((sample.x[:, 0] < 0.5) == (sample.y[:, 0] == 1)).sum())
@@ -356,16 +356,14 @@ def data_set(run: Run, samples: int) -> Sample:
 
 
 def training(
-    run: Run, sample: Sample, samples: int, width: int, iterations: int, rate: float
+    run: Run, sample: Sample, samples: int, width: int, steps: int, rate: float
 ) -> tuple[TrainingRun, TrainingRun]:
     """The printed run, the corrected one, and torch's, step by step."""
     widths = (2, width, width, 1)
     n = 2 * samples
 
-    def go(divide_again: bool, at_rate: float, steps: int = iterations) -> TrainingRun:
-        return lecture_run(
-            samples, widths, rate=at_rate, iterations=steps, divide_again=divide_again
-        )
+    def go(divide_again: bool, at_rate: float, steps: int = steps) -> TrainingRun:
+        return lecture_run(samples, widths, rate=at_rate, steps=steps, divide_again=divide_again)
 
     printed, right = go(True, rate), go(False, rate)
     slow = go(False, rate / n)
@@ -385,19 +383,19 @@ def training(
     run.claim(
         "L-068",
         r"\text{step by step the losses of nn.Sequential, binary cross-entropy and SGD}",
-        promised=torch_losses(start, sample, rate, iterations),
+        promised=torch_losses(start, sample, rate, steps),
         relation="==",
         measured=right.losses,
         tolerance=1e-9,
         control=Control(
             "SGD with momentum 0.9",
             right.losses,
-            promised=torch_losses(start, sample, rate, iterations, momentum=0.9),
+            promised=torch_losses(start, sample, rate, steps, momentum=0.9),
         ),
     )
     stream = legacy_stream(0)
     x, y = two_gaussian_clouds(samples, stream)
-    wild = train_mlp(MLP(widths, stream), x, y, GradientDescent(40 * rate), iterations=10)
+    wild = train_mlp(MLP(widths, stream), x, y, GradientDescent(40 * rate), steps=10)
     run.claim(
         "L-068",
         r"\text{the printed run's loss falls at every step}",
@@ -422,20 +420,20 @@ def training(
     )
     passed = int((right.losses < printed.losses[-1]).double().argmax())
     run.note(
-        f"Divided once, the loss is below where the printed code ends after {iterations} steps "
+        f"Divided once, the loss is below where the printed code ends after {steps} steps "
         f"from step {passed} on."
     )
     return printed, right
 
 
 def torch_losses(
-    start: MLP, sample: Sample, rate: float, iterations: int, momentum: float = 0.0
+    start: MLP, sample: Sample, rate: float, steps: int, momentum: float = 0.0
 ) -> Tensor:
     net = start.as_torch()
     parameters = list(net.parameters())
     optimizer = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
     found = []
-    for _ in range(iterations):
+    for _ in range(steps):
         loss = F.binary_cross_entropy_with_logits(net(sample.x), sample.y)
         found.append(loss.detach())
         for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
@@ -490,7 +488,7 @@ def plane(sample: Sample, step: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
 
 def best_boundary(axis: Any, sample: Sample) -> None:
     across, up, grid = plane(sample)
-    level = posterior(grid).reshape(len(up), len(across))
+    level = cloud_posterior(grid).reshape(len(up), len(across))
     axis.contour(across, up, level, levels=[0.5], colors="black", linestyles="--", linewidths=1.2)
 
 

@@ -58,8 +58,8 @@ def variance_of_draws(run: Run, width: int) -> None:
     sigma, draws = 0.7, 200 * width
     for distribution in ("normal", "uniform"):
         kind: Distribution = distribution
-        weight = draw_weight((200, width), sigma**2, distribution=kind, random=run.generator)
-        other = draw_weight((200, width), sigma, distribution=kind, random=run.generator)
+        weight = draw_weight((200, width), sigma**2, distribution=kind, generator=run.generator)
+        other = draw_weight((200, width), sigma, distribution=kind, generator=run.generator)
         found, broken = (
             mean_interval(weight.square().ravel()),
             mean_interval(other.square().ravel()),
@@ -76,8 +76,8 @@ def variance_of_draws(run: Run, width: int) -> None:
                 "σ passed where the variance belongs", broken.estimate, interval=broken
             ),
         )
-    weight = draw_weight((200, width), sigma**2, distribution="uniform", random=run.generator)
-    normal = draw_weight((200, width), sigma**2, random=run.generator)
+    weight = draw_weight((200, width), sigma**2, distribution="uniform", generator=run.generator)
+    normal = draw_weight((200, width), sigma**2, generator=run.generator)
     run.claim(
         "N-116",
         r"|\theta|\le\sqrt3\,\sigma \text{ for the uniform distribution}",
@@ -96,7 +96,7 @@ def forward_and_backward(run: Run, width: int, trials: int) -> None:
     delta = run.randn(trials, m, 1)
 
     def gains(scheme: Scheme) -> tuple[Interval, Interval]:
-        weight = draw_weight((trials, m, n), scheme, random=run.generator)
+        weight = draw_weight((trials, m, n), scheme, generator=run.generator)
         ahead = (weight @ x).square().mean((1, 2)) / deviation**2
         back = (weight.mT @ delta).square().mean((1, 2))
         return mean_interval(ahead), mean_interval(back)
@@ -105,7 +105,7 @@ def forward_and_backward(run: Run, width: int, trials: int) -> None:
     found = {scheme: gains(scheme) for scheme in names}
     lecun, xavier = found["lecun"], found["xavier"]
     shifted = deviation * (run.randn(trials, n, 1) + 1)
-    weight = draw_weight((trials, m, n), "lecun", random=run.generator)
+    weight = draw_weight((trials, m, n), "lecun", generator=run.generator)
     with_mean = mean_interval((weight @ shifted).square().mean((1, 2)))
     run.claim(
         "N-117",
@@ -144,7 +144,7 @@ def forward_and_backward(run: Run, width: int, trials: int) -> None:
             reason=f"n = {n}, m = {m}; {trials} layers, 99 % interval",
             control=Control("LeCun's weights", lecun[place].estimate, interval=lecun[place]),
         )
-    square = draw_weight((trials, n, n), "xavier", random=run.generator)
+    square = draw_weight((trials, n, n), "xavier", generator=run.generator)
     ahead = mean_interval((square @ x).square().mean((1, 2)) / deviation**2)
     back = mean_interval((square.mT @ run.randn(trials, n, 1)).square().mean((1, 2)))
     for direction, interval, broken in (("W", ahead, xavier[0]), (r"W^\top", back, xavier[1])):
@@ -204,7 +204,7 @@ def rectified(run: Run, width: int, trials: int) -> None:
     previous = run.randn(trials, width, 1).clamp(min=0)
 
     def gain(scheme: Scheme) -> Interval:
-        weight = draw_weight((trials, width, width), scheme, random=run.generator)
+        weight = draw_weight((trials, width, width), scheme, generator=run.generator)
         after = (weight @ previous).clamp(min=0).square().mean((1, 2))
         return mean_interval(after / previous.square().mean((1, 2)))
 
@@ -234,8 +234,8 @@ def rectified(run: Run, width: int, trials: int) -> None:
 def orthogonal(run: Run, width: int, depth: int) -> None:
     """Orthogonal matrices: singular values, lengths, products, and their eigenvalues."""
     shapes = [(width, width), (width, width // 2), (width // 2, width)]
-    drawn = [draw_weight(shape, "orthogonal", random=run.generator) for shape in shapes]
-    gaussian = [draw_weight(shape, "lecun", random=run.generator) for shape in shapes]
+    drawn = [draw_weight(shape, "orthogonal", generator=run.generator) for shape in shapes]
+    gaussian = [draw_weight(shape, "lecun", generator=run.generator) for shape in shapes]
     run.claim(
         "N-120",
         r"\text{every singular value of } W \text{ is } 1",
@@ -272,7 +272,7 @@ def orthogonal(run: Run, width: int, depth: int) -> None:
     for scheme in ("orthogonal", "lecun"):
         product = torch.eye(width, dtype=torch.float64)
         for _ in range(depth):
-            product = draw_weight((width, width), scheme, random=run.generator) @ product
+            product = draw_weight((width, width), scheme, generator=run.generator) @ product
         products.append(product)
     identity = torch.eye(width, dtype=torch.float64)
     run.claim(
@@ -286,7 +286,7 @@ def orthogonal(run: Run, width: int, depth: int) -> None:
         control=Control("LeCun's weights", products[1].T @ products[1]),
     )
     traces = torch.stack(
-        [draw_weight((2, 2), "orthogonal", random=run.generator) for _ in range(2000)]
+        [draw_weight((2, 2), "orthogonal", generator=run.generator) for _ in range(2000)]
     )
     first = mean_interval(traces[:, 0, 0])
     signed = mean_interval(torch.linalg.qr(run.randn(2000, 2, 2))[0][:, 0, 0])
@@ -362,7 +362,7 @@ def whole_models(run: Run) -> None:
     for scheme, distribution, theirs in pairs:
         net = mlp([7, 11, 5])
         for given, gaps in ((scheme, worst), ("lecun", broken)):
-            initialize(net, given, distribution=distribution, random=5)
+            initialize(net, given, distribution=distribution, generator=5)
             generator = torch.Generator().manual_seed(5)
             for layer in (m for m in net if isinstance(m, nn.Linear)):
                 reference = theirs(torch.empty_like(layer.weight.detach()), generator=generator)
@@ -377,14 +377,14 @@ def whole_models(run: Run) -> None:
         control=Control("LeCun's weights compared with them", broken),
     )
     grouped = nn.Conv2d(12, 24, 3, groups=4, dtype=torch.float64)
-    report = initialize(grouped, "lecun", random=run.generator).layers[0]
+    report = initialize(grouped, "lecun", generator=run.generator).layers[0]
     x = run.randn(100, 12, 3, 3)
     moments, theirs_moments = [], []
     for _ in range(60):
-        initialize(grouped, "lecun", random=run.generator)
+        initialize(grouped, "lecun", generator=run.generator)
         moments.append(float(grouped(x).detach().square().mean()))
         with torch.no_grad():
-            weight = draw_weight((24, 12 * 9), "lecun", random=run.generator)
+            weight = draw_weight((24, 12 * 9), "lecun", generator=run.generator)
             grouped.weight.copy_(weight[:, : report.fan_in].reshape(24, 3, 3, 3))
         theirs_moments.append(float(grouped(x).detach().square().mean()))
     ours, naive = mean_interval(moments), mean_interval(theirs_moments)

@@ -18,7 +18,7 @@ from torchtheory.training.label_smoothing import (
     smooth_labels,
     smoothed_cross_entropy,
     smoothed_gap,
-    smoothed_minimum,
+    smoothed_label_entropy,
     uniform_confusion,
 )
 from torchtheory.training.trainer import fit
@@ -81,7 +81,7 @@ def label_smoothing(
     run.claim(
         "N-135",
         r"\min_z \mathrm{CE}(z, \Pi e_y) = H(\Pi e_y)",
-        promised=torch.cat([smoothed_minimum(m) for m in matrices]),
+        promised=torch.cat([smoothed_label_entropy(m) for m in matrices]),
         relation="==",
         measured=torch.cat(
             [
@@ -113,7 +113,10 @@ def label_smoothing(
         r"k = 10,\ \epsilon = 0.1: \text{ gap } \ln 91 = 4.511, \text{ minimum } 0.5003",
         promised=[4.511, 0.5003],
         relation="==",
-        measured=[smoothed_gap(10, 0.1), float(smoothed_minimum(uniform_confusion(10, 0.1))[0])],
+        measured=[
+            smoothed_gap(10, 0.1),
+            float(smoothed_label_entropy(uniform_confusion(10, 0.1))[0]),
+        ],
         tolerance=1e-4,
     )
 

@@ -31,9 +31,9 @@ from torchtheory.training.momentum import HeavyBall, Nesterov, effective_step, n
     covers=["N-48", "N-49", "N-50", "N-51", "L-066"],
     title="What torch's optimizers compute, and what the printed ones do",
     errata=["heavy-ball-effective-step", "adam-printed-form"],
-    full={"dimension": 200, "iterations": 1000},
+    full={"dimension": 200, "steps": 1000},
 )
-def optimizers(run: Run, dimension: int = 40, iterations: int = 200) -> None:
+def optimizers(run: Run, dimension: int = 40, steps: int = 200) -> None:
     """Each printed recursion is written out once more, line by line, and compared with the
     optimizer over a whole trajectory on a smooth function that is not convex.
 
@@ -51,8 +51,8 @@ def optimizers(run: Run, dimension: int = 40, iterations: int = 200) -> None:
     adam_forms(run, wavy, start)
     decay_forms(run)
     chain, minimizer = worst_quadratic(dimension)
-    curves = acceleration(run, chain, minimizer, iterations)
-    strongly_convex(run, dimension, iterations)
+    curves = acceleration(run, chain, minimizer, steps)
+    strongly_convex(run, dimension, steps)
 
     run.table(
         "forms",

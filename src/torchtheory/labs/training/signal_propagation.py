@@ -99,7 +99,7 @@ def measure_all(run: Run, width: int, depth: int, networks: int) -> Signal:
         [
             torch.stack(
                 [
-                    draw_weight((networks, width, width), scheme, random=run.generator)
+                    draw_weight((networks, width, width), scheme, generator=run.generator)
                     for scheme in SCHEMES.values()
                 ]
             )
@@ -260,16 +260,16 @@ def slow_decay(run: Run) -> None:
 def any_model(run: Run, width: int) -> None:
     """A network as a user has it: predicted from its weights' norms, measured by autograd."""
     net = mlp([10, width, 2 * width, width, 3], "tanh")
-    initialize(net, "he", activation="tanh", random=run.generator)
+    initialize(net, "he", activation="tanh", generator=run.generator)
     x = run.randn(2000, 10)
-    measured = measure_signal(net, x, random=run.generator)
+    measured = measure_signal(net, x, generator=run.generator)
     predicted = predict_signal_of(net, x)
     with torch.no_grad():
         for layer in (m for m in net if isinstance(m, nn.Linear)):
             u, s, v = torch.linalg.svd(layer.weight, full_matrices=False)
             s[1:] = 0  # the same norm, of rank one
             layer.weight.copy_(u @ torch.diag(s * layer.weight.norm() / s.norm()) @ v)
-    aligned = measure_signal(net, x, random=run.generator)
+    aligned = measure_signal(net, x, generator=run.generator)
     run.claim(
         "N-121",
         r"\text{a given network: } q^\ell \text{ predicted from } \|W_\ell\|_F \text{ alone, "

@@ -146,7 +146,7 @@ def accelerated_bound(distance: float, smoothness: float, steps: int) -> Tensor:
     return 2 * smoothness * distance**2 / (times + 1).square()
 
 
-def averaged_descent_bound(iterations: int, radius: float = 1.0, lipschitz: float = 1.0) -> float:
+def averaged_descent_bound(steps: int, radius: float = 1.0, lipschitz: float = 1.0) -> float:
     r"""$RG/\sqrt K$: the expected gap of the averaged iterate of stochastic descent.
 
     For convex $r$, $\Theta^{(0)}=0$, $\|D^{(k)}\|\le G$ and
@@ -157,11 +157,11 @@ def averaged_descent_bound(iterations: int, radius: float = 1.0, lipschitz: floa
     >>> averaged_descent_bound(100)
     0.1
     """
-    if iterations < 1:
-        raise InvalidInput(f"an average needs at least one iteration, not {iterations}")
+    if steps < 1:
+        raise InvalidInput(f"an average needs at least one iteration, not {steps}")
     _check_positive(radius, "the radius")
     _check_positive(lipschitz, "the bound on the directions")
-    return radius * lipschitz / math.sqrt(iterations)
+    return radius * lipschitz / math.sqrt(steps)
 
 
 def _check_positive(value: float, name: str) -> None:

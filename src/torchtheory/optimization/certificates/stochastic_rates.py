@@ -93,7 +93,7 @@ def step_budget(
     examples: Sequence[Tensor],
     points: Tensor,
     goal: Tensor,
-    steps: Sequence[float] | Tensor,
+    step_sizes: Sequence[float] | Tensor,
 ) -> StepBudget:
     r"""Progress and noise of each step of a run, the expectation over $i$ taken exactly.
 
@@ -102,7 +102,7 @@ def step_budget(
         examples: each `[n, *]`.
         points: `[K, ..., p]`, where the steps were taken (a trajectory without its end).
         goal: $\theta^\star$, `[p]`.
-        steps: $\eta_1,\dots,\eta_K$.
+        step_sizes: $\eta_1,\dots,\eta_K$.
 
     Costs $Kn$ gradients; some $10^7$ of their numbers are held at once.
 
@@ -114,12 +114,12 @@ def step_budget(
     """
     if not examples:
         raise EmptyData("there is no example to take a gradient at")
-    if points.ndim < 2 or len(points) != len(steps) or points.shape[-1:] != goal.shape:
+    if points.ndim < 2 or len(points) != len(step_sizes) or points.shape[-1:] != goal.shape:
         raise ShapeMismatch(
-            f"{len(steps)} steps need points [{len(steps)}, ..., p] and a goal [p], not "
+            f"{len(step_sizes)} steps need points [{len(step_sizes)}, ..., p] and a goal [p], not "
             f"{list(points.shape)} and {list(goal.shape)}"
         )
-    etas = torch.as_tensor(steps, dtype=points.dtype, device=points.device)
+    etas = torch.as_tensor(step_sizes, dtype=points.dtype, device=points.device)
     etas = etas.reshape(-1, *[1] * (points.ndim - 2))
     away = points - goal
     along, squares = [], []
@@ -137,7 +137,7 @@ def step_budget(
 
 
 def stationarity_bound(
-    step: float, iterations: int, *, gap: float, smoothness: float, gradient_bound: float
+    step: float, steps: int, *, gap: float, smoothness: float, gradient_bound: float
 ) -> float:
     r"""$\frac{\Delta}{\eta K}+\frac{L\eta\sigma^2}2$, which bounds
     $\frac1K\sum_{k<K}\mathbb E\|\nabla f(\theta_k)\|^2$.
@@ -152,9 +152,9 @@ def stationarity_bound(
     """
     _check_positive(step, "the step")
     _check_constants(gap, smoothness, gradient_bound)
-    if iterations < 1:
-        raise InvalidInput(f"an average needs at least one iteration, not {iterations}")
-    return gap / (step * iterations) + smoothness * step * gradient_bound**2 / 2
+    if steps < 1:
+        raise InvalidInput(f"an average needs at least one iteration, not {steps}")
+    return gap / (step * steps) + smoothness * step * gradient_bound**2 / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +163,12 @@ class StationarityPlan:
 
     Attributes:
         step: $\eta$, to be fixed before the first iteration.
-        iterations: $K$, known in advance.
+        steps: $K$, known in advance.
         bound: of the mean of $\mathbb E\|\nabla f(\theta_k)\|^2$ over the iterates.
     """
 
     step: float
-    iterations: int
+    steps: int
     bound: float
 
 
@@ -177,7 +177,7 @@ def stationarity_plan(
     gap: float,
     smoothness: float,
     gradient_bound: float,
-    iterations: int | None = None,
+    steps: int | None = None,
     tolerance: float | None = None,
 ) -> StationarityPlan:
     r"""The step that makes `stationarity_bound` smallest, for a horizon or for an accuracy.
@@ -194,31 +194,31 @@ def stationarity_plan(
         smoothness: $L$.
         gradient_bound: $\sigma\ge\|\nabla f_i\|$ wherever the run goes. No strongly convex
             function has one everywhere.
-        iterations: $K$, or
+        steps: $K$, or
         tolerance: $\epsilon$, on the *squared* norm.
 
-    >>> plan = stationarity_plan(gap=1.0, smoothness=2.0, gradient_bound=1.0, iterations=100)
+    >>> plan = stationarity_plan(gap=1.0, smoothness=2.0, gradient_bound=1.0, steps=100)
     >>> plan.step, plan.bound
     (0.1, 0.2)
     >>> plan = stationarity_plan(gap=1.0, smoothness=2.0, gradient_bound=1.0, tolerance=0.2)
-    >>> plan.iterations
+    >>> plan.steps
     100
     """
     _check_constants(gap, smoothness, gradient_bound)
     _check_positive(gap, "the gap")
-    if (iterations is None) == (tolerance is None):
+    if (steps is None) == (tolerance is None):
         raise InvalidInput("a plan is for a number of iterations or for a tolerance: give one")
     if tolerance is not None:
         _check_positive(tolerance, "the tolerance")
         exact = 2 * gap * smoothness * gradient_bound**2 / tolerance**2
         # rounding must not add an iteration where the quotient is whole
-        iterations = max(1, math.ceil(exact * (1 - 1e-12)))
-    assert iterations is not None
-    if iterations < 1:
-        raise InvalidInput(f"a plan needs at least one iteration, not {iterations}")
-    step = math.sqrt(2 * gap / (smoothness * gradient_bound**2 * iterations))
-    bound = gradient_bound * math.sqrt(2 * gap * smoothness / iterations)
-    return StationarityPlan(step, iterations, bound)
+        steps = max(1, math.ceil(exact * (1 - 1e-12)))
+    assert steps is not None
+    if steps < 1:
+        raise InvalidInput(f"a plan needs at least one iteration, not {steps}")
+    step = math.sqrt(2 * gap / (smoothness * gradient_bound**2 * steps))
+    bound = gradient_bound * math.sqrt(2 * gap * smoothness / steps)
+    return StationarityPlan(step, steps, bound)
 
 
 # -- least squares, where the expectations are exact ----------------------------------------------
@@ -243,7 +243,7 @@ class LeastSquaresError:
 
 
 def expected_least_squares_error(
-    x: Tensor, y: Tensor, start: Tensor, steps: Sequence[float] | Tensor
+    x: Tensor, y: Tensor, start: Tensor, step_sizes: Sequence[float] | Tensor
 ) -> LeastSquaresError:
     r"""Second moments of stochastic descent on $\ell=\frac12\|Xw-y\|^2$, without sampling.
 
@@ -256,7 +256,7 @@ def expected_least_squares_error(
         x: `[n, d]` of rank $d$, so that $w_\star$ is unique.
         y: `[n]`.
         start: $w_0$, `[d]`.
-        steps: $\eta_1,\dots,\eta_K$.
+        step_sizes: $\eta_1,\dots,\eta_K$.
 
     Time $O(Knd^2)$, memory $O(nd)$. Exact up to rounding, which is some
     $10^{-16}$ of $\|w_0\|^2+\|w_\star\|^2$ in double precision: smaller values mean
@@ -271,7 +271,7 @@ def expected_least_squares_error(
     y = _targets(x, y)
     best = _least_squares(x, y)
     n, d = x.shape
-    etas = [float(s) for s in steps]
+    etas = [float(s) for s in step_sizes]
     if not all(math.isfinite(eta) for eta in etas):
         raise NonFinite("every step size must be a finite number")
     if start.shape != best.shape:

@@ -30,7 +30,7 @@ Direction = Callable[[Tensor, int], Tensor]
 def descend(
     direction: Direction,
     start: Tensor,
-    steps: Sequence[float] | Tensor,
+    step_sizes: Sequence[float] | Tensor,
     projection: Function | None = None,
 ) -> Iterator[Tensor]:
     r"""The iterates $\Theta^{(0)},\dots,\Theta^{(K)}$ of
@@ -41,7 +41,7 @@ def descend(
     Args:
         direction: $D$, see `gradient_of` and `minibatch_direction`.
         start: $\Theta^{(0)}$, `[..., p]`.
-        steps: $\eta_1,\dots,\eta_K$.
+        step_sizes: $\eta_1,\dots,\eta_K$.
         projection: onto the set that holds the iterates; none unless given.
 
     >>> h = lambda x: x.square().sum(-1) / 2
@@ -50,17 +50,17 @@ def descend(
     [[1.0, 8.0], [0.5, 4.0], [0.25, 2.0]]
     """
     check_start(start)
-    etas = [float(eta) for eta in steps]
+    etas = [float(eta) for eta in step_sizes]
     if not all(math.isfinite(eta) and eta >= 0 for eta in etas):
         raise InvalidInput("every step size must be a finite number >= 0")
     return _iterates(direction, start, etas, projection)
 
 
 def _iterates(
-    direction: Direction, theta: Tensor, steps: Sequence[float], projection: Function | None
+    direction: Direction, theta: Tensor, step_sizes: Sequence[float], projection: Function | None
 ) -> Iterator[Tensor]:
     yield theta
-    for k, eta in enumerate(steps):
+    for k, eta in enumerate(step_sizes):
         move = direction(theta, k)
         if move.shape != theta.shape:
             raise ShapeMismatch(
@@ -75,7 +75,7 @@ def _iterates(
 def trajectory(
     direction: Direction,
     start: Tensor,
-    steps: Sequence[float] | Tensor,
+    step_sizes: Sequence[float] | Tensor,
     projection: Function | None = None,
 ) -> Tensor:
     r"""All iterates of `descend`, `[K + 1, ..., p]`.
@@ -85,8 +85,8 @@ def trajectory(
     [1.0, 0.5, 0.25]
     """
     # filled in place: many small tensors that stay, between large ones that go, waste memory
-    points = start.new_empty(len(steps) + 1, *start.shape)
-    for k, theta in enumerate(descend(direction, start, steps, projection)):
+    points = start.new_empty(len(step_sizes) + 1, *start.shape)
+    for k, theta in enumerate(descend(direction, start, step_sizes, projection)):
         points[k] = theta
     return points
 
@@ -94,7 +94,7 @@ def trajectory(
 def last_iterate(
     direction: Direction,
     start: Tensor,
-    steps: Sequence[float] | Tensor,
+    step_sizes: Sequence[float] | Tensor,
     projection: Function | None = None,
 ) -> Tensor:
     r"""$\Theta^{(K)}$ of `descend`, `[..., p]`, holding one iterate at a time.
@@ -102,13 +102,13 @@ def last_iterate(
     >>> last_iterate(gradient_of(lambda x: x.square().sum(-1) / 2), torch.ones(1), [0.5] * 3)
     tensor([0.1250])
     """
-    return deque(descend(direction, start, steps, projection), maxlen=1).pop()
+    return deque(descend(direction, start, step_sizes, projection), maxlen=1).pop()
 
 
 def average_iterate(
     direction: Direction,
     start: Tensor,
-    steps: Sequence[float] | Tensor,
+    step_sizes: Sequence[float] | Tensor,
     projection: Function | None = None,
 ) -> Tensor:
     r"""The average $\frac1K\sum_{k=0}^{K-1}\Theta^{(k)}$ of `descend`, `[..., p]`.
@@ -120,11 +120,11 @@ def average_iterate(
     >>> average_iterate(gradient_of(lambda x: x.square().sum(-1) / 2), torch.ones(1), [0.5] * 2)
     tensor([0.7500])
     """
-    count = len(steps)
+    count = len(step_sizes)
     if count < 1:
         raise InvalidInput("an average needs at least one step")
     total = torch.zeros_like(start)
-    for theta in islice(descend(direction, start, steps, projection), count):
+    for theta in islice(descend(direction, start, step_sizes, projection), count):
         total += theta
     return total / count
 
@@ -175,7 +175,7 @@ class Descent:
     gradient_norms: Tensor
 
 
-def gradient_descent(function: Function, start: Tensor, step: float, iterations: int) -> Descent:
+def gradient_descent(function: Function, start: Tensor, step: float, steps: int) -> Descent:
     r"""Gradient descent $\theta^{t+1}=\theta^t-\eta\nabla h(\theta^t)$ with a constant step.
 
     On $\frac12\theta^\top A\theta$ the iterates are $(I-\eta A)^t\theta^0$: they
@@ -186,7 +186,7 @@ def gradient_descent(function: Function, start: Tensor, step: float, iterations:
         function: of `[..., p]`, with one value a vector.
         start: `[..., p]`.
         step: $\eta>0$.
-        iterations: $T$.
+        steps: $T$.
 
     Costs $T+1$ values and gradients; all points are kept.
 
@@ -197,12 +197,12 @@ def gradient_descent(function: Function, start: Tensor, step: float, iterations:
     check_start(start)
     if not (math.isfinite(step) and step > 0):
         raise InvalidInput(f"the step must be a positive number, not {step!r}")
-    if iterations < 0:
-        raise InvalidInput(f"the number of iterations must be at least 0, not {iterations}")
-    points = start.new_empty(iterations + 1, *start.shape)
-    values, norms = (start.new_empty(iterations + 1, *start.shape[:-1]) for _ in range(2))
+    if steps < 0:
+        raise InvalidInput(f"the number of iterations must be at least 0, not {steps}")
+    points = start.new_empty(steps + 1, *start.shape)
+    values, norms = (start.new_empty(steps + 1, *start.shape[:-1]) for _ in range(2))
     theta = start
-    for t in range(iterations + 1):
+    for t in range(steps + 1):
         points[t] = theta
         values[t], slope = value_and_gradient(function, theta)
         norms[t] = slope.norm(dim=-1)

@@ -36,18 +36,18 @@ HELD = 10**7
 def draw_batches(
     samples: int,
     batch: int,
-    iterations: int,
+    steps: int,
     *,
     trials: Sequence[int] = (),
     sampling: Sampling = "subset",
     generator: RandomSource = None,
 ) -> Tensor:
-    r"""Indices `[*trials, iterations, batch]` of the examples of every step.
+    r"""Indices `[*trials, steps, batch]` of the examples of every step.
 
     Args:
         samples: $n$.
         batch: $m\le n$ (any number with `replacement`).
-        iterations: number of steps.
+        steps: number of steps.
         trials: shape of the batch of independent runs.
         sampling: `subset`, a uniformly random subset of size $m$ in every step;
             `replacement`, $m$ independent draws; `epoch`, a random order of all examples
@@ -63,10 +63,10 @@ def draw_batches(
     """
     if samples < 1:
         raise EmptyData("there is no example to draw from")
-    if not isinstance(batch, int) or not isinstance(iterations, int) or iterations < 0 or batch < 1:
+    if not isinstance(batch, int) or not isinstance(steps, int) or steps < 0 or batch < 1:
         raise InvalidInput(
             "batch and iterations are whole numbers, with at least one example in a batch, not "
-            f"{batch!r} and {iterations!r}"
+            f"{batch!r} and {steps!r}"
         )
     if sampling not in ("subset", "replacement", "epoch"):
         raise UnknownName("sampling", sampling, ["subset", "replacement", "epoch"])
@@ -75,24 +75,24 @@ def draw_batches(
     random = as_generator(generator)
     shape = tuple(trials)
     if sampling == "replacement" or (sampling == "subset" and batch == 1):
-        size = (*shape, iterations, batch)
+        size = (*shape, steps, batch)
         return torch.randint(samples, size, generator=random, device=random.device)
     if sampling == "epoch":
         if samples % batch:
             raise InvalidInput(f"batches of {batch} do not cut {samples} examples evenly")
-        epochs = -(-iterations * batch // samples)
+        epochs = -(-steps * batch // samples)
         order = _random_orders((*shape, epochs), samples, random)
-        return order.reshape(*shape, -1, batch)[..., :iterations, :]
-    steps = math.prod((*shape, iterations))
+        return order.reshape(*shape, -1, batch)[..., :steps, :]
+    total = math.prod((*shape, steps))
     held = max(1, HELD // samples)
     parts = [
-        torch.rand((min(held, steps - k), samples), generator=random, device=random.device)
+        torch.rand((min(held, total - k), samples), generator=random, device=random.device)
         .topk(batch, largest=False)
         .indices
-        for k in range(0, steps, held)
+        for k in range(0, total, held)
     ]
     made = torch.cat(parts) if parts else torch.empty(0, batch, dtype=torch.long)
-    return made.reshape(*shape, iterations, batch)
+    return made.reshape(*shape, steps, batch)
 
 
 def minibatch_gradient(loss: ExampleLoss, theta: Tensor, *examples: Tensor) -> Tensor:
@@ -164,6 +164,6 @@ def minibatch_direction(
     return direction
 
 
-def _random_orders(shape: tuple[int, ...], samples: int, random: torch.Generator) -> Tensor:
-    keys = torch.rand((*shape, samples), generator=random, device=random.device)
+def _random_orders(shape: tuple[int, ...], samples: int, generator: torch.Generator) -> Tensor:
+    keys = torch.rand((*shape, samples), generator=generator, device=generator.device)
     return keys.argsort(-1)

@@ -71,7 +71,7 @@ def with_unit_noise(direction: Direction, generator: RandomSource = None) -> Dir
 
 
 def accumulated_variance(
-    curvature: float, step: float, noise: float, iterations: float = math.inf
+    curvature: float, step: float, noise: float, steps: float = math.inf
 ) -> float:
     r"""Variance of $\theta_T$ under
     $\theta\leftarrow\theta-\eta(\lambda\theta+s\,\xi)$, from a fixed start.
@@ -91,15 +91,15 @@ def accumulated_variance(
         raise InvalidInput(f"the step must be a positive number, not {step!r}")
     if not (math.isfinite(curvature) and math.isfinite(noise)):
         raise NonFinite("the curvature and the scale of the noise must be finite numbers")
-    if not iterations >= 0:
-        raise InvalidInput(f"the number of iterations must be at least 0, not {iterations!r}")
-    if noise == 0 or iterations == 0:
+    if not steps >= 0:
+        raise InvalidInput(f"the number of iterations must be at least 0, not {steps!r}")
+    if noise == 0 or steps == 0:
         return 0.0
     ratio = (1 - step * curvature) ** 2
-    if math.isinf(iterations):
+    if math.isinf(steps):
         return math.inf if ratio >= 1 else (step * noise) ** 2 / (1 - ratio)
     try:
-        total = iterations if ratio == 1 else (ratio**iterations - 1) / (ratio - 1)
+        total = steps if ratio == 1 else (ratio**steps - 1) / (ratio - 1)
     except OverflowError:
         return math.inf
     return (step * noise) ** 2 * total

@@ -53,7 +53,7 @@ class QuadraticDescent:
 
 
 def quadratic_descent(
-    matrix: Tensor, linear: Tensor, start: Tensor, step: float, iterations: int
+    matrix: Tensor, linear: Tensor, start: Tensor, step: float, steps: int
 ) -> QuadraticDescent:
     r"""Gradient descent on $\frac12x^\top Qx-q^\top x$ in closed form.
 
@@ -66,7 +66,7 @@ def quadratic_descent(
         linear: $q$, `[d]`.
         start: $x_0$, `[d]`.
         step: $\eta>0$, of any size.
-        iterations: $K$.
+        steps: $K$.
 
     Costs one eigendecomposition, $O(d^3)$, and $O(Kd)$.
 
@@ -82,8 +82,8 @@ def quadratic_descent(
         )
     if not (math.isfinite(step) and step > 0):
         raise InvalidInput(f"the step must be a positive number, not {step!r}")
-    if iterations < 0:
-        raise InvalidInput(f"the number of iterations must be at least 0, not {iterations}")
+    if steps < 0:
+        raise InvalidInput(f"the number of iterations must be at least 0, not {steps}")
     eigenvalues, basis = torch.linalg.eigh(matrix)
     small = len(matrix) * torch.finfo(matrix.dtype).eps * float(eigenvalues.abs().max())
     if float(eigenvalues[0]) < -small:
@@ -98,7 +98,7 @@ def quadratic_descent(
     if bool((flat & (pull.abs() > resolved)).any()):
         raise InvalidInput("q points along a direction without curvature: there is no minimum")
     rest = torch.where(flat, at, pull / torch.where(flat, 1.0, eigenvalues))
-    k = torch.arange(iterations + 1, dtype=matrix.dtype, device=matrix.device)[:, None]
+    k = torch.arange(steps + 1, dtype=matrix.dtype, device=matrix.device)[:, None]
     factors = (1 - step * eigenvalues) ** k
     away = factors * (at - rest)
     return QuadraticDescent(

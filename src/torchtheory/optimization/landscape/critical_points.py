@@ -177,7 +177,7 @@ def landscape_probe(
     radius: float = 0.1,
     tolerance: float = 1e-6,
     trials: int = 32,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> ProbedPoint:
     r"""Say what a point of a landscape is.
 
@@ -198,7 +198,7 @@ def landscape_probe(
         tolerance: gradients of at most this norm count as 0, and eigenvalues of at most this
             size (relative to the largest, if that exceeds 1).
         trials: starts of the search.
-        random: seed or generator of the starts.
+        generator: seed or generator of the starts.
 
     The Hessian is dense: $O(p^2)$ memory, $O(p^3)$ time. For a large network use
     `classify_network`.
@@ -227,9 +227,9 @@ def landscape_probe(
     elif falls and float(eigenvalues[-1]) > small:
         label, evidence = "strict saddle", "Hessian"
     else:
-        source = as_generator(random)
-        lower = lower_point(function, point, radius, trials=trials, random=source)
-        higher = lower_point(lambda x: -function(x), point, radius, trials=trials, random=source)
+        source = as_generator(generator)
+        lower = lower_point(function, point, radius, trials=trials, generator=source)
+        higher = lower_point(lambda x: -function(x), point, radius, trials=trials, generator=source)
         label, evidence = _searched(falls, lower is not None, higher is not None), "search"
     direction = vectors[:, 0] if falls else None
     return ProbedPoint(label, evidence, value, slope, eigenvalues, index, direction, lower, higher)
@@ -242,7 +242,7 @@ def lower_point(
     *,
     trials: int = 32,
     steps: int = 100,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Tensor | None:
     r"""The lowest point found within `radius` of a point, None if none is lower than it.
 
@@ -257,7 +257,7 @@ def lower_point(
         radius: of the ball.
         trials: random starts.
         steps: steps from each.
-        random: seed or generator of the starts.
+        generator: seed or generator of the starts.
 
     >>> lower_point(lambda x: x[..., 0] ** 2, torch.zeros(1), 0.5) is None
     True
@@ -271,7 +271,7 @@ def lower_point(
     draw = gaussian(
         trials,
         len(point) + 1,
-        generator=as_generator(random),
+        generator=as_generator(generator),
         dtype=point.dtype,
         device=point.device,
     )

@@ -89,7 +89,7 @@ class LastLayerFit:
 
 
 def minimize_last_layer(
-    problem: Problem, *, tolerance: float = 1e-8, iterations: int = 500
+    problem: Problem, *, tolerance: float = 1e-8, steps: int = 500
 ) -> LastLayerFit:
     r"""Solve `last_layer_problem`: the least loss over $\theta^{(2)}$.
 
@@ -101,7 +101,7 @@ def minimize_last_layer(
     Args:
         problem: with a loss convex in the outputs.
         tolerance: largest gradient norm at the end.
-        iterations: most steps of L-BFGS.
+        steps: most steps of L-BFGS.
 
     >>> net = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)).double()
     >>> x = torch.tensor([[-1.0], [0.0], [1.0]]).double()
@@ -109,7 +109,7 @@ def minimize_last_layer(
     >>> round(minimize_last_layer(p).risk, 6)                   # the best line is 2/3
     0.222222
     """
-    check_count(iterations, 10**9, "iterations")
+    check_count(steps, 10**9, "steps")
     if not 0 < tolerance < math.inf:
         raise InvalidInput(f"the tolerance must be a positive number, not {tolerance!r}")
     convex = last_layer_problem(problem).in_precision(torch.float64)
@@ -118,8 +118,8 @@ def minimize_last_layer(
     variables = list(point.values())
     optimizer = torch.optim.LBFGS(
         variables,
-        max_iter=iterations,
-        max_eval=10 * iterations,
+        max_iter=steps,
+        max_eval=10 * steps,
         tolerance_grad=tolerance / 10,
         tolerance_change=0.0,
         history_size=20,
@@ -138,7 +138,7 @@ def minimize_last_layer(
     slope = float(torch.cat([v.grad.flatten() for v in variables if v.grad is not None]).norm())
     if not slope <= tolerance:
         raise NotConverged(
-            f"the gradient of the last layer is still {slope:.2g} after {iterations} iterations; "
+            f"the gradient of the last layer is still {slope:.2g} after {steps} iterations; "
             "allow more of them or a larger tolerance"
         )
     like = last_layer(problem.model).weight

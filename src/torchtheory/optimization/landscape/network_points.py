@@ -65,7 +65,7 @@ def classify_network(
     tolerance: float = 1e-3,
     probes: int = 6,
     steps: int = 50,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> NetworkPoint:
     r"""Classify the weights of a network as a point of its loss.
 
@@ -80,7 +80,7 @@ def classify_network(
         tolerance: see above.
         probes: random vectors for the index; its standard error falls like one over their root.
         steps: products with the Hessian for each of them.
-        random: seed or generator of start vectors and probes.
+        generator: seed or generator of start vectors and probes.
 
     The standard errors are those of the probes. Eigenvalues that `steps` products do not resolve
     are rounded to others, which blurs the border between the index and the zeros besides. Where
@@ -100,7 +100,7 @@ def classify_network(
     if not 0 <= tolerance < 1:
         raise InvalidInput(f"the tolerance is a share from 0 to below 1, not {tolerance!r}")
     samples = problem.train if samples is None else samples
-    generator = as_generator(random)
+    generator = as_generator(generator)
     hessian = hessian_operator(problem, samples)
     ends = top_eigenpairs(
         hessian, min(2, hessian.shape[0]), which="both", tolerance=1e-4, generator=generator

@@ -123,7 +123,11 @@ def loss_slice(
 
 
 def random_directions(
-    problem: Problem, count: int = 2, *, scaling: Scaling = "filters", random: RandomSource = None
+    problem: Problem,
+    count: int = 2,
+    *,
+    scaling: Scaling = "filters",
+    generator: RandomSource = None,
 ) -> Tensor:
     r"""Gaussian directions in parameter space, `[count, p]`.
 
@@ -141,7 +145,7 @@ def random_directions(
     check_count(count, 10**6, "directions")
     if scaling not in ("filters", "unit"):
         raise UnknownName("scaling", str(scaling), ["filters", "unit"])
-    generator = as_generator(random)
+    generator = as_generator(generator)
     found = []
     for _ in range(count):
         pieces = []
@@ -165,7 +169,7 @@ def eigen_directions(
     which: Which = "largest",
     samples: Samples | None = None,
     tolerance: float = 1e-6,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Eigenvalues `[count]` and unit eigenvectors `[count, p]` of the Hessian.
 
@@ -179,7 +183,7 @@ def eigen_directions(
         samples: the training data unless given.
         tolerance: residual of an eigenvector relative to the largest eigenvalue; 1e-3 does for a
             picture and takes far fewer products.
-        random: seed or generator of the start vectors.
+        generator: seed or generator of the start vectors.
 
     >>> from torch import nn
     >>> x = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
@@ -193,7 +197,7 @@ def eigen_directions(
         count,
         which=which,
         tolerance=tolerance,
-        generator=random,
+        generator=generator,
     )
     if not found.converged:
         raise NotConverged(

@@ -68,7 +68,7 @@ class SphericalSpinGlass:
         size: int,
         degree: int = 3,
         *,
-        random: RandomSource = None,
+        generator: RandomSource = None,
         dtype: torch.dtype = torch.float64,
     ) -> SphericalSpinGlass:
         """Independent standard normal couplings.
@@ -83,7 +83,7 @@ class SphericalSpinGlass:
                 f"{size} spins and degree {degree} have {size**degree:.2g} couplings, which is too "
                 f"many for memory; at most {MOST_COUPLINGS:.0e} are drawn"
             )
-        draws = gaussian(*[size] * degree, generator=as_generator(random), dtype=dtype)
+        draws = gaussian(*[size] * degree, generator=as_generator(generator), dtype=dtype)
         return cls(draws)
 
     def energy(self, spins: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class CriticalSet:
 
 
 def critical_points_of_glass(
-    glass: SphericalSpinGlass, starts: Tensor, *, tolerance: float = 1e-8, iterations: int = 200
+    glass: SphericalSpinGlass, starts: Tensor, *, tolerance: float = 1e-8, steps: int = 200
 ) -> CriticalSet:
     r"""Critical points of the Hamiltonian on the sphere that a damped Newton method finds.
 
@@ -157,7 +157,7 @@ def critical_points_of_glass(
         glass: the Hamiltonian.
         starts: `[b, n]`, scaled to the sphere.
         tolerance: largest gradient norm of a critical point; at least 50 machine epsilons.
-        iterations: most steps.
+        steps: most steps.
 
     The values are $H$; the index is the share among $n-1$ tangent directions.
 
@@ -176,7 +176,7 @@ def critical_points_of_glass(
         glass.to_sphere(starts),
         retract=glass.to_sphere,
         tolerance=tolerance,
-        iterations=iterations,
+        steps=steps,
     )
     points, norms = points[norms <= tolerance], norms[norms <= tolerance]
     _, hessians = glass.derivatives(points)
@@ -185,7 +185,7 @@ def critical_points_of_glass(
 
 
 def critical_points_of(
-    function: Function, starts: Tensor, *, tolerance: float = 1e-8, iterations: int = 200
+    function: Function, starts: Tensor, *, tolerance: float = 1e-8, steps: int = 200
 ) -> CriticalSet:
     r"""Critical points of a smooth function that a damped Newton method finds.
 
@@ -193,7 +193,7 @@ def critical_points_of(
         function: of `[p]`, one value; twice differentiable by `torch.func`.
         starts: `[b, p]`.
         tolerance: largest gradient norm of a critical point; at least 50 machine epsilons.
-        iterations: most steps.
+        steps: most steps.
 
     Costs a dense Hessian a start and step, $O(bp^2)$ memory; for networks of some dozen
     parameters.
@@ -215,9 +215,7 @@ def critical_points_of(
     def derivatives(points: Tensor) -> tuple[Tensor, Tensor]:
         return torch.func.vmap(slope)(points), torch.func.vmap(bend)(points)
 
-    points, norms = descend_gradient_norm(
-        derivatives, starts, tolerance=tolerance, iterations=iterations
-    )
+    points, norms = descend_gradient_norm(derivatives, starts, tolerance=tolerance, steps=steps)
     points, norms = points[norms <= tolerance], norms[norms <= tolerance]
     if not len(points):  # vmap refuses to map over nothing
         empty = starts.new_empty(0)
@@ -233,7 +231,7 @@ def descend_gradient_norm(
     *,
     retract: Function | None = None,
     tolerance: float = 1e-8,
-    iterations: int = 200,
+    steps: int = 200,
 ) -> tuple[Tensor, Tensor]:
     r"""Minimize $\|g\|^2$ from many starts at once by damped Newton steps.
 
@@ -251,7 +249,7 @@ def descend_gradient_norm(
     Returns:
         Points `[b, p]` and gradient norms `[b]`.
     """
-    check_count(iterations, 10**9, "iterations")
+    check_count(steps, 10**9, "steps")
     if starts.ndim != 2:
         raise ShapeMismatch(f"starts are [b, p], not {list(starts.shape)}")
     if not tolerance > 0:
@@ -261,7 +259,7 @@ def descend_gradient_norm(
     norms = gradient.norm(dim=-1)
     damping = norms.square().clamp_min(1e-12)
     eye = torch.eye(points.shape[1]).to(points)
-    for _ in range(iterations):
+    for _ in range(steps):
         going = (norms > tolerance) & (damping < 1e12)
         if not bool(going.any()):
             break

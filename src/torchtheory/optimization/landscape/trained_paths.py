@@ -40,7 +40,7 @@ def bend_path(
     steps: int = 500,
     batch: int = 128,
     learning_rate: float = 0.01,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> Tensor:
     r"""The corners `[3, p]` of a path with one bend that is trained to have a low loss.
 
@@ -56,7 +56,7 @@ def bend_path(
         steps: of training.
         batch: samples a step, drawn from the training data.
         learning_rate: of the first step: about how far a parameter moves in it.
-        random: seed or generator of places and batches.
+        generator: seed or generator of places and batches.
 
     Costs `steps` gradients of a batch.
 
@@ -77,7 +77,7 @@ def bend_path(
     corner = torch.lerp(*ends, 0.5).requires_grad_()
     optimizer = torch.optim.Adam([corner], lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    generator = as_generator(random)
+    generator = as_generator(generator)
     places = torch.rand(steps, generator=generator).tolist()
     with torch.enable_grad(), global_randomness_kept(), batches_normalized(problem.model):
         for t in track(places, "path"):

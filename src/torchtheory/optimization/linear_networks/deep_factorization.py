@@ -103,7 +103,7 @@ def gaussian_measurements(
     rows: int,
     columns: int,
     *,
-    random: RandomSource = None,
+    generator: RandomSource = None,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """Matrices with independent standard normal entries, `[count, rows, columns]`.
@@ -113,7 +113,7 @@ def gaussian_measurements(
     """
     for size, name in ((count, "measurements"), (rows, "rows"), (columns, "columns")):
         check_count(size, 10**9, name)
-    return gaussian(count, rows, columns, generator=as_generator(random), dtype=dtype)
+    return gaussian(count, rows, columns, generator=as_generator(generator), dtype=dtype)
 
 
 def entry_measurements(observed: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def deep_saddle_report(
     *,
     radius: float = 0.3,
     tolerance: float = 1e-6,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> SaddleReport:
     r"""Put a point of a deep linear network next to what is known of such points.
 
@@ -86,7 +86,7 @@ def deep_saddle_report(
         covariances: of inputs and targets.
         radius: of the ball that is searched where the Hessian does not decide.
         tolerance: gradients and eigenvalues (relative to the largest) below it count as 0.
-        random: seed or generator of the search.
+        generator: seed or generator of the search.
 
     The Hessian is dense: $O(p^2)$ memory and $O(p^3)$ time for $p$ weights.
 
@@ -108,7 +108,7 @@ def deep_saddle_report(
         infimum=optimum,
         radius=radius,
         tolerance=tolerance,
-        random=random,
+        generator=generator,
     )
     narrowest = min(widths[1:-1])
     middle = narrowest

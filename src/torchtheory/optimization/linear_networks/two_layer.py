@@ -133,7 +133,7 @@ def alternating_minimization(
     *,
     sweeps: int = 200,
     start: Tensor | None = None,
-    random: RandomSource = None,
+    generator: RandomSource = None,
 ) -> AlternatingFit:
     r"""Solve for $V$, then for $U$, and again.
 
@@ -146,7 +146,7 @@ def alternating_minimization(
         width: $n_1$, any.
         sweeps: how often each factor is solved for.
         start: $U$, `[k, n1]`; Gaussian unless given. A critical $U$ stays.
-        random: seed or generator of the start.
+        generator: seed or generator of the start.
 
     Cost: $O(n_0(n_0+k)n_1)$ a sweep, and $O(n_0^3)$ once.
 
@@ -158,7 +158,7 @@ def alternating_minimization(
     at_least(sweeps, 1, "sweeps")
     if start is None:
         U = gaussian(
-            covariances.outputs, width, generator=as_generator(random),
+            covariances.outputs, width, generator=as_generator(generator),
             dtype=covariances.xx.dtype, device=covariances.xx.device,
         )  # fmt: skip
     else:

@@ -114,7 +114,7 @@ def certify_factorization(
     R = Y - product
     objective = float(decay_objective(Y, U, V, strength))
     top = operator_norm(
-        LinearOperator.from_matrix(R), tolerance=1e-12, max_iterations=5000, generator=generator
+        LinearOperator.from_matrix(R), tolerance=1e-12, steps=5000, generator=generator
     )
     scale = min(1.0, strength / top.upper) if top.upper > 0 else 1.0
     Q = scale * R
